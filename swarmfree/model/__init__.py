@@ -1,0 +1,1 @@
+"""COMPUTES: layers, stages, passes, gradient sums, merge and optimizer step of one stage, in torch. No I/O, no clock."""

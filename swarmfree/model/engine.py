@@ -1,0 +1,335 @@
+"""The engine: one stage's tensors and arithmetic behind the `Engine` port, in torch on the processor.
+
+It ties the other files of this room together and keeps what a stage needs between calls: state, graphs, sums, the average. It
+decides nothing, knows no peer and does no I/O. All calls come from one thread, one at a time; the constructor may run on another.
+
+Torch keeps the number of threads per calling thread: a thread that has worked before does not notice a change made elsewhere. So
+the engine sets it on the thread that calls it, whenever that thread has another number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from blake3 import blake3
+from torch import Tensor
+
+from swarmfree.model import passes
+from swarmfree.model.codec import float_bytes, floats, write_floats
+from swarmfree.model.layout import FLOAT_BYTES, Layout, Part, layout_of
+from swarmfree.model.merge import merge_floats
+from swarmfree.model.optimizer import canonical_step
+from swarmfree.model.passes import Graph, Shape
+from swarmfree.model.stages import Body, Ends, StageState, blank_stage, draw_part, draw_weights
+from swarmfree.model.sums import GradientSums
+from swarmfree.swarm.actions import MergeMode
+from swarmfree.swarm.books import StepScalars
+from swarmfree.swarm.manifest import Manifest
+
+
+class TorchEngine:
+    """Implements `swarmfree.swarm.ports.Engine`; what each method promises is written there.
+
+    Args:
+        manifest: the run's.
+        threads: torch threads of the device.
+    """
+
+    def __init__(self, manifest: Manifest, threads: int) -> None:
+        """Hold no stage yet; nothing is allocated."""
+        assert threads >= 1, f"{threads} threads"
+        self._manifest = manifest
+        self._threads = threads
+        self._shape = Shape.of(manifest)
+        self._layouts: dict[int, Layout] = {}
+        self._state: StageState | None = None
+        self._sums: GradientSums | None = None
+        self._graphs: dict[int, Graph] = {}
+        self._average: Tensor | None = None
+        self._average_parts: set[int] = set()
+        self._average_is_old = False
+
+    # -- state
+
+    def part_count(self, stage: int) -> int:
+        """Number of parts of a stage, held or not."""
+        return len(self._layout(stage).parts)
+
+    def draw(self, stage: int, salt: int) -> None:
+        """Hold `stage` with first weights, moments zero."""
+        self.blank(stage)
+        state = self._held()
+        draw_weights(self._manifest, state.layout, state.weights, salt)
+
+    def blank(self, stage: int) -> None:
+        """Hold `stage` with everything zero."""
+        self._settle()
+        self.unload()
+        self._state = blank_stage(self._manifest, stage)
+        self._sums = GradientSums(self._state.layout, self._state.parameters())
+
+    def unload(self) -> None:
+        """Hold no stage, no sum, no graph and no average."""
+        self._graphs.clear()
+        self._state = self._sums = self._average = None
+        self._average_parts.clear()
+
+    def read_state(self, part: int, *, weights_only: bool) -> bytes:
+        """One part's weights, or weights and both moments."""
+        state, where = self._held(), self._part(part)
+        vectors = (state.weights,) if weights_only else (state.weights, state.first_moment, state.second_moment)
+        return float_bytes(*(v[where.start : where.stop] for v in vectors))
+
+    def write_state(self, part: int, data: bytes, *, weights_only: bool) -> None:
+        """Inverse of `read_state`.
+
+        Raises:
+            ValueError: wrong length.
+        """
+        state, where = self._held(), self._part(part)
+        vectors = (state.weights,) if weights_only else (state.weights, state.first_moment, state.second_moment)
+        size_bytes = where.floats * FLOAT_BYTES
+        expected_bytes = size_bytes * len(vectors)
+        if len(data) != expected_bytes:
+            raise ValueError(f"{len(data):,} bytes for part {part} of stage {state.layout.stage}; {expected_bytes:,} expected")
+        for index, vector in enumerate(vectors):
+            write_floats(vector[where.start : where.stop], memoryview(data)[index * size_bytes : (index + 1) * size_bytes])
+
+    def merge_state(self, part: int, before: bytes, after: bytes, weight_before: int, weight_after: int, mode: MergeMode) -> None:
+        """Weights of one part from its neighbours' parts; `RANDOM` draws instead, anew for other weight bits.
+
+        Raises:
+            ValueError: a donor that counts has the wrong length.
+        """
+        self._settle()
+        state, where = self._held(), self._part(part)
+        if mode is MergeMode.RANDOM:
+            merged = draw_part(self._manifest, state.layout, part, f"random {weight_before:08x} {weight_after:08x}")
+        else:
+            merged = merge_floats(before, after, weight_before, weight_after, where.floats)
+        state.weights[where.start : where.stop] = merged
+
+    def state_digest(self) -> str:
+        """BLAKE3 over weights, first moment, second moment."""
+        state = self._held()
+        return _digest(state.weights, state.first_moment, state.second_moment)
+
+    def export(self) -> dict[str, tuple[tuple[int, ...], bytes]]:
+        """Hugging Face name -> (shape, float32 bytes)."""
+        state = self._held()
+        return {slot.name: (slot.shape, float_bytes(state.weights[slot.start : slot.stop])) for slot in state.layout.slots}
+
+    # -- work of the body
+
+    def forward(self, ticket: int, activations: bytes) -> bytes:
+        """Blocks with a graph kept under `ticket`.
+
+        Raises:
+            ValueError: wrong length.
+        """
+        self._settle()
+        self._graphs[ticket], out = passes.run_forward(self._body(), self._shape, activations)
+        return out
+
+    def backward(self, ticket: int, gradient: bytes, addend: int) -> bytes:
+        """Add the weight gradient to `addend`, drop the graph, return the input gradient.
+
+        Raises:
+            ValueError: wrong length; graph and addend are as before.
+            KeyError: no graph under this ticket.
+            RuntimeError: the addend is void. An exception in the middle of the pass makes it so.
+        """
+        self._settle()
+        decoded = self._shape.decode(gradient)
+        entry_gradient = self._backward(self._take_graph(ticket), decoded, addend)
+        assert entry_gradient is not None, "activations of the body always have a gradient"
+        return self._shape.encode(entry_gradient)
+
+    def forward_only(self, activations: bytes) -> bytes:
+        """The same output as `forward`, no graph."""
+        self._settle()
+        return passes.run_forward_only(self._body(), self._shape, activations)
+
+    # -- work of the ends
+
+    def embed(self, ticket: int, tokens: bytes) -> bytes:
+        """Embed a microbatch and keep its graph.
+
+        Raises:
+            ValueError: wrong length.
+            IndexError: a token is outside the vocabulary.
+        """
+        self._settle()
+        self._graphs[ticket], out = passes.run_embed(self._ends(), self._shape, tokens)
+        return out
+
+    def embed_only(self, tokens: bytes) -> bytes:
+        """The same output, nothing kept."""
+        self._settle()
+        return passes.run_embed_only(self._ends(), self._shape, tokens)
+
+    def embed_backward(self, ticket: int, gradient: bytes, addend: int) -> None:
+        """Add the embedding's gradient to `addend`; errors as in `backward`."""
+        self._settle()
+        decoded = self._shape.decode(gradient)
+        self._backward(self._take_graph(ticket), decoded, addend)
+
+    def loss(self, activations: bytes, tokens: bytes, addend: int) -> tuple[bytes, float]:
+        """Gradient of the activations, and this microbatch's share of the iteration's mean loss; errors as in `backward`."""
+        self._settle()
+        graph, share = passes.start_loss(self._ends(), self._shape, activations, tokens)
+        entry_gradient = self._backward(graph, passes.loss_gradient(graph, self._shape), addend)
+        assert entry_gradient is not None, "activations of the ends always have a gradient"
+        return self._shape.encode(entry_gradient), share
+
+    def loss_only(self, activations: bytes, tokens: bytes) -> float:
+        """Mean nats per token of the microbatch; no gradient."""
+        self._settle()
+        return passes.run_loss_only(self._ends(), self._shape, activations, tokens)
+
+    def forget(self, ticket: int) -> None:
+        """Drop a kept graph, if it is there."""
+        self._graphs.pop(ticket, None)
+
+    # -- sums
+
+    def contribution(self, addends: Sequence[int], part: int) -> bytes:
+        """One part of the sum of these addends, added in this order.
+
+        Raises:
+            KeyError: nothing was added to one of them.
+            RuntimeError: one of them is void.
+        """
+        where = self._part(part)
+        return float_bytes(self._held_sums().read(addends, where.start, where.stop))
+
+    def reduce(self, contributions: Sequence[bytes]) -> tuple[bytes, float]:
+        """Sum in order and its squared L2 norm, the squares added in float64.
+
+        Raises:
+            ValueError: none, or of unequal length.
+        """
+        self._settle()
+        if not contributions:
+            raise ValueError("no contributions to reduce")
+        total = floats(contributions[0])
+        for data in contributions[1:]:
+            total.add_(floats(data, len(total)))
+        exact = total.double()
+        return float_bytes(total), torch.dot(exact, exact).item()
+
+    def keep_average(self, part: int, data: bytes) -> None:
+        """Keep one part of the average; the first one after a step or a `clear` begins a new average.
+
+        Raises:
+            ValueError: wrong length.
+        """
+        where = self._part(part)
+        if len(data) != where.floats * FLOAT_BYTES:
+            raise ValueError(f"{len(data):,} bytes for part {part} of an average; {where.floats * FLOAT_BYTES:,} expected")
+        if self._average is None:
+            self._average = torch.empty(self._held().layout.size)
+        if self._average_is_old:
+            self._average_parts.clear()
+            self._average_is_old = False
+        write_floats(self._average[where.start : where.stop], data)
+        self._average_parts.add(part)
+
+    def read_average(self, part: int) -> bytes:
+        """One kept part.
+
+        Raises:
+            KeyError: it is not kept.
+        """
+        where = self._part(part)
+        if self._average is None or part not in self._average_parts:
+            raise KeyError(f"part {part} of the average is not kept")
+        return float_bytes(self._average[where.start : where.stop])
+
+    def average_digest(self) -> str:
+        """BLAKE3 over all parts in order.
+
+        Raises:
+            KeyError: a part is missing.
+        """
+        return _digest(self._whole_average())
+
+    def step(self, scalars: StepScalars) -> None:
+        """One canonical AdamW step with the kept average.
+
+        Raises:
+            KeyError: a part of the average is missing.
+        """
+        self._settle()
+        canonical_step(self._held(), self._whole_average(), scalars)
+        self._average_is_old = True
+
+    def void(self, addend: int) -> None:
+        """Forget one sum, whatever state it is in."""
+        self._held_sums().forget(addend)
+
+    def clear(self) -> None:
+        """Forget all sums and graphs; the average stays until the next `keep_average`."""
+        self._graphs.clear()
+        if self._sums is not None:
+            self._sums.clear()
+        self._average_is_old = True
+
+    # -- inside
+
+    def _settle(self) -> None:
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
+
+    def _layout(self, stage: int) -> Layout:
+        if stage not in self._layouts:
+            self._layouts[stage] = layout_of(self._manifest, stage)
+        return self._layouts[stage]
+
+    def _held(self) -> StageState:
+        assert self._state is not None, "no stage is held"
+        return self._state
+
+    def _held_sums(self) -> GradientSums:
+        assert self._sums is not None, "no stage is held"
+        return self._sums
+
+    def _body(self) -> Body:
+        module = self._held().module
+        assert isinstance(module, Body), "stage 0 has no blocks"
+        return module
+
+    def _ends(self) -> Ends:
+        module = self._held().module
+        assert isinstance(module, Ends), "a body stage has no ends"
+        return module
+
+    def _part(self, part: int) -> Part:
+        parts = self._held().layout.parts
+        if not 0 <= part < len(parts):
+            raise IndexError(f"part {part} of a stage of {len(parts)}")
+        return parts[part]
+
+    def _take_graph(self, ticket: int) -> Graph:
+        if ticket not in self._graphs:
+            raise KeyError(f"ticket {ticket}: no graph is kept")
+        return self._graphs.pop(ticket)
+
+    def _backward(self, graph: Graph, gradient: Tensor, addend: int) -> Tensor | None:
+        with self._held_sums().adding_to(addend):
+            return passes.run_backward(graph, gradient)
+
+    def _whole_average(self) -> Tensor:
+        missing = set(range(len(self._held().layout.parts))) - self._average_parts
+        if self._average is None or missing:
+            raise KeyError(f"parts {sorted(missing)} of the average are not kept")
+        return self._average
+
+
+def _digest(*vectors: Tensor) -> str:
+    """Hex BLAKE3 over float32 vectors, one after the other, on this thread alone."""
+    digest = blake3(max_threads=1)
+    for vector in vectors:
+        digest.update(vector.view(torch.uint8).numpy().data)
+    return digest.hexdigest()

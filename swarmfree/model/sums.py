@@ -1,0 +1,104 @@
+"""Gradient sums: one flat float32 buffer per addend, into which autograd adds without a copy in between.
+
+The parameters' ``grad`` are views into the buffer of the addend that is being worked on; the order of addition is the order of
+the backward passes. It does not know which microbatches are in a sum: that is the ledger's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from swarmfree.model.layout import Layout
+
+
+class GradientSums:
+    """All addends of one held stage.
+
+    Args:
+        layout: of the stage.
+        parameters: in the order of the layout's slots.
+    """
+
+    def __init__(self, layout: Layout, parameters: Sequence[nn.Parameter]) -> None:
+        """Start without addends."""
+        self._layout = layout
+        self._parameters = parameters
+        self._buffers: dict[int, Tensor] = {}
+        self._broken: set[int] = set()
+        self._bound: int | None = None
+        self._spare: Tensor | None = None
+
+    @contextmanager
+    def adding_to(self, addend: int) -> Iterator[None]:
+        """Let backward passes inside the block add to `addend`, which begins when it is first named.
+
+        An exception inside leaves half a gradient in the sum: the addend is broken until it is forgotten.
+
+        Raises:
+            RuntimeError: the addend is broken.
+        """
+        self._refuse_broken(addend)
+        if self._bound != addend:
+            self._bind(addend)
+        try:
+            yield
+        except BaseException:
+            self._broken.add(addend)
+            raise
+
+    def read(self, addends: Sequence[int], start: int, stop: int) -> Tensor:
+        """Floats `start` to `stop` of these addends, added in this order. A view where there is but one addend; zeros for none.
+
+        Raises:
+            RuntimeError: an addend is broken.
+            KeyError: nothing was ever added to one of them.
+        """
+        for addend in addends:
+            self._refuse_broken(addend)
+            if addend not in self._buffers:
+                raise KeyError(f"addend {addend}: nothing was added to it")
+        if not addends:
+            return torch.zeros(stop - start)
+        total = self._buffers[addends[0]][start:stop]
+        for addend in addends[1:]:
+            total = torch.add(total, self._buffers[addend][start:stop])
+        return total
+
+    def forget(self, addend: int) -> None:
+        """Drop one sum, broken or not; nothing happens where there is none."""
+        self._broken.discard(addend)
+        buffer = self._buffers.pop(addend, None)
+        if self._bound == addend:
+            self._unbind()
+        if buffer is not None:
+            self._spare = buffer
+
+    def clear(self) -> None:
+        """Drop all sums. One buffer is kept for the next iteration, so that its pages need not be mapped again."""
+        for addend in list(self._buffers):
+            self.forget(addend)
+        self._broken.clear()
+
+    def _refuse_broken(self, addend: int) -> None:
+        if addend in self._broken:
+            raise RuntimeError(f"addend {addend} holds half a gradient of a failed backward pass; it must be voided")
+
+    def _bind(self, addend: int) -> None:
+        buffer = self._buffers.get(addend)
+        if buffer is None:
+            buffer = torch.empty(self._layout.size) if self._spare is None else self._spare
+            self._spare = None
+            # Minus zero added to any float, minus zero included, leaves its bits as they are; plus zero would not.
+            self._buffers[addend] = buffer.fill_(-0.0)
+        for slot, parameter in zip(self._layout.slots, self._parameters, strict=True):
+            parameter.grad = buffer[slot.start : slot.stop].view(slot.shape)
+        self._bound = addend
+
+    def _unbind(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._bound = None

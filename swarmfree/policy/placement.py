@@ -1,0 +1,53 @@
+"""Who gets which place. Pure; the coordinator asks when a newcomer says hello."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.names import ENDS_STAGE
+
+STANDBY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A stage, or `STANDBY`, and why."""
+
+    stage: int
+    reason: str
+
+
+def choose_stage(counts: Sequence[int], manifest: Manifest, *, can_feed: bool, standby: bool) -> Placement:
+    """Give a newcomer a place: an empty stage, else the one with fewest replicas below its maximum, else standby.
+
+    Args:
+        counts: index = stage; live replicas and newcomers already promised to it.
+        manifest: of the run.
+        can_feed: only a peer that holds the corpus may serve stage 0.
+        standby: the newcomer would rather wait for a lost stage.
+
+    Ties go to the lower stage, so that every coordinator would choose alike.
+    """
+    if standby:
+        return Placement(STANDBY, "asked to wait for a lost stage")
+    open_stages = [
+        (count, stage)
+        for stage, count in enumerate(counts)
+        if count < manifest.replicas_max(stage) and (stage != ENDS_STAGE or can_feed)
+    ]
+    if not open_stages:
+        return Placement(STANDBY, "every stage has its replicas_max")
+    count, stage = min(open_stages)
+    return Placement(stage, f"stage {stage} has {count} of at most {manifest.replicas_max(stage)} replicas")
+
+
+def missing_sentence(counts: Sequence[int], manifest: Manifest) -> str:
+    """What the run needs before it can open, for people; empty if nothing."""
+    lacking = [
+        f"stage {stage} has {count} of {manifest.stages.replicas_min}"
+        for stage, count in enumerate(counts)
+        if count < manifest.stages.replicas_min
+    ]
+    return "waiting for peers: " + ", ".join(lacking) if lacking else ""

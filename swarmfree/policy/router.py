@@ -1,0 +1,62 @@
+"""Which replica is asked for which microbatch: a function of the plan, so that every caller asks the same one first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from swarmfree.swarm.names import Endpoint
+from swarmfree.swarm.plan import Plan, Replica
+
+SPEED_LEVELS = 16
+
+
+def interleave(weights: Sequence[int], count: int) -> tuple[int, ...]:
+    """Deal `count` turns to `len(weights)` takers in proportion to their weights, spread evenly.
+
+    Smooth weighted round robin: each turn everyone gains its weight, the richest takes the turn and pays the total. Ties go to the lower index.
+
+    Args:
+        weights: positive whole numbers.
+        count: how many turns.
+
+    Returns:
+        The taker of each turn.
+    """
+    total = sum(weights)
+    credit = [0] * len(weights)
+    turns = []
+    for _ in range(count):
+        for taker, weight in enumerate(weights):
+            credit[taker] += weight
+        winner = max(range(len(weights)), key=lambda taker: (credit[taker], -taker))
+        credit[winner] -= total
+        turns.append(winner)
+    return tuple(turns)
+
+
+def candidates(plan: Plan, stage: int, offset: int) -> tuple[Endpoint, ...]:
+    """Replicas of `stage` in the order in which a caller asks them for microbatch `offset`: the primary, then its siblings in turn."""
+    replicas = plan.replicas[stage]
+    count = max(plan.microbatches, offset + 1)
+    primary = interleave([r.speed for r in replicas], count)[offset]
+    return tuple(replicas[(primary + k) % len(replicas)].endpoint for k in range(len(replicas)))
+
+
+def speeds(seconds_per_microbatch: Sequence[float]) -> tuple[int, ...]:
+    """Relative speeds 1..`SPEED_LEVELS` from measured seconds; whoever is not measured counts as the median.
+
+    Args:
+        seconds_per_microbatch: own compute per microbatch, 0 where unknown.
+    """
+    known = sorted(s for s in seconds_per_microbatch if s > 0)
+    if not known:
+        return tuple(1 for _ in seconds_per_microbatch)
+    median = known[len(known) // 2]
+    fastest = known[0]
+    return tuple(max(1, round(SPEED_LEVELS / 2 * fastest / (s if s > 0 else median))) for s in seconds_per_microbatch)
+
+
+def deal_shares(replicas: Sequence[Replica], count: int) -> tuple[tuple[int, ...], ...]:
+    """Offsets of microbatches that each source feeds, in proportion to speed."""
+    turns = interleave([r.speed for r in replicas], count) if count else ()
+    return tuple(tuple(k for k, taker in enumerate(turns) if taker == index) for index in range(len(replicas)))

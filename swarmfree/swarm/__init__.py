@@ -1,0 +1,1 @@
+"""SAYS: the immutable nouns that every room shares. Imports nothing but the standard library."""

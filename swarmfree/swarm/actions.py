@@ -1,0 +1,82 @@
+"""Recovery actions: what to do about a stage that a newcomer is to hold, as values with a reason a person can read."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from swarmfree.swarm.names import Endpoint
+
+
+class MergeMode(enum.StrEnum):
+    """How the two neighbours are weighted. Source: CheckFree Algorithm 1 (`norm2`), its published code (`norm`), its baselines."""
+
+    NORM2 = "norm2"
+    NORM = "norm"
+    UNIFORM = "uniform"
+    COPY = "copy"
+    RANDOM = "random"
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """Draw first weights from (seed, stage, parameter)."""
+
+    stage: int
+    salt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Load weights, moments and step count of a live replica of the same stage, byte for byte."""
+
+    stage: int
+    donors: tuple[Endpoint, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Weighted mean of the neighbours' weights, moments zero: W = (w- W- + w+ W+) / (w- + w+).
+
+    Args:
+        before, after: one replica of the neighbour stages each; both at the asked version.
+        weight_before, weight_after: float32 bits, normalised so that they sum to 1 as nearly as float32 allows.
+        norm_before, norm_after: squared gradient norms behind the weights.
+
+    Source: CheckFree, Algorithm 1.
+    """
+
+    stage: int
+    before: Endpoint
+    after: Endpoint
+    before_stage: int
+    after_stage: int
+    weight_before: int
+    weight_after: int
+    norm_before: float
+    norm_after: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CopyNeighbour:
+    """Take a neighbour stage's weights as they are, moments zero: ends of the body, or only one neighbour left."""
+
+    stage: int
+    donor: Endpoint
+    donor_stage: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing can be done now."""
+
+    stage: int
+    reason: str
+
+
+BuildAction = Fresh | Copy | Merge | CopyNeighbour
+RecoveryAction = BuildAction | Wait

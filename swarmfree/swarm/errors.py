@@ -1,0 +1,84 @@
+"""Everything that can go wrong, by whose it is.
+
+A `SwarmfreeError` ends in one line for a person. A `CallFailed` ends in a decision of the caller. Expected outcomes are values,
+not errors. Programmer errors are assertions and are not listed.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class SwarmfreeError(Exception):
+    """An operating failure whose text is the one line a person sees: expected, found, whose it is, how to fix it."""
+
+
+class ConfigError(SwarmfreeError):
+    """What a person typed or wrote does not hold together: names file, key, value and rule."""
+
+
+class DataError(SwarmfreeError):
+    """Training text is missing, empty, too short or not the run's."""
+
+
+class InviteError(SwarmfreeError):
+    """The invite cannot be read, nobody answers at its addresses, or they serve another run."""
+
+
+class RunEnded(SwarmfreeError):
+    """The run cannot go on for this peer: its coordinator or a source is gone (exit code 3)."""
+
+
+class Excluded(SwarmfreeError):
+    """The swarm refuses this peer for good, with a sentence."""
+
+
+class CallFailed(Exception):
+    """A call to another peer gave no usable answer."""
+
+
+class PeerUnreachable(CallFailed):
+    """The connection broke or could not be made: noticed at once."""
+
+
+class PeerSilent(CallFailed):
+    """No frame came within the silence limit: the peer hangs, or the message was lost."""
+
+
+class RefusalKind(enum.StrEnum):
+    """Why a living peer does not do what was asked; one table maps these to gRPC status codes."""
+
+    NOT_YET = "not_yet"
+    PAST = "past"
+    STALE = "stale"
+    GONE = "gone"
+    BEHIND = "behind"
+    EXHAUSTED = "exhausted"
+    FAILED = "failed"
+    WRONG_RUN = "wrong_run"
+    WRONG_REVISION = "wrong_revision"
+    WRONG_INCARNATION = "wrong_incarnation"
+    SUPERSEDED = "superseded"
+
+
+class Refused(CallFailed):
+    """The peer answered, and the answer is no.
+
+    Args:
+        kind: which no.
+        detail: one sentence for a person.
+
+    Kinds: `not_yet` (receiver has not got there, ask again), `past` (receiver is further), `stale` (other base or round), `gone` (no longer
+    kept), `behind` (sender must fetch), `exhausted` (no replica of a later stage could do it), `failed` (an exception in the work),
+    `wrong_*` (other run, protocol or life), `superseded` (a newer round took its place).
+    """
+
+    def __init__(self, kind: RefusalKind, detail: str) -> None:
+        """Keep the kind and sentence."""
+        super().__init__(f"{kind}: {detail}")
+        self.kind = kind
+        self.detail = detail
+
+
+class ProtocolViolation(CallFailed):
+    """A peer sent what no correct peer sends; names the peer and what was expected."""

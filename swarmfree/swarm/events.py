@@ -1,0 +1,216 @@
+"""What happened, one value per kind, one line each in `events.jsonl`. For people, reports and transcripts; never for decisions."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A peer is up and can be called."""
+
+    peer_id: str
+    incarnation: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A peer was given a stage, or made a standby (stage -1)."""
+
+    member: str
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The run waits, and for what; empty when it goes on."""
+
+    waiting_for: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An iteration was opened."""
+
+    iteration: int
+    attempt: int
+    base: str
+    members: list[list[str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class IterationCommitted:
+    """A record is decided. Loss in nats per token, evaluation likewise (None if none), norms are squared L2 per stage before clipping."""
+
+    iteration: int
+    attempt: int
+    loss: float
+    evaluation: float | None
+    tokens: int
+    seconds: float
+    squared_norms: list[float]
+    lineage: str
+    redone: int = 0
+    forced: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """This member applied a record: the iteration its state is ready for."""
+
+    iteration: int
+    lineage: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLost:
+    """The coordinator fenced a member."""
+
+    member: str
+    peer_id: str
+    stage: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageLost:
+    """The last replica of a stage is gone."""
+
+    stage: int
+    iteration: int
+    last_member: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryDecided:
+    """What is done about a stage: action, reason, and the neighbours' weights where it merges."""
+
+    stage: int
+    iteration: int
+    action: str
+    reason: str
+    builder: str
+    weight_before: float | None = None
+    weight_after: float | None = None
+    norm_before: float | None = None
+    norm_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageBuilt:
+    """A newcomer holds a stage's state."""
+
+    stage: int
+    iteration: int
+    action: str
+    member: str
+    seconds: float
+    received_bytes: int
+    state_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """Held-out loss before `iteration`, nats per token; after which rebuilds, if any."""
+
+    iteration: int
+    loss: float
+    after_rebuild: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryNorms:
+    """What a rebuilding peer found in the directory about its neighbours: (stage, iteration, squared norm)."""
+
+    stage: int
+    found: list[tuple[int, int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """Contributions that died with a peer were redone: (stage, offsets)."""
+
+    iteration: int
+    redone: list[tuple[int, list[int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRetried:
+    """An averaging round failed and is made again."""
+
+    iteration: int
+    stage: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryReplaced:
+    """The peer's libp2p daemon died and a new one took its place."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsWritten:
+    """A stage's weights lie on disk."""
+
+    stage: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """This peer, or the run, ends; exit code and one line."""
+
+    code: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Anything else worth a line."""
+
+    text: str
+
+
+Event = (
+    Started
+    | Placed
+    | Waiting
+    | Opened
+    | IterationCommitted
+    | Stepped
+    | MemberLost
+    | StageLost
+    | RecoveryDecided
+    | StageBuilt
+    | Evaluated
+    | DirectoryNorms
+    | Repaired
+    | RoundRetried
+    | DirectoryReplaced
+    | WeightsWritten
+    | Ended
+    | Note
+)
+KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
+
+
+def event_to_json(event: Event, time_s: float) -> dict[str, Any]:
+    """The event as JSON values: its kind, Unix time and fields."""
+    return {"time_s": time_s, "kind": type(event).__name__, **dataclasses.asdict(event)}
+
+
+def event_from_json(content: dict[str, Any]) -> tuple[float, Event]:
+    """Read what `event_to_json` wrote.
+
+    Raises:
+        KeyError, TypeError: not an event.
+    """
+    fields = dict(content)
+    time_s, kind = float(fields.pop("time_s")), str(fields.pop("kind"))
+    event: Event = KINDS[kind](**fields)
+    return time_s, event

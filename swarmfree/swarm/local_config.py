@@ -1,0 +1,45 @@
+"""What one machine chooses for itself; nobody else needs to agree with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarmfree.swarm.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class LocalConfig:
+    """One peer's own choices.
+
+    Args:
+        folder: identity, state, sockets and logs of this peer.
+        host: address to listen on and to announce.
+        port: gRPC port, 0 = given by the system.
+        dht_port: libp2p port, 0 = given by the system.
+        threads: torch threads of the device.
+        data_path: file or folder of training text; empty = Python's own standard library; see `can_feed`.
+        can_feed: offer to be a source.
+        standby: wait for a lost stage instead of taking a place at once.
+        cache_bytes_max: stored outputs and answers kept for repair, oldest dropped first.
+        patience_s: how long to look for somebody who answers at the invite's addresses.
+        weights_folder: where a stage's senior writes its weights at the end.
+    """
+
+    folder: str
+    host: str = "127.0.0.1"
+    port: int = 0
+    dht_port: int = 0
+    threads: int = 1
+    data_path: str = ""
+    can_feed: bool = True
+    standby: bool = False
+    cache_bytes_max: int = 1 << 30
+    patience_s: float = 20.0
+    weights_folder: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("port", "dht_port"):
+            if not 0 <= getattr(self, name) < 65536:
+                raise ConfigError(f"{name} = {getattr(self, name)}: a port lies between 0 and 65535")
+        if self.threads < 1:
+            raise ConfigError(f"threads = {self.threads}: must be at least 1")

@@ -1,0 +1,520 @@
+"""What peers say to each other, as frozen values. `wire` turns them into protobuf; `sim` passes them as they are.
+
+Every call is: one request and at most one payload of bytes, progress frames while it runs, one response and at most one payload. Every
+request can be repeated: the second one joins the work in progress or gets the stored answer (protocol section 6). A "no" is `errors.Refused`.
+
+Payloads: tensors in the run's wire dtype (Train, Loss, Pull), float32 sums (Reduce, GetAverage), state (GetState), text (GetManifest).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from swarmfree.swarm.actions import BuildAction
+from swarmfree.swarm.books import Addend, Evaluation, MicrobatchSet, Microloss, Record, Roll
+from swarmfree.swarm.names import Endpoint, Member, Position, WorkKey
+from swarmfree.swarm.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What every request carries; checked before anything else is looked at.
+
+    Args:
+        run: fingerprint of the manifest.
+        revision: protocol revision of the sender.
+        sender: who asks.
+        receiver_incarnation: which life of the receiver is meant; empty = any.
+    """
+
+    run: str
+    revision: int
+    sender: Endpoint
+    receiver_incarnation: str
+
+
+# ---- joining -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A newcomer to any member: here I am; may I have a place?
+
+    Args:
+        can_feed: may be a source.
+        standby: would rather wait for a lost stage.
+        corpus_hash: of the corpus it holds, empty if none.
+        memory_bytes: what it offers.
+    """
+
+    can_feed: bool
+    standby: bool
+    corpus_hash: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Answer to Hello.
+
+    Args:
+        coordinator: whom to listen to; where this is not the answerer, ask there.
+        stage: the stage given, -1 = standby.
+        waiting_for: one sentence on what the run is missing, empty if nothing.
+        accepted: False where the answerer is not the coordinator.
+    """
+
+    coordinator: Endpoint
+    stage: int
+    waiting_for: str
+    accepted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """Coordinator to a newcomer or standby: make this stage's state and tell its digest.
+
+    Args:
+        position: the claim it belongs to.
+        action: fresh, copy, merge or copy of a neighbour.
+        iteration: version of the donors' state, and of the state to be made: the iteration it is ready for.
+        lineage: of the last committed record.
+        record: the last committed record, if any.
+        step_count: optimizer steps done by the stage so far (copy) or 0.
+    """
+
+    position: Position
+    action: BuildAction
+    iteration: int
+    lineage: str
+    record: Record | None
+    step_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """State is there: its digest, and what making it took."""
+
+    state_digest: str
+    seconds: float
+    received_bytes: int
+
+
+# ---- books ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Coordinator claims an iteration and sends the plan."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """No lower position from now on; and what is held.
+
+    Args:
+        iteration: the receiver's own iteration after catching up.
+        sealed: the sealed record of the plan's iteration, if one is held.
+    """
+
+    iteration: int
+    sealed: Record | None
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Coordinator to each member, always one under way: answered at once when there is news, else after `hold_s`.
+
+    Args:
+        position: the coordinator's present claim.
+        seen: number of the last news it has got from this member.
+        hold_s: how long the member may wait for news, seconds; 0 = answer now.
+        waiting_for: what the swarm waits for, for people; empty if nothing.
+    """
+
+    position: Position
+    seen: int
+    hold_s: float
+    waiting_for: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """A member says that another one does not answer it."""
+
+    about: Member
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeatAnswer:
+    """How a member stands.
+
+    Args:
+        news: number of its latest news.
+        position: the highest claim it has promised; None before the first.
+        iteration: the iteration its state is ready for.
+        base: base of the work it holds.
+        addends: its sums of this base.
+        stored: microbatches whose output and answer it can still give to a repair.
+        share_done: (source) every microbatch of its share came back.
+        losses: (source) of the microbatches that came back.
+        evaluation: (source) held-out loss of this attempt, if asked for.
+        seconds_per_microbatch: compute of its own, forward and backward, smoothed; 0 if not measured.
+        complaints: who does not answer it.
+    """
+
+    news: int
+    position: Position | None
+    iteration: int
+    base: str
+    addends: tuple[Addend, ...]
+    stored: MicrobatchSet
+    share_done: bool
+    losses: tuple[Microloss, ...]
+    evaluation: Evaluation | None
+    seconds_per_microbatch: float
+    complaints: tuple[Complaint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive stages first..last at which one microbatch is redone.
+
+    Args:
+        offset: the microbatch.
+        number: redo number; the same number is the same redo.
+        redoers: one per stage of the segment.
+        before: holder of the stored output of stage first - 1 (of the embedding, where first = 1).
+        after: holder of the stored answer of stage last + 1 (of the loss, where last = L).
+
+    Source: protocol section 3.8.
+    """
+
+    offset: int
+    number: int
+    first: int
+    redoers: tuple[Endpoint, ...]
+    before: Endpoint
+    after: Endpoint
+
+    @property
+    def last(self) -> int:
+        """The last stage of the segment."""
+        return self.first + len(self.redoers) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Redo:
+    """Coordinator to the first redoer: compute these again, without the ring."""
+
+    position: Position
+    base: str
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Redone:
+    """What came of it: offsets done, and (offset, stage) whose stored tensor is gone."""
+
+    done: MicrobatchSet
+    gone: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeRoll:
+    """Coordinator to the members of a stage: average this roll (message `Roll` of the protocol)."""
+
+    position: Position
+    roll: Roll
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A member has the whole average.
+
+    Args:
+        round: which roll.
+        sum_digest: digest of the average, over its parts in order.
+        squared_norm_bits: float64 bits; part norms, taken by their owners, added in order of parts.
+        state_digest: of weights and moments this iteration started from.
+    """
+
+    round: str
+    sum_digest: str
+    squared_norm_bits: str
+    state_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class OtherAddends:
+    """A member's addends differ from the roll: here is its own list. The round does not take place."""
+
+    addends: tuple[Addend, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundFailed:
+    """A member could not finish the round: whom it suspects and why. Sums are kept."""
+
+    round: str
+    suspect: Member
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Store this record; once a majority of the electorate has, the iteration is committed."""
+
+    position: Position
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """Stored, or an equal one had already been applied."""
+
+    lineage: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The record of this lineage is decided: step."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The step is done; the iteration the state is now ready for."""
+
+    iteration: int
+
+
+# ---- work ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Caller to replica: forward this microbatch, pass it on, send back the gradient of what was sent. Payload: activations (B, T, D).
+
+    Args:
+        key: the work at the receiver's stage.
+        attempt_number: `try` of the protocol: 0 at first, raised by whoever calls a sibling, drives again or redoes.
+        source: who computes the loss.
+        plan_revision: revision of the source's plan; the header with the highest (revision, try) names the source.
+        segment: where this is part of a redo, its segment; else None.
+
+    The response's payload is the gradient of the input (B, T, D), empty for evaluation.
+    """
+
+    key: WorkKey
+    attempt_number: int
+    source: Endpoint
+    plan_revision: int
+    segment: Segment | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The microbatch came back through the receiver.
+
+    Args:
+        seconds: the receiver's own compute.
+    """
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Last body stage to the source: loss of this microbatch. Payload: its output (B, T, D); response: the gradient of it."""
+
+    key: WorkKey
+    attempt_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class LossAnswer:
+    """Share of the iteration's mean loss, nats per token of the iteration, float64 bits."""
+
+    loss_bits: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Redoer to a holder: the stored output (`answer` False) or answer (True) of this work. Response payload: the stored bytes."""
+
+    key: WorkKey
+    answer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """The stored bytes follow."""
+
+
+# ---- averaging and state --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Member to part owner: my contribution to this part, float32; the response brings the sum (message `Broadcast`).
+
+    Args:
+        contributes: False where the member has no addend in the roll; then the payload is empty.
+    """
+
+    round: str
+    part: int
+    contributes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """The summed part follows; its squared norm as taken by the owner, float64 bits."""
+
+    squared_norm_bits: str
+
+
+@dataclass(frozen=True, slots=True)
+class GetAverage:
+    """A member that is behind to a sibling: one part of the average of an iteration it missed."""
+
+    iteration: int
+    sum_digest: str
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """The part follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class GetState:
+    """Builder or joiner to a donor: one part of a stage's state at exactly this iteration.
+
+    Args:
+        weights_only: weights (merge) or weights and both moments, one after the other (copy).
+    """
+
+    stage: int
+    iteration: int
+    lineage: str
+    part: int
+    weights_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The part follows."""
+
+    part_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class GetRecord:
+    """The sealed or applied record of an iteration; -1 = the newest."""
+
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordAnswer:
+    """The record."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class GetPlan:
+    """The plan in force; for `status` and for members that missed Open."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAnswer:
+    """The plan, None before the first Open; and what the run waits for, empty if nothing."""
+
+    plan: Plan | None
+    waiting_for: str
+
+
+@dataclass(frozen=True, slots=True)
+class GetManifest:
+    """The manifest's canonical bytes, as payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestAnswer:
+    """The bytes follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye:
+    """The sender, or the whole run, ends.
+
+    Args:
+        run_over: True from the coordinator: everybody ends.
+        finished: the run did all its iterations.
+        why: one line for people.
+        write_weights: the receiver is its stage's senior and writes its weights before it ends.
+    """
+
+    run_over: bool
+    finished: bool
+    why: str
+    write_weights: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Farewell:
+    """Heard."""
+
+    note: str = field(default="")
+
+
+Request = (
+    Hello
+    | Build
+    | Open
+    | Beat
+    | Redo
+    | TakeRoll
+    | Seal
+    | Commit
+    | Train
+    | Loss
+    | Pull
+    | Reduce
+    | GetAverage
+    | GetState
+    | GetRecord
+    | GetPlan
+    | GetManifest
+    | Goodbye
+)
+Response = (
+    Place
+    | Built
+    | Promise
+    | BeatAnswer
+    | Redone
+    | Report
+    | OtherAddends
+    | RoundFailed
+    | Sealed
+    | Committed
+    | Trained
+    | LossAnswer
+    | Pulled
+    | Reduced
+    | Average
+    | State
+    | RecordAnswer
+    | PlanAnswer
+    | ManifestAnswer
+    | Farewell
+)

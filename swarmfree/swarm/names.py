@@ -1,0 +1,123 @@
+"""Names of peers, members, claims and work; every other noun refers to things by these.
+
+A name is a value: comparing two names never looks at the network. It does not resolve addresses.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from dataclasses import dataclass
+
+PROTOCOL_REVISION = 1
+ENDS_STAGE = 0
+
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Member:
+    """One life of one peer: its libp2p peer id and the incarnation drawn when its process started.
+
+    Args:
+        peer_id: libp2p peer id in base58, as it stands in a multiaddr.
+        incarnation: 16 hex digits, drawn once per process. A restart is a new member without a vote.
+
+    Source: protocol section 3.3.
+    """
+
+    peer_id: str
+    incarnation: str
+
+    def __str__(self) -> str:
+        """Short name for people: the last six characters of the peer id and three of the incarnation."""
+        return f"{self.peer_id[-6:]}.{self.incarnation[:3]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A member and where it can be called.
+
+    Args:
+        member: who.
+        addresses: gRPC addresses as multiaddrs, e.g. ``/ip4/127.0.0.1/tcp/4001/p2p/Qm...``.
+    """
+
+    member: Member
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Term:
+    """A coordinator's claim; compared as (number, peer id, incarnation), so no two are equal."""
+
+    number: int
+    member: Member
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """Where the books stand: (term, iteration, attempt, revision), compared in this order."""
+
+    term: Term
+    iteration: int
+    attempt: int
+    revision: int
+
+
+class WorkKind(enum.StrEnum):
+    """What a microbatch is for: training adds to a sum, evaluation only looks."""
+
+    TRAIN = "train"
+    EVALUATE = "evaluate"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WorkKey:
+    """The name of one microbatch's work at one stage; every call about it is idempotent by this name.
+
+    The run is in every header, so it is not repeated here; attempt and term are left out on purpose: work is a pure
+    function of what it starts from (`base`), whoever leads.
+
+    Args:
+        iteration: the optimizer step this work is for.
+        base: 16 hex digits, see `base_of`.
+        kind: training or evaluation.
+        microbatch: number of the microbatch in the whole run (training) or of the held-out window group (evaluation).
+        stage: 0 for the ends, 1..L for the body.
+
+    Source: protocol section 3.5.
+    """
+
+    iteration: int
+    base: str
+    kind: WorkKind
+    microbatch: int
+    stage: int
+
+    def at(self, stage: int) -> WorkKey:
+        """The same microbatch at another stage."""
+        return WorkKey(self.iteration, self.base, self.kind, self.microbatch, stage)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AddendId:
+    """The name of one gradient sum: who holds it and its number in that member's book."""
+
+    member: Member
+    number: int
+
+
+def base_of(lineage: str, rebuilt: tuple[tuple[int, str], ...]) -> str:
+    """Name what an iteration's work starts from.
+
+    Args:
+        lineage: lineage of the last committed record, hex.
+        rebuilt: (stage, state digest) of every stage rebuilt in this attempt or before it in this iteration.
+
+    Returns:
+        16 hex digits: the first 8 bytes of the SHA-256 of both.
+
+    Source: protocol section 3.5.
+    """
+    text = lineage + "".join(f"|{stage}:{digest}" for stage, digest in sorted(rebuilt))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,78 @@
+"""The plan: who serves which stage in this iteration, and who feeds which microbatch. Sent by Open, never changed in place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarmfree.swarm.books import Record
+from swarmfree.swarm.names import Endpoint, Member, Position
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One member's place in a stage.
+
+    Args:
+        endpoint: who and where.
+        speed: relative speed, 1 or more; shares of microbatches follow it.
+    """
+
+    endpoint: Endpoint
+    speed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one source feeds: offsets of microbatches from the iteration's first, and how many may be in flight at once."""
+
+    source: Member
+    offsets: tuple[int, ...]
+    windows: tuple[int, ...]
+    credits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What Open sends.
+
+    Args:
+        position: the claim.
+        base: what the work starts from.
+        lineage: of the last committed record; members behind it catch up before they promise.
+        replicas: index = stage; each sorted by member, so that every peer chooses alike.
+        shares: one per source.
+        last_record: the record before, so that Open also tells a Commit that was missed; None before the first.
+        microbatches: how many this iteration trains, 0 for the closing evaluation.
+    """
+
+    position: Position
+    base: str
+    lineage: str
+    replicas: tuple[tuple[Replica, ...], ...]
+    shares: tuple[Share, ...]
+    last_record: Record | None
+    microbatches: int
+
+    @property
+    def iteration(self) -> int:
+        """The optimizer step this plan is for."""
+        return self.position.iteration
+
+    def stage_of(self, member: Member) -> int | None:
+        """The stage that this member serves, if any."""
+        for stage, replicas in enumerate(self.replicas):
+            if any(r.endpoint.member == member for r in replicas):
+                return stage
+        return None
+
+    def endpoint(self, member: Member) -> Endpoint | None:
+        """Where a member of this plan can be called."""
+        for replicas in self.replicas:
+            for replica in replicas:
+                if replica.endpoint.member == member:
+                    return replica.endpoint
+        return None
+
+    def members(self) -> tuple[Endpoint, ...]:
+        """Everyone in the plan, by stage."""
+        return tuple(r.endpoint for replicas in self.replicas for r in replicas)

@@ -1,0 +1,98 @@
+"""What every part of one peer's trainer shares: its ports, its manifest, and calls that may go to itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from swarmfree.swarm.errors import PeerUnreachable
+from swarmfree.swarm.events import Event
+from swarmfree.swarm.local_config import LocalConfig
+from swarmfree.swarm.manifest import Manifest, TimingSection
+from swarmfree.swarm.messages import Header, Request
+from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Member
+from swarmfree.swarm.ports import Handler, Ports, Reply
+
+
+class PayloadAtHand:
+    """The payload of a call that a peer makes to itself."""
+
+    def __init__(self, payload: bytes) -> None:
+        """Hold the bytes."""
+        self._payload = payload
+
+    async def read(self) -> bytes:
+        """The bytes."""
+        return self._payload
+
+
+@dataclass(slots=True)
+class Context:
+    """One peer's surroundings.
+
+    Args:
+        ports: the outside.
+        manifest: of the run.
+        local: this machine's choices.
+        rng: randomness for back-off; seeded in rehearsals.
+        run: the manifest's fingerprint, which goes into every header.
+        handler: who answers calls to this peer; set once the peer is assembled.
+    """
+
+    ports: Ports
+    manifest: Manifest
+    local: LocalConfig
+    rng: random.Random
+    run: str
+    handler: Handler | None = None
+
+    @property
+    def here(self) -> Endpoint:
+        """This peer."""
+        return self.ports.network.here
+
+    @property
+    def me(self) -> Member:
+        """This peer's member name."""
+        return self.ports.network.here.member
+
+    @property
+    def timing(self) -> TimingSection:
+        """The run's limits on silence and waits."""
+        return self.manifest.timing
+
+    def now_s(self) -> float:
+        """Monotonic seconds."""
+        return self.ports.clock.now_s()
+
+    def tell(self, event: Event) -> None:
+        """Keep one event."""
+        self.ports.journal.tell(event)
+
+    async def call(
+        self, to: Endpoint, request: Request, payload: bytes = b"", *, silence_s: float = 0.0, header_first: bool = False
+    ) -> Reply:
+        """Ask a peer, or this one without the network.
+
+        Args:
+            silence_s: give up after so long without a frame; 0 = the run's `silence_s`.
+
+        Raises:
+            CallFailed: as `Network.call`.
+        """
+        if to.member == self.me:
+            if self.handler is None:
+                raise PeerUnreachable(f"{to.member} is not up yet")
+            header = Header(self.run, PROTOCOL_REVISION, self.here, self.me.incarnation)
+            return await self.handler(header, request, PayloadAtHand(payload))
+        return await self.ports.network.call(
+            to, request, payload, silence_s=silence_s or self.timing.silence_s, header_first=header_first
+        )
+
+    def backoff_s(self) -> Iterator[float]:
+        """Growing waits with jitter: 0.05 s doubling to 1 s, each times a random factor in [0.5, 1)."""
+        wait_s = 0.05
+        while True:
+            yield wait_s * (0.5 + 0.5 * self.rng.random())
+            wait_s = min(1.0, 2 * wait_s)

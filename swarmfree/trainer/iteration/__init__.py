@@ -1,0 +1,1 @@
+"""How an iteration commits: a member's books, averaging, and the coordinator."""

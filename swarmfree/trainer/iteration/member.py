@@ -1,0 +1,273 @@
+"""A member's books: promises, sealed records, steps. The only acts that change them are Open, Seal and Commit, one at a time.
+
+Source: protocol sections 3.1, 3.3, 3.4. Not here yet: terms of other coordinators, terms' stickiness, observers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from swarmfree.swarm.books import MicrobatchSet, Record
+from swarmfree.swarm.errors import Refused, RefusalKind
+from swarmfree.swarm.events import Stepped
+from swarmfree.swarm.messages import (
+    Beat,
+    BeatAnswer,
+    Commit,
+    Committed,
+    GetPlan,
+    GetRecord,
+    GetState,
+    Open,
+    PlanAnswer,
+    Promise,
+    RecordAnswer,
+    Seal,
+    Sealed,
+    State,
+)
+from swarmfree.swarm.names import Endpoint
+from swarmfree.swarm.ports import Reply
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.iteration.averaging import Averaging
+from swarmfree.trainer.iteration.standing import NO_STAGE, Standing
+from swarmfree.trainer.ring.book import AddendBook
+from swarmfree.trainer.ring.device import Device, Rank
+from swarmfree.trainer.ring.hop import Hop
+from swarmfree.trainer.ring.source import Source
+from swarmfree.trainer.ring.table import Table
+from swarmfree.trainer.ring.worker import Worker
+from swarmfree.trainer.tasks import Signal, Tasks
+
+Act = Callable[[], Coroutine[Any, Any, Reply]]
+
+
+class MemberBooks:
+    """Handles Open, Seal, Commit, Beat and the questions about books and state.
+
+    Attributes:
+        waiting_for: what the coordinator last said the swarm waits for.
+        beaten: told at every beat.
+    """
+
+    def __init__(self, context: Context, group: asyncio.TaskGroup) -> None:
+        """A member that holds nothing yet; its device and background work run inside `group`."""
+        self.context = context
+        self.standing = Standing(context)
+        self.device = Device(context.ports.executor, context.ports.clock)
+        self.book = AddendBook(context.me, context.ports.engine)
+        self._owned = tuple(Tasks(group) for _ in range(4))
+        working, feeding, averaging, self._idle = self._owned
+        self.table = Table(working, context.local.cache_bytes_max)
+        hop = Hop(context)
+        self.hop = hop
+        self.worker = Worker(context, self.standing, self.device, self.book, self.table, hop)
+        self.source = Source(context, self.standing, self.device, self.book, self.table, hop, feeding, self.tell_news)
+        self.averaging = Averaging(context, self.standing, self.device, self.book, averaging)
+        self.waiting_for = ""
+        self.beaten = Signal()
+        self._news = 0
+        self._news_signal = Signal()
+        self._acts: asyncio.Queue[tuple[Act, asyncio.Future[Reply]]] = asyncio.Queue(maxsize=64)
+
+    def everything(self) -> tuple[Tasks, ...]:
+        """All background work, to be cancelled at the end."""
+        return self._owned
+
+    def tell_news(self) -> None:
+        """Something the coordinator waits for has happened: answer its beat now."""
+        self._news += 1
+        self._news_signal.tell()
+
+    async def keep(self) -> None:
+        """Do the acts on the books, one at a time, for ever."""
+        while True:
+            act, future = await self._acts.get()
+            try:
+                reply = await act()
+            except Refused as refusal:
+                if not future.done():
+                    future.set_exception(refusal)
+                    future.exception()
+            else:
+                if not future.done():
+                    future.set_result(reply)
+
+    async def _in_turn(self, act: Act) -> Reply:
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        await self._acts.put((act, future))
+        return await asyncio.shield(future)
+
+    async def open(self, request: Open) -> Reply:
+        """Promise this position and begin its work."""
+        return await self._in_turn(lambda: self._open(request))
+
+    async def seal(self, request: Seal) -> Reply:
+        """Store the record."""
+        return await self._in_turn(lambda: self._seal(request))
+
+    async def commit(self, request: Commit) -> Reply:
+        """Step with a decided record."""
+        return await self._in_turn(lambda: self._commit(request.record))
+
+    async def install(self, stage: int, iteration: int, lineage: str, record: Record | None) -> None:
+        """A stage's state was built here: hold it from now on."""
+
+        async def act() -> Reply:
+            await self._end_work(Refused(RefusalKind.STALE, "the stage was built anew"))
+            self.standing.install(stage, iteration, lineage, record)
+            self.averaging.forget_state_digest()
+            return Reply(Committed(iteration))
+
+        await self._in_turn(act)
+
+    async def let_go(self) -> None:
+        """Hold no stage from now on: something else is about to be built here."""
+
+        async def act() -> Reply:
+            await self._end_work(Refused(RefusalKind.STALE, "the stage is being built anew"))
+            self.standing.stage, self.standing.plan = NO_STAGE, None
+            return Reply(Committed(self.standing.iteration))
+
+        await self._in_turn(act)
+
+    async def beat(self, request: Beat) -> Reply:
+        """Say how this member stands, at once if there is news, else after `hold_s`."""
+        self.waiting_for = request.waiting_for
+        self.beaten.tell()
+        if request.hold_s > 0 and self._news == request.seen:
+            await self._news_signal.wait(request.hold_s)
+        standing = self.standing
+        working = standing.plan is not None and standing.base != ""
+        answer = BeatAnswer(
+            news=self._news,
+            position=standing.promised,
+            iteration=standing.iteration,
+            base=standing.base,
+            addends=self.book.addends() if working else (),
+            stored=self.table.stored_offsets(standing.first_microbatch) if working else MicrobatchSet(),
+            share_done=self.source.share_done,
+            losses=self.source.losses(),
+            evaluation=self.source.evaluation,
+            seconds_per_microbatch=self.worker.seconds_per_microbatch,
+        )
+        return Reply(answer)
+
+    async def get_state(self, request: GetState) -> Reply:
+        """One part of the state at exactly the asked iteration."""
+        standing = self.standing
+        if standing.stage == request.stage and standing.iteration < request.iteration:
+            await standing.moved.wait(self.context.timing.hold_s)
+        if standing.stage != request.stage:
+            raise Refused(RefusalKind.GONE, f"this peer holds stage {standing.stage}, not {request.stage}")
+        if standing.iteration < request.iteration:
+            raise Refused(RefusalKind.NOT_YET, f"this peer is at iteration {standing.iteration}")
+        engine = self.context.ports.engine
+
+        def read() -> tuple[int, str, bytes]:
+            data = engine.read_state(request.part, weights_only=request.weights_only)
+            return standing.iteration, standing.lineage, data
+
+        iteration, lineage, data = await self.device.run(Rank.BOOKS, 0, read)
+        if (iteration, lineage) != (request.iteration, request.lineage):
+            raise Refused(RefusalKind.GONE, f"this peer is at iteration {iteration}, lineage {lineage[:8]}")
+        return Reply(State(engine.part_count(request.stage)), data)
+
+    async def get_record(self, request: GetRecord) -> Reply:
+        """A record that is held."""
+        record = self.standing.record_of(request.iteration)
+        if record is None:
+            raise Refused(RefusalKind.NOT_YET, f"no record of iteration {request.iteration} is held here")
+        return Reply(RecordAnswer(record))
+
+    async def get_plan(self, _: GetPlan) -> Reply:
+        """The plan in force and what the run waits for."""
+        return Reply(PlanAnswer(self.standing.plan, self.waiting_for))
+
+    async def _open(self, request: Open) -> Reply:
+        plan, standing = request.plan, self.standing
+        if standing.promised is not None and plan.position < standing.promised:
+            raise Refused(RefusalKind.BEHIND, f"promised {standing.promised}, {plan.position} is lower")
+        if standing.stage == NO_STAGE or plan.stage_of(self.context.me) != standing.stage:
+            raise Refused(RefusalKind.FAILED, f"this peer holds stage {standing.stage}, the plan has it elsewhere")
+        if standing.iteration == plan.iteration - 1 and plan.last_record is not None:
+            await self._apply(plan.last_record)
+        if standing.iteration != plan.iteration or standing.lineage != plan.lineage:
+            raise Refused(
+                RefusalKind.GONE,
+                f"this peer stands at iteration {standing.iteration}, lineage {standing.lineage[:8]}; "
+                f"the plan is for {plan.iteration}, lineage {plan.lineage[:8]}",
+            )
+        if plan != standing.plan:
+            new_base = plan.base != standing.base
+            if new_base:
+                await self._end_work(Refused(RefusalKind.STALE, "another base was opened"))
+            standing.promised, standing.plan, standing.base = plan.position, plan, plan.base
+            self.hop.follow(plan)
+            if new_base:  # else the work that is there goes on, and so does the share, which the coordinator has kept
+                self.source.follow(plan)
+            self._idle.start(self._digest_when_idle(), "state digest")
+            standing.moved.tell()
+        sealed = standing.sealed if standing.sealed and standing.sealed.iteration == plan.iteration else None
+        return Reply(Promise(standing.iteration, sealed))
+
+    async def _digest_when_idle(self) -> None:
+        await self.averaging.state_digest(Rank.IDLE)
+
+    async def _seal(self, request: Seal) -> Reply:
+        record, standing = request.record, self.standing
+        if standing.promised is not None and request.position.term < standing.promised.term:
+            raise Refused(RefusalKind.BEHIND, f"promised term {standing.promised.term.number}")
+        if record.iteration < standing.iteration:
+            held = standing.record_of(record.iteration)
+            if held is None or held.lineage() != record.lineage():
+                raise Refused(RefusalKind.STALE, f"another record of iteration {record.iteration} was applied here")
+            return Reply(Sealed(held.lineage()))
+        if record.iteration > standing.iteration or record.before != standing.lineage:
+            raise Refused(RefusalKind.NOT_YET, f"this peer is at iteration {standing.iteration}, lineage {standing.lineage[:8]}")
+        if standing.sealed_at is not None and request.position < standing.sealed_at:
+            raise Refused(RefusalKind.SUPERSEDED, "a later Seal was already stored")
+        standing.sealed, standing.sealed_at = record, request.position
+        return Reply(Sealed(record.lineage()))
+
+    async def _commit(self, record: Record) -> Reply:
+        if record.iteration == self.standing.iteration:
+            await self._apply(record)
+        if record.iteration > self.standing.iteration:
+            raise Refused(RefusalKind.NOT_YET, f"this peer is at iteration {self.standing.iteration}")
+        return Reply(Committed(self.standing.iteration))
+
+    async def _apply(self, record: Record) -> None:
+        standing, engine = self.standing, self.context.ports.engine
+        if standing.stage == NO_STAGE or record.before != standing.lineage:
+            raise Refused(RefusalKind.GONE, f"record {record.iteration} does not follow lineage {standing.lineage[:8]}")
+        entry = record.stages[standing.stage]
+        if self.averaging.kept != (record.iteration, entry.sum_digest):
+            siblings = self._siblings()
+            if not await self.averaging.fetch(record.iteration, entry.sum_digest, siblings):
+                raise Refused(RefusalKind.GONE, f"nobody of stage {standing.stage} keeps the average of {record.iteration}")
+        await self._end_work(Refused(RefusalKind.PAST, f"iteration {record.iteration} is committed"))
+
+        def step() -> None:
+            engine.step(entry.scalars)
+            standing.apply(record)
+
+        await self.device.run(Rank.BOOKS, 0, step)
+        standing.moved.tell()
+        self.context.tell(Stepped(standing.iteration, standing.lineage))
+
+    async def _end_work(self, why: Refused) -> None:
+        """End everything that belongs to the present base; nothing new can begin on it from here on."""
+        self.standing.base = ""
+        self.source.stop()
+        self.averaging.stop(why)
+        self.table.close(why)
+        await self.device.run(Rank.BOOKS, 0, self.book.clear)
+
+    def _siblings(self) -> tuple[Endpoint, ...]:
+        plan = self.standing.plan
+        if plan is None:
+            return ()
+        return tuple(r.endpoint for r in plan.replicas[self.standing.stage] if r.endpoint.member != self.context.me)

@@ -1,0 +1,122 @@
+"""The record of an iteration, put together from averages and losses. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from swarmfree.policy.schedule import clip_factors, step_scalars
+from swarmfree.swarm.books import (
+    Record,
+    StageEntry,
+    bits_float32,
+    bits_float64,
+    float32_bits,
+    float64_bits,
+)
+from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.messages import BeatAnswer
+from swarmfree.swarm.names import Member
+from swarmfree.swarm.plan import Plan
+
+UNSCALED = float32_bits(1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class StageAverage:
+    """A complete average of one stage, as its members reported it."""
+
+    sum_digest: str
+    squared_norm_bits: str
+    state_digest: str
+    members: tuple[Member, ...]
+
+
+def losses_of(answers: Sequence[BeatAnswer], count: int) -> tuple[float, ...]:
+    """Losses by offset, as the sources told them.
+
+    Raises:
+        AssertionError: a source said its share was done without telling all its losses.
+    """
+    told = {loss.offset: bits_float64(loss.loss_bits) for answer in answers for loss in answer.losses}
+    assert len(told) == count, f"{len(told)} losses for {count} microbatches"
+    return tuple(told[offset] for offset in range(count))
+
+
+def mean_evaluation(answers: Sequence[BeatAnswer]) -> str | None:
+    """Held-out loss over all windows, float64 bits; None if none was asked for."""
+    evaluations = [answer.evaluation for answer in answers if answer.evaluation is not None]
+    windows = sum(len(e.windows) for e in evaluations)
+    if not windows:
+        return None
+    return float64_bits(sum(bits_float64(e.loss_bits) * len(e.windows) for e in evaluations) / windows)
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a record needs besides averages.
+
+    Args:
+        losses: by offset, nats per token of the iteration.
+        evaluation: float64 bits or empty.
+        restarted: stages rebuilt since the last record: they count their steps from 1.
+        rate_scaled: those of them that start with the run's rate factor.
+        forced: this iteration has no majority.
+        seniority: order of admission by member.
+    """
+
+    losses: Sequence[float]
+    evaluation: str
+    restarted: AbstractSet[int]
+    rate_scaled: AbstractSet[int]
+    forced: bool
+    seniority: Mapping[Member, int]
+
+
+def make_record(plan: Plan, averages: Sequence[StageAverage], manifest: Manifest, circumstances: Circumstances) -> Record:
+    """Put the record of this iteration together: clip, rates and step scalars are decided here, once, as bits.
+
+    Args:
+        averages: index = stage.
+    """
+    last = plan.last_record
+    factors = clip_factors(manifest.optimizer, [bits_float64(a.squared_norm_bits) for a in averages])
+    entries = []
+    for stage, (average, factor) in enumerate(zip(averages, factors, strict=True)):
+        fresh = last is None or stage in circumstances.restarted
+        step_count = 1 if last is None or fresh else last.stages[stage].step_count + 1
+        rate_bits = UNSCALED if last is None else last.stages[stage].rate_scale_bits
+        if stage in circumstances.rate_scaled:
+            rate_bits = float32_bits(manifest.recovery.rate_factor)
+        entries.append(
+            StageEntry(
+                sum_digest=average.sum_digest,
+                squared_norm_bits=average.squared_norm_bits,
+                state_digest=average.state_digest,
+                step_count=step_count,
+                rate_scale_bits=rate_bits,
+                scalars=step_scalars(
+                    manifest.optimizer, manifest.run.iterations, plan.iteration, step_count, bits_float32(rate_bits), factor
+                ),
+                members=average.members,
+            )
+        )
+    reporters = {member for average in averages for member in average.members}
+    electorate = sorted(reporters, key=lambda m: circumstances.seniority.get(m, len(circumstances.seniority)))
+    loss = 0.0
+    for part in circumstances.losses:
+        loss += part
+    return Record(
+        iteration=plan.iteration,
+        before=plan.lineage,
+        term=plan.position.term,
+        attempt=plan.position.attempt,
+        base=plan.base,
+        stages=tuple(entries),
+        loss_bits=float64_bits(loss),
+        tokens=manifest.tokens_per_iteration,
+        evaluation_bits=circumstances.evaluation,
+        electorate=tuple(electorate),
+        forced=(last.forced if last is not None else 0) + int(circumstances.forced),
+    )

@@ -1,0 +1,214 @@
+"""From finished microbatches to one average per stage: ledger, repair, roll, round; again until every stage has a complete average.
+
+Source: protocol sections 3.6 and 3.8. Differs: a round is one nested call per member, whose response is the report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from swarmfree.policy.repair import Ledger, plan_segments
+from swarmfree.policy.roll import Cover, choose_addends
+from swarmfree.swarm.books import Addend, MicrobatchSet, Roll
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, Refused, RunEnded
+from swarmfree.swarm.events import Repaired, RoundRetried
+from swarmfree.swarm.messages import Redo, Redone, Report, Response, RoundFailed, Segment, TakeRoll
+from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position
+from swarmfree.swarm.plan import Plan
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.iteration.recording import StageAverage
+from swarmfree.trainer.iteration.roster import Guest, Roster
+
+IDLE_WAIT_S = 0.2
+
+
+class StageGone(Exception):
+    """A stage of the plan has no live replica: this attempt cannot commit."""
+
+
+class Rolling:
+    """The coordinator's averaging.
+
+    Attributes:
+        redone: contributions redone in the last call of `average`.
+    """
+
+    def __init__(self, context: Context, roster: Roster, position: Callable[[], Position]) -> None:
+        """`position` gives a new, higher claim at every call, so that late rolls are known as late."""
+        self._context = context
+        self._roster = roster
+        self._position = position
+        self._redo_number = 0
+        self.redone = 0
+
+    def live(self, plan: Plan) -> list[Guest]:
+        """Members of the plan that still count, senior first."""
+        members = {e.member for e in plan.members()}
+        return [g for g in self._roster.guests() if g.built and g.member in members]
+
+    def check(self, plan: Plan) -> None:
+        """Stop an attempt that cannot commit.
+
+        Raises:
+            RunEnded: a source of the plan is gone.
+            StageGone: a body stage has no live replica.
+        """
+        live = {g.member for g in self.live(plan)}
+        for replica in plan.replicas[ENDS_STAGE]:
+            if replica.endpoint.member not in live:
+                raise RunEnded(f"source {replica.endpoint.member} is gone: its microbatches cannot be fed by anyone else")
+        for stage, replicas in enumerate(plan.replicas):
+            if not any(r.endpoint.member in live for r in replicas):
+                raise StageGone(f"stage {stage}")
+
+    async def average(self, plan: Plan) -> tuple[StageAverage, ...]:
+        """Average every stage.
+
+        Returns:
+            Index = stage.
+
+        Raises:
+            StageGone, RunEnded: see `check`.
+        """
+        self.redone = 0
+        averages: dict[int, StageAverage] = {}
+        failures: dict[int, int] = {}
+        gone: set[tuple[int, int]] = set()
+        stages = range(len(plan.replicas))
+        while len(averages) < len(stages):
+            self.check(plan)
+            await self._ask_all(plan)
+            self.check(plan)
+            open_stages = [stage for stage in stages if stage not in averages]
+            covers = {stage: self.choose(self._addends(plan, stage), plan.microbatches) for stage in open_stages}
+            if any(len(cover.missing) for cover in covers.values()):
+                missing = [covers[s].missing if s in covers else MicrobatchSet() for s in stages]
+                if not await self._repair(plan, missing, gone):
+                    gone.clear()
+                    await self._roster.changed.wait(IDLE_WAIT_S)
+                continue
+            async with asyncio.TaskGroup() as group:
+                rounds = {s: group.create_task(self._round(plan, s, covers[s], failures.get(s, 0))) for s in open_stages}
+            for stage, task in rounds.items():
+                outcome = task.result()
+                if isinstance(outcome, StageAverage):
+                    averages[stage] = outcome
+                else:
+                    failures[stage] = failures.get(stage, 0) + 1
+                    self._context.tell(RoundRetried(plan.iteration, stage, outcome))
+        return tuple(averages[stage] for stage in stages)
+
+    def choose(self, addends: list[Addend], count: int) -> Cover:
+        """Which addends count; see `policy.roll`."""
+        return choose_addends(addends, count)
+
+    async def _ask_all(self, plan: Plan) -> None:
+        async with asyncio.TaskGroup() as group:
+            for guest in self.live(plan):
+                group.create_task(self._roster.ask(guest))
+
+    def _addends(self, plan: Plan, stage: int) -> list[Addend]:
+        members = {r.endpoint.member for r in plan.replicas[stage]}
+        answers = [g.answer for g in self.live(plan) if g.member in members and g.answer is not None]
+        return [addend for answer in answers if answer.base == plan.base for addend in answer.addends]
+
+    # ---- repair ------------------------------------------------------------------------------------------------------
+
+    async def _repair(self, plan: Plan, missing: list[MicrobatchSet], gone: set[tuple[int, int]]) -> bool:
+        """Have what is missing redone; whether anything was."""
+        live = {g.member: g for g in self.live(plan)}
+        replicas = tuple(
+            tuple(r.endpoint for r in stage if r.endpoint.member in live) for stage in plan.replicas
+        )
+        stored = {
+            g.endpoint: g.answer.stored for g in live.values() if g.answer is not None and g.answer.base == plan.base
+        }
+        self._redo_number += 1
+        segments = plan_segments(missing, Ledger(replicas, stored, frozenset(gone)), self._redo_number)
+        by_redoer: dict[Endpoint, list[Segment]] = {}
+        for segment in segments:
+            by_redoer.setdefault(segment.redoers[0], []).append(segment)
+        done: list[tuple[int, list[int]]] = []
+
+        async def one(redoer: Endpoint, work: list[Segment]) -> None:
+            try:
+                reply = await self._context.call(redoer, Redo(plan.position, plan.base, tuple(work)))
+            except CallFailed:
+                return
+            if isinstance(reply.message, Redone):
+                gone.update(reply.message.gone)
+                done.append((work[0].first, list(reply.message.done.offsets())))
+
+        async with asyncio.TaskGroup() as group:
+            for redoer, work in by_redoer.items():
+                group.create_task(one(redoer, work))
+        count = sum(len(offsets) for _, offsets in done)
+        self.redone += count
+        if count:
+            self._context.tell(Repaired(plan.iteration, sorted(done)))
+        return count > 0
+
+    # ---- one round ---------------------------------------------------------------------------------------------------
+
+    async def _round(self, plan: Plan, stage: int, cover: Cover, rotation: int) -> StageAverage | str:
+        """One roll of one stage: the average, or why there is none."""
+        guests = [g for g in self.live(plan) if plan.stage_of(g.member) == stage]
+        members = tuple(sorted((g.endpoint for g in guests), key=lambda e: e.member))
+        roll = Roll(plan.iteration, plan.base, stage, cover.addends, members, rotation)
+        request = TakeRoll(self._position(), roll)
+        replies: dict[Member, Response | CallFailed] = {}
+
+        async def one(guest: Guest) -> None:
+            replies[guest.member] = await self._take(guest, request)
+            self._roster.changed.tell()
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(guest)) for guest in guests]
+            while not all(task.done() for task in tasks):
+                # Nobody can finish a round that one member does not take part in: end it, the next roll says who is left.
+                out = any(not isinstance(reply, Report) for reply in replies.values())
+                if out or any(self._roster.get(g.member) is not g for g in guests):
+                    for task in tasks:
+                        task.cancel()
+                    break
+                await self._roster.changed.wait(1.0)
+        return self._judge(stage, guests, replies)
+
+    async def _take(self, guest: Guest, request: TakeRoll) -> Response | CallFailed:
+        failure: CallFailed = PeerSilent("not asked")
+        for _ in range(3):
+            try:
+                return (await self._context.call(guest.endpoint, request)).message
+            except (PeerUnreachable, PeerSilent) as error:
+                failure = error
+            except Refused as refusal:
+                return refusal
+        return failure
+
+    def _judge(self, stage: int, guests: list[Guest], replies: dict[Member, Response | CallFailed]) -> StageAverage | str:
+        reports = {
+            g.member: reply
+            for g in guests
+            if self._roster.get(g.member) is g and isinstance(reply := replies.get(g.member), Report)
+        }
+        if not reports:
+            return "; ".join(f"{m}: {_why(r)}" for m, r in sorted(replies.items())) or f"nobody of stage {stage} reported"
+        groups: dict[str, list[Member]] = {}
+        for guest in guests:
+            if guest.member in reports:
+                groups.setdefault(reports[guest.member].state_digest, []).append(guest.member)
+        kept = max(groups.values(), key=len)  # ties: the group of the most senior, which was entered first
+        for members in groups.values():
+            if members is not kept:
+                for member in members:
+                    self._roster.fence(member, f"its state of stage {stage} differs from its siblings'")
+        digests = {reports[member].sum_digest for member in kept}
+        if len(digests) > 1:
+            return f"members of stage {stage} reported {len(digests)} different averages"
+        first = reports[kept[0]]
+        return StageAverage(first.sum_digest, first.squared_norm_bits, first.state_digest, tuple(sorted(kept)))
+
+
+def _why(reply: Response | CallFailed) -> str:
+    return f"{reply.suspect}: {reply.why}" if isinstance(reply, RoundFailed) else str(reply)

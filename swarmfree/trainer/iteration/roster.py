@@ -1,0 +1,157 @@
+"""The coordinator's roster: who is there, how they stand, and who is fenced. One watch per guest: a beat is always under way.
+
+A broken beat is noticed at once, a silent one after `silence_s`; the directory never removes anyone. Source: protocol sections 3.3, 6 (Beat).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from swarmfree.policy.placement import STANDBY
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, Refused
+from swarmfree.swarm.events import MemberLost, StageLost
+from swarmfree.swarm.messages import Beat, BeatAnswer, Hello
+from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.tasks import Signal, Tasks
+
+ASKED_AGAIN = 1
+ASKED_AGAIN_SOURCE = 4
+"""A source's loss ends the run today, so it is asked more often before it is believed."""
+
+
+@dataclass(slots=True, eq=False)
+class Guest:
+    """One peer that said hello.
+
+    Args:
+        endpoint: who and where.
+        hello: what it said.
+        stage: its place, `STANDBY` for none.
+        admitted: order of admission; smaller is senior.
+        built: holds its stage's state at the present iteration.
+        answer: its last beat's answer.
+        failed_builds: builds in a row that came to nothing.
+    """
+
+    endpoint: Endpoint
+    hello: Hello
+    stage: int
+    admitted: int
+    built: bool = False
+    answer: BeatAnswer | None = None
+    failed_builds: int = 0
+
+    @property
+    def member(self) -> Member:
+        """Its name."""
+        return self.endpoint.member
+
+
+class Roster:
+    """Guests by member, and a watch on each.
+
+    Attributes:
+        changed: told whenever a guest comes, goes, or has news.
+        waiting_for: what the swarm waits for; told to everyone with the beats.
+    """
+
+    def __init__(self, context: Context, tasks: Tasks, position: Callable[[], Position]) -> None:
+        """Nobody is there."""
+        self._context = context
+        self._tasks = tasks
+        self._position = position
+        self._guests: dict[Member, Guest] = {}
+        self._superseded: dict[Member, None] = {}
+        self._admitted = 0
+        self.changed = Signal()
+        self.waiting_for = ""
+
+    def admit(self, endpoint: Endpoint, hello: Hello, stage: int) -> Guest:
+        """A newcomer has a place from now on; its older incarnation is fenced."""
+        for guest in self.guests():
+            if guest.member.peer_id == endpoint.member.peer_id and guest.member != endpoint.member:
+                self._superseded[guest.member] = None
+                self.fence(guest.member, "it was started again")
+        guest = Guest(endpoint, hello, stage, self._admitted)
+        self._admitted += 1
+        self._guests[endpoint.member] = guest
+        self._tasks.start(self._watch(guest), f"watch {endpoint.member}")
+        self.changed.tell()
+        return guest
+
+    def is_superseded(self, member: Member) -> bool:
+        """Whether a newer life of this peer has been admitted."""
+        return member in self._superseded
+
+    def get(self, member: Member) -> Guest | None:
+        """The guest of this name, if it is there."""
+        return self._guests.get(member)
+
+    def guests(self) -> tuple[Guest, ...]:
+        """Everyone, senior first."""
+        return tuple(sorted(self._guests.values(), key=lambda g: g.admitted))
+
+    def of_stage(self, stage: int) -> tuple[Guest, ...]:
+        """Everyone with a place in this stage, built or not, senior first."""
+        return tuple(g for g in self.guests() if g.stage == stage)
+
+    def holders(self, stage: int) -> tuple[Guest, ...]:
+        """Those that hold the stage's state, senior first."""
+        return tuple(g for g in self.of_stage(stage) if g.built)
+
+    def fence(self, member: Member, why: str) -> None:
+        """This member no longer counts. It may say hello again."""
+        guest = self._guests.pop(member, None)
+        if guest is None:
+            return
+        self._context.tell(MemberLost(str(member), member.peer_id, guest.stage, why))
+        if guest.stage != STANDBY and guest.built and not self.holders(guest.stage):
+            self._context.tell(StageLost(guest.stage, self._position().iteration, str(member)))
+        self.changed.tell()
+
+    def close(self) -> None:
+        """Watch nobody any more: the run is over, and guests leave."""
+        self._tasks.cancel_all()
+
+    async def ask(self, guest: Guest) -> BeatAnswer | None:
+        """How a guest stands right now; None, and it is fenced, if it does not answer."""
+        try:
+            answer = await self._beat(guest, 0.0)
+        except CallFailed as error:
+            self.fence(guest.member, str(error))
+            return None
+        return answer
+
+    async def _watch(self, guest: Guest) -> None:
+        timing = self._context.timing
+        hold_s = min(timing.beat_s, timing.silence_s / 2)
+        while self._guests.get(guest.member) is guest:
+            before = guest.answer
+            try:
+                answer = await self._beat(guest, hold_s)
+            except CallFailed as error:
+                if self._guests.get(guest.member) is guest:
+                    self.fence(guest.member, str(error))
+                return
+            if before is None or before.news != answer.news:
+                self.changed.tell()
+
+    async def _beat(self, guest: Guest, hold_s: float) -> BeatAnswer:
+        seen = guest.answer.news if guest.answer is not None else -1
+        silence_s = self._context.timing.silence_s
+        again = ASKED_AGAIN_SOURCE if guest.stage == ENDS_STAGE else ASKED_AGAIN
+        while True:
+            request = Beat(self._position(), seen, hold_s, self.waiting_for)
+            try:
+                reply = await self._context.call(guest.endpoint, request, silence_s=silence_s)
+            except (PeerUnreachable, PeerSilent):
+                if not again:
+                    raise
+                again -= 1
+                hold_s, silence_s = 0.0, self._context.timing.silence_s / 2
+            else:
+                assert isinstance(reply.message, BeatAnswer), "the network checks response types"
+                guest.answer = reply.message
+                return reply.message

@@ -1,0 +1,108 @@
+"""Where this peer stands: the stage it holds, the iteration its state is ready for, the plan it follows. Changed by its books only.
+
+Everything that waits for the books waits here. Source: protocol sections 3.1, 3.4, 3.5.
+"""
+
+from __future__ import annotations
+
+from swarmfree.swarm.books import GENESIS_LINEAGE, Record
+from swarmfree.swarm.errors import Refused, RefusalKind
+from swarmfree.swarm.names import Position, WorkKey, WorkKind
+from swarmfree.swarm.plan import Plan
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.tasks import Signal
+
+NO_STAGE = -1
+RECORDS_KEPT = 16
+
+
+class Standing:
+    """The peer's own books.
+
+    Attributes:
+        stage: held, `NO_STAGE` for none.
+        iteration: the iteration the state is ready for; also how many records are applied.
+        lineage: of the last applied record.
+        plan: in force, None before the first Open.
+        base: of the work under way; empty while it changes.
+        promised: highest position promised.
+        sealed: stored record of the present iteration that is not applied yet.
+        sealed_at: position of the Seal that brought it; one in a higher position replaces it.
+        records: the last applied ones, newest last.
+        moved: told whenever any of this changes.
+    """
+
+    def __init__(self, context: Context) -> None:
+        """Holding nothing."""
+        self._context = context
+        self.stage = NO_STAGE
+        self.iteration = 0
+        self.lineage = GENESIS_LINEAGE
+        self.plan: Plan | None = None
+        self.base = ""
+        self.promised: Position | None = None
+        self.sealed: Record | None = None
+        self.sealed_at: Position | None = None
+        self.records: list[Record] = []
+        self.moved = Signal()
+
+    @property
+    def first_microbatch(self) -> int:
+        """Number of the present iteration's first microbatch in the whole run."""
+        return self.iteration * self._context.manifest.batch.microbatches
+
+    def offset_of(self, key: WorkKey) -> int:
+        """Which of the plan's microbatches this is, for the choice of replicas."""
+        if key.kind is WorkKind.EVALUATE:
+            return key.microbatch
+        return key.microbatch - key.iteration * self._context.manifest.batch.microbatches
+
+    def install(self, stage: int, iteration: int, lineage: str, record: Record | None) -> None:
+        """A stage's state was built here."""
+        self.stage, self.iteration, self.lineage = stage, iteration, lineage
+        self.plan, self.base, self.sealed = None, "", None
+        self.records = [record] if record is not None else []
+        self.moved.tell()
+
+    def apply(self, record: Record) -> None:
+        """The state has stepped with this record. Called in the same device work as the step; tell `moved` afterwards."""
+        self.iteration = record.iteration + 1
+        self.lineage = record.lineage()
+        self.sealed = None
+        self.records = [*self.records, record][-RECORDS_KEPT:]
+
+    def record_of(self, iteration: int) -> Record | None:
+        """The applied or sealed record of an iteration; -1 = the newest applied."""
+        if iteration < 0:
+            return self.records[-1] if self.records else None
+        for record in (*self.records, *([self.sealed] if self.sealed else [])):
+            if record.iteration == iteration:
+                return record
+        return None
+
+    def check(self, key: WorkKey) -> None:
+        """Refuse work that the books do not admit now.
+
+        Raises:
+            Refused: `past`, `not_yet` or `stale`.
+        """
+        if key.iteration < self.iteration:
+            raise Refused(RefusalKind.PAST, f"iteration {key.iteration} is over, this peer is at {self.iteration}")
+        if key.iteration > self.iteration or self.plan is None:
+            raise Refused(RefusalKind.NOT_YET, f"this peer is at iteration {self.iteration}, not {key.iteration}")
+        if key.base != self.base:
+            raise Refused(RefusalKind.STALE, f"base {key.base} is not this peer's {self.base or '(changing)'}")
+
+    async def admit(self, key: WorkKey) -> None:
+        """As `check`, but hold what is early for at most `hold_s`."""
+        until_s = self._context.now_s() + self._context.timing.hold_s
+        while True:
+            try:
+                self.check(key)
+            except Refused as refusal:
+                left_s = until_s - self._context.now_s()
+                if refusal.kind is RefusalKind.PAST or left_s <= 0:
+                    raise
+                await self.moved.wait(left_s)
+            else:
+                return

@@ -1,0 +1,1 @@
+"""How a peer comes, holds a stage, and ends."""

@@ -1,0 +1,196 @@
+"""Building a stage's state at a newcomer: drawn, copied, merged from both neighbours, or copied from one.
+
+Parts are streamed and used as they come: a merge never holds both neighbours, only the parts in flight. The same call twice joins the first.
+Source: CheckFree Algorithm 1; design section 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from swarmfree.policy.recovery import donor_block
+from swarmfree.swarm.actions import BuildAction, Copy, CopyNeighbour, Fresh, Merge
+from swarmfree.swarm.announcement import Announcement
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, Refused, RefusalKind
+from swarmfree.swarm.events import DirectoryNorms, Placed
+from swarmfree.swarm.messages import Build, Built, GetState
+from swarmfree.swarm.names import Endpoint
+from swarmfree.swarm.ports import Reply
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.iteration.member import MemberBooks
+from swarmfree.trainer.ring.device import Rank
+from swarmfree.trainer.tasks import Tasks
+
+PARTS_IN_FLIGHT = 4
+ASKS = 20
+
+
+@dataclass(slots=True, eq=False)
+class Building:
+    """One build and whoever waits for it."""
+
+    request: Build
+    done: asyncio.Future[Built]
+    received_bytes: int = 0
+
+
+class Builder:
+    """Handles Build."""
+
+    def __init__(self, context: Context, books: MemberBooks, tasks: Tasks) -> None:
+        """Nothing built."""
+        self._context = context
+        self._books = books
+        self._tasks = tasks
+        self._building: Building | None = None
+
+    async def build(self, request: Build) -> Reply:
+        """Make the stage's state, or join the build that does.
+
+        Raises:
+            Refused: `behind` for an older claim, `failed` when no donor could give what was asked.
+        """
+        standing = self._books.standing
+        if standing.promised is not None and request.position < standing.promised:
+            raise Refused(RefusalKind.BEHIND, f"promised {standing.promised}, {request.position} is lower")
+        current = self._building
+        if current is None or current.request != request:
+            self._tasks.cancel_all()
+            if current is not None and not current.done.done():
+                current.done.set_exception(Refused(RefusalKind.SUPERSEDED, "another build was asked for"))
+                current.done.exception()
+            current = self._building = Building(request, asyncio.get_running_loop().create_future())
+            standing.promised = request.position
+            self._tasks.start(self._run(current), f"build stage {request.action.stage}")
+        return Reply(await asyncio.shield(current.done))
+
+    async def _run(self, building: Building) -> None:
+        request, engine = building.request, self._context.ports.engine
+        begun_s = self._context.now_s()
+        try:
+            await self._books.let_go()
+            await self._make(request.action, building)
+            digest = await self._books.device.run(Rank.BOOKS, 0, engine.state_digest)
+            await self._books.install(request.action.stage, request.iteration, request.lineage, request.record)
+        except CallFailed as error:
+            building.done.set_exception(Refused(RefusalKind.FAILED, f"build of stage {request.action.stage}: {error}"))
+            building.done.exception()
+            self._building = None
+            return
+        self._context.tell(Placed(self._context.me.peer_id, request.action.stage))
+        building.done.set_result(Built(digest, self._context.now_s() - begun_s, building.received_bytes))
+
+    async def _make(self, action: BuildAction, building: Building) -> None:
+        engine, device, stage = self._context.ports.engine, self._books.device, action.stage
+        if isinstance(action, Fresh):
+            salt = action.salt
+            await device.run(Rank.BOOKS, 0, lambda: engine.draw(stage, salt))
+            return
+        await device.run(Rank.BOOKS, 0, lambda: engine.blank(stage))
+        match action:
+            case Copy(donors=donors):
+                await self._parts(stage, lambda part: self._copy_part(building, donors, part))
+            case CopyNeighbour(donor=donor, donor_stage=donor_stage):
+                await self._parts(stage, lambda part: self._neighbour_part(building, donor, donor_stage, part))
+            case Merge():
+                self._tasks.start(self._tell_directory_norms(action), "norms in the directory")
+                await self._parts(stage, lambda part: self._merge_part(building, action, part))
+
+    async def _parts(self, stage: int, one: Callable[[int], Awaitable[None]]) -> None:
+        waiting = deque(range(self._context.ports.engine.part_count(stage)))
+        failed: list[CallFailed] = []
+
+        async def lane() -> None:
+            while waiting and not failed:
+                try:
+                    await one(waiting.popleft())
+                except CallFailed as error:
+                    failed.append(error)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(PARTS_IN_FLIGHT, len(waiting))):
+                group.create_task(lane())
+        if failed:
+            raise failed[0]
+
+    async def _copy_part(self, building: Building, donors: tuple[Endpoint, ...], part: int) -> None:
+        engine, stage = self._context.ports.engine, building.request.action.stage
+        turn = tuple(donors[(part + k) % len(donors)] for k in range(len(donors)))
+        data = await self._get(building, turn, stage, part, weights_only=False)
+        await self._books.device.run(Rank.BOOKS, part, lambda: engine.write_state(part, data, weights_only=False))
+
+    async def _neighbour_part(self, building: Building, donor: Endpoint, donor_stage: int, part: int) -> None:
+        engine = self._context.ports.engine
+        there = self._donor_part(building.request.action.stage, donor_stage, part)
+        data = await self._get(building, (donor,), donor_stage, there, weights_only=True)
+        await self._books.device.run(Rank.BOOKS, part, lambda: engine.write_state(part, data, weights_only=True))
+
+    async def _merge_part(self, building: Building, action: Merge, part: int) -> None:
+        engine, mode = self._context.ports.engine, self._context.manifest.recovery.merge
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._get_or_failure(building, donor, donor_stage, part))
+                for donor, donor_stage in ((action.before, action.before_stage), (action.after, action.after_stage))
+            ]
+        before, after = (task.result() for task in tasks)
+        if isinstance(before, CallFailed):
+            raise before
+        if isinstance(after, CallFailed):
+            raise after
+        data_before, data_after = before, after
+        await self._books.device.run(
+            Rank.BOOKS,
+            part,
+            lambda: engine.merge_state(part, data_before, data_after, action.weight_before, action.weight_after, mode),
+        )
+
+    async def _get_or_failure(self, building: Building, donor: Endpoint, donor_stage: int, part: int) -> bytes | CallFailed:
+        there = self._donor_part(building.request.action.stage, donor_stage, part)
+        try:
+            return await self._get(building, (donor,), donor_stage, there, weights_only=True)
+        except CallFailed as error:
+            return error
+
+    def _donor_part(self, stage: int, donor_stage: int, part: int) -> int:
+        """The donor's part at the same relative depth: parts never straddle blocks and all blocks have equally many."""
+        manifest, engine = self._context.manifest, self._context.ports.engine
+        blocks, donor_blocks = len(manifest.blocks_of(stage)), len(manifest.blocks_of(donor_stage))
+        per_block = math.ceil(engine.part_count(stage) / blocks)
+        return donor_block(part // per_block, blocks, donor_blocks) * per_block + part % per_block
+
+    async def _get(
+        self, building: Building, donors: tuple[Endpoint, ...], stage: int, part: int, *, weights_only: bool
+    ) -> bytes:
+        request = GetState(stage, building.request.iteration, building.request.lineage, part, weights_only)
+        waits = self._context.backoff_s()
+        last: CallFailed = PeerUnreachable(f"stage {stage} has no donor")
+        for ask in range(ASKS):
+            donor = donors[ask % len(donors)]
+            try:
+                data = (await self._context.call(donor, request)).payload
+            except (PeerUnreachable, PeerSilent) as error:
+                last = error
+            except Refused as refusal:
+                if refusal.kind is not RefusalKind.NOT_YET and len(donors) == 1:
+                    raise
+                last = refusal
+            else:
+                building.received_bytes += len(data)
+                return data
+            await asyncio.sleep(next(waits))
+        raise last
+
+    async def _tell_directory_norms(self, action: Merge) -> None:
+        """Look up what the neighbours announce of their gradient norms, so that the record's weights can be checked against it."""
+        found = await self._context.ports.directory.announcements()
+        neighbours = {action.before.member: action.before_stage, action.after.member: action.after_stage}
+        norms = [_norm_of(a, neighbours[a.endpoint.member]) for a in found if a.endpoint.member in neighbours]
+        self._context.tell(DirectoryNorms(action.stage, sorted(norms)))
+
+
+def _norm_of(announcement: Announcement, stage: int) -> tuple[int, int, float]:
+    return stage, announcement.iteration, announcement.squared_norm

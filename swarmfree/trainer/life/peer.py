@@ -1,0 +1,264 @@
+"""One peer's life: be found, get a place, build its state, serve, coordinate if it is the founder, and end.
+
+Source: design sections 4 and 7, protocol sections 3.3, 3.4, 6. Not here yet: takeover; so a peer that has lost its coordinator ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+
+from swarmfree.swarm.announcement import Announcement, PeerState
+from swarmfree.swarm.books import bits_float32
+from swarmfree.swarm.errors import Excluded, Refused, RefusalKind, RunEnded
+from swarmfree.swarm.events import Ended, Started, WeightsWritten
+from swarmfree.swarm.local_config import LocalConfig
+from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.messages import (
+    Beat,
+    Build,
+    Commit,
+    Farewell,
+    GetAverage,
+    GetManifest,
+    GetPlan,
+    GetRecord,
+    GetState,
+    Goodbye,
+    Header,
+    Hello,
+    Loss,
+    ManifestAnswer,
+    Open,
+    Place,
+    Pull,
+    Redo,
+    Reduce,
+    Request,
+    Seal,
+    TakeRoll,
+    Train,
+)
+from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint
+from swarmfree.swarm.ports import Incoming, Ports, Reply
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.iteration.coordinator import Coordinator
+from swarmfree.trainer.iteration.member import MemberBooks
+from swarmfree.trainer.iteration.standing import NO_STAGE
+from swarmfree.trainer.life.build import Builder
+from swarmfree.trainer.life.joining import Joining
+from swarmfree.trainer.ring.device import Rank
+from swarmfree.trainer.tasks import Tasks
+
+ANNOUNCE_EVERY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a peer's life ends."""
+
+    code: int
+    why: str
+    write_weights: bool = False
+
+
+class Peer:
+    """Everything one peer is, assembled; dispatches incoming calls."""
+
+    def __init__(self, context: Context, group: asyncio.TaskGroup) -> None:
+        """Assemble; nothing runs yet."""
+        self.context = context
+        self.tasks = Tasks(group)
+        self.books = MemberBooks(context, group)
+        self._building = Tasks(group)
+        self.builder = Builder(context, self.books, self._building)
+        self.coordinator: Coordinator | None = None
+        self.joining = Joining(context, self.books, self._be_founder)
+        self._coordination = Tasks(group)
+        self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
+
+    def start(self) -> None:
+        """Be reachable, be announced, look for a place."""
+        self.context.handler = self.handle
+        self.context.ports.network.serve(self.handle)
+        here = self.context.here
+        self.context.tell(Started(here.member.peer_id, here.member.incarnation, here.addresses[0]))
+        self.tasks.start(self.books.device.serve(), "device")
+        self.tasks.start(self.books.keep(), "books")
+        self.tasks.start(self._announce(), "announce")
+        self.tasks.start(self._join(), "join")
+
+    def everything(self) -> tuple[Tasks, ...]:
+        """All background work, to be cancelled at the end."""
+        return (self.tasks, self._coordination, self._building, *self.books.everything())
+
+    def end(self, end: End) -> None:
+        """End this peer; the first word counts."""
+        if not self.ended.done():
+            self.ended.set_result(end)
+
+    async def handle(self, header: Header, request: Request, incoming: Incoming) -> Reply:
+        """Answer one call.
+
+        Raises:
+            Refused: no.
+        """
+        books = self.books
+        match request:
+            case Train():
+                return await books.worker.train(request, incoming)
+            case Loss():
+                return await books.source.loss(request, incoming)
+            case Pull():
+                return await books.worker.pull(request)
+            case Redo():
+                return await books.worker.redo(request)
+            case Reduce():
+                return await books.averaging.reduce(header.sender.member, request, incoming)
+            case TakeRoll():
+                return await books.averaging.take(request)
+            case GetAverage():
+                return await books.averaging.get_average(request)
+            case _:
+                return await self._handle_books(header, request)
+
+    async def _handle_books(self, header: Header, request: Request) -> Reply:
+        books = self.books
+        match request:
+            case Beat():
+                return await books.beat(request)
+            case Open():
+                return await books.open(request)
+            case Seal():
+                return await books.seal(request)
+            case Commit():
+                return await books.commit(request)
+            case GetState():
+                return await books.get_state(request)
+            case GetRecord():
+                return await books.get_record(request)
+            case GetPlan():
+                return await books.get_plan(request)
+            case Build():
+                return await self.builder.build(request)
+            case Hello():
+                return Reply(self._hello(header.sender, request))
+            case GetManifest():
+                return Reply(ManifestAnswer(), self.context.manifest.canonical())
+            case Goodbye():
+                return self._goodbye(request)
+            case _:
+                raise Refused(RefusalKind.FAILED, f"{type(request).__name__} is not served here")
+
+    def _hello(self, sender: Endpoint, request: Hello) -> Place:
+        if self.coordinator is not None:
+            return self.coordinator.hello(sender, request)
+        coordinator = self.joining.coordinator
+        if coordinator is None:
+            raise Refused(RefusalKind.NOT_YET, "this peer does not know the coordinator yet")
+        return Place(coordinator, NO_STAGE, self.books.waiting_for, accepted=False)
+
+    def _goodbye(self, request: Goodbye) -> Reply:
+        if request.run_over:
+            self.end(End(0 if request.finished else 3, request.why, request.write_weights))
+        return Reply(Farewell())
+
+    async def _join(self) -> None:
+        try:
+            await self.joining.keep()
+        except RunEnded as error:
+            self.end(End(3, str(error)))
+        except Excluded as error:
+            self.end(End(4, str(error)))
+
+    def _be_founder(self) -> None:
+        """The genesis record names this peer: coordinate."""
+        if self.coordinator is None:
+            self.coordinator = Coordinator(self.context, self._coordination)
+            self.tasks.start(self._coordinate(self.coordinator), "coordinate")
+
+    async def _coordinate(self, coordinator: Coordinator) -> None:
+        coordinator.hello(self.context.here, self.joining.hello())
+        try:
+            await coordinator.run()
+        except RunEnded as error:
+            self.end(End(3, str(error)))
+
+    async def _announce(self) -> None:
+        """Keep this peer's announcement and the run's papers in the directory; at once when its place changes."""
+        told = (-2, 0.0)
+        timing = self.context.timing
+        while True:
+            now_s = self.context.now_s()
+            stage = self.books.standing.stage
+            if stage != told[0] or now_s - told[1] >= min(ANNOUNCE_EVERY_S, timing.lease_s / 3):
+                await self.context.ports.directory.announce(self._announcement())
+                if told[0] == -2 or now_s - told[1] >= timing.lease_s / 3:
+                    await self.context.ports.directory.publish_run(timing.lease_s)
+                told = (stage, now_s)
+            await self.books.standing.moved.wait(ANNOUNCE_EVERY_S)
+
+    def _announcement(self) -> Announcement:
+        standing, context = self.books.standing, self.context
+        record = standing.record_of(-1)
+        entry = record.stages[standing.stage] if record is not None and standing.stage != NO_STAGE else None
+        state = PeerState.SERVING if standing.stage != NO_STAGE else PeerState.STANDBY
+        return Announcement(
+            endpoint=context.here,
+            state=state,
+            stage=standing.stage,
+            iteration=standing.iteration,
+            lineage=standing.lineage,
+            squared_norm=entry.squared_norm if entry is not None else 0.0,
+            clip_factor=bits_float32(entry.scalars.grad_scale) if entry is not None else 1.0,
+            seconds_per_microbatch=self.books.worker.seconds_per_microbatch,
+            memory_bytes=0,
+            can_feed=context.ports.tokens is not None,
+            revision=PROTOCOL_REVISION,
+            expires_s=context.ports.clock.wall_s() + context.timing.lease_s,
+        )
+
+    async def finish(self, end: End) -> None:
+        """What is left to do at the end: a senior writes its stage's weights."""
+        stage = self.books.standing.stage
+        if end.write_weights and stage != NO_STAGE:
+            engine = self.context.ports.engine
+            tensors = await self.books.device.run(Rank.BOOKS, 0, engine.export)
+            path = await self.books.device.run(Rank.BOOKS, 0, lambda: self.context.ports.weights.write(stage, tensors))
+            self.context.tell(WeightsWritten(stage, path))
+        if self.coordinator is None:
+            self.context.tell(Ended(end.code, end.why))
+
+
+async def run_peer(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random) -> int:
+    """Live one peer's life, from its first announcement to the end of the run.
+
+    Args:
+        ports: the outside; the network must be up.
+        manifest: of the run.
+        local: this machine's choices.
+        rng: randomness for back-off.
+
+    Returns:
+        0 when the run did all its iterations.
+
+    Raises:
+        RunEnded: the run cannot go on: its coordinator or a source is gone.
+        Excluded: the swarm does not want this peer.
+    """
+    end = End(1, "never began")
+    async with asyncio.TaskGroup() as group:
+        peer = Peer(Context(ports, manifest, local, rng, manifest.fingerprint()), group)
+        peer.start()
+        try:
+            end = await asyncio.shield(peer.ended)
+            await peer.finish(end)
+        finally:
+            for tasks in peer.everything():
+                tasks.cancel_all()
+    if end.code == 3:
+        raise RunEnded(end.why)
+    if end.code == 4:
+        raise Excluded(end.why)
+    return end.code

@@ -1,0 +1,1 @@
+"""How microbatches travel: device, sums, table of work, hops, sources."""

@@ -1,0 +1,74 @@
+"""Which microbatch is in which gradient sum. Touched only from device work, by the very job that changes the sum.
+
+So a sum and its set of microbatches never disagree, whatever the event loop has or has not heard of yet.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from swarmfree.swarm.books import Addend, MicrobatchSet
+from swarmfree.swarm.names import AddendId, Member
+from swarmfree.swarm.ports import Engine
+
+
+class Kind(enum.StrEnum):
+    """Which sum a contribution goes to: `sure` for first tries, `retried` for anything asked for more than once."""
+
+    SURE = "sure"
+    RETRIED = "retried"
+
+
+class AddendBook:
+    """The addends of one member for one base.
+
+    An addend is open (takes more), frozen (stands in a roll, takes no more) or void (its sum is spoilt, forgotten).
+    Source: protocol section 3.5.
+    """
+
+    def __init__(self, member: Member, engine: Engine) -> None:
+        """No addends."""
+        self._member = member
+        self._engine = engine
+        self._next = 0
+        self._open: dict[Kind, int] = {}
+        self._sets: dict[int, MicrobatchSet] = {}
+
+    def number_for(self, kind: Kind, offset: int) -> int:
+        """The open addend of this kind; a new number where the last one was frozen or void, or already holds `offset`."""
+        number = self._open.get(kind)
+        if number is None or offset in self._sets[number]:
+            number = self._open[kind] = self._next
+            self._next += 1
+            self._sets[number] = MicrobatchSet()
+        return number
+
+    def enter(self, number: int, offset: int) -> None:
+        """Microbatch `offset` is now in sum `number`."""
+        assert offset not in self._sets[number], f"microbatch {offset} is already in addend {number}"
+        self._sets[number] |= MicrobatchSet.of((offset,))
+
+    def addends(self) -> tuple[Addend, ...]:
+        """All that hold something, by number. Also read from outside device work, as a hint; hence the copy first."""
+        return tuple(
+            Addend(AddendId(self._member, number), microbatches)
+            for number, microbatches in sorted(list(self._sets.items()))
+            if len(microbatches)
+        )
+
+    def freeze(self) -> None:
+        """Close every open addend: what comes later goes to new ones."""
+        self._open.clear()
+
+    def void(self, number: int) -> None:
+        """Forget a spoilt sum; its microbatches have to be redone."""
+        self._open = {kind: held for kind, held in self._open.items() if held != number}
+        self._sets.pop(number, None)
+        self._engine.void(number)
+
+    def clear(self) -> None:
+        """Forget everything: the base has changed."""
+        self._open.clear()
+        self._sets.clear()
+        self._next = 0
+        self._engine.clear()

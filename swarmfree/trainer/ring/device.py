@@ -1,0 +1,93 @@
+"""The device: one piece of work at a time, backward before forward, older before newer; 1F1B emerges without a table.
+
+It does not know what the work is. Work already begun is never interrupted; work whose caller was cancelled is skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import heapq
+import itertools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from swarmfree.swarm.errors import CallFailed
+from swarmfree.swarm.ports import Clock, Executor
+
+T = TypeVar("T")
+
+
+class Rank(enum.IntEnum):
+    """What goes first."""
+
+    BOOKS = 0
+    BACKWARD = 1
+    FORWARD = 2
+    IDLE = 3
+
+
+class WorkFailed(CallFailed):
+    """An exception came out of a piece of device work."""
+
+
+class Device:
+    """A priority queue in front of the executor.
+
+    `serve` must run in the peer's task group while `run` is used.
+    """
+
+    def __init__(self, executor: Executor, clock: Clock) -> None:
+        """Nothing queued."""
+        self._executor = executor
+        self._clock = clock
+        self._heap: list[tuple[int, int, int, Callable[[], Any], asyncio.Future[Any]]] = []
+        self._sequence = itertools.count()
+        self._filled = asyncio.Event()
+        self.busy_s = 0.0
+
+    async def run(self, rank: Rank, age: int, work: Callable[[], T]) -> T:
+        """Run `work` on the device thread when its turn comes.
+
+        Args:
+            rank: what goes first.
+            age: within a rank the smaller goes first, e.g. the microbatch's number.
+
+        Raises:
+            WorkFailed: `work` raised.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._heap, (rank, age, next(self._sequence), work, future))
+        self._filled.set()
+        return await future
+
+    async def timed(self, rank: Rank, age: int, work: Callable[[], T]) -> tuple[T, float]:
+        """As `run`; also the seconds the work itself took."""
+
+        def measured() -> tuple[T, float]:
+            begun_s = self._clock.now_s()
+            return work(), self._clock.now_s() - begun_s
+
+        return await self.run(rank, age, measured)
+
+    async def serve(self) -> None:
+        """Do queued work for ever."""
+        while True:
+            while not self._heap:
+                self._filled.clear()
+                await self._filled.wait()
+            *_, work, future = heapq.heappop(self._heap)
+            if future.done():
+                continue
+            begun_s = self._clock.now_s()
+            try:
+                result = await self._executor.run(work)
+            except Exception as error:  # whatever the work raised belongs to whoever asked for it
+                if not future.done():
+                    failure = WorkFailed(f"{type(error).__name__}: {error}")
+                    failure.__cause__ = error
+                    future.set_exception(failure)
+            else:
+                if not future.done():
+                    future.set_result(result)
+            self.busy_s += self._clock.now_s() - begun_s

@@ -1,0 +1,93 @@
+"""One hop: pass a microbatch to the next stage, ask again where that failed, and come back with the gradient.
+
+The caller still holds its output, so only the hop that failed is done again. No limit on the whole nested call: only on silence.
+Source: protocol sections 3.5 and 3.9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from swarmfree.policy import router
+from swarmfree.swarm.errors import CallFailed, PeerUnreachable, Refused, RefusalKind
+from swarmfree.swarm.messages import Train
+from swarmfree.swarm.names import Endpoint, Member, WorkKey
+from swarmfree.swarm.plan import Plan
+from swarmfree.trainer.context import Context
+
+PASSED_UP = frozenset({RefusalKind.EXHAUSTED, RefusalKind.PAST})
+
+
+class Hop:
+    """Calls to the replicas of the next stage, in the plan's order."""
+
+    def __init__(self, context: Context) -> None:
+        """No plan yet."""
+        self._context = context
+        self._plan: Plan | None = None
+        self._orders: dict[tuple[int, int], tuple[Endpoint, ...]] = {}
+        self._suspects: set[Member] = set()
+
+    def follow(self, plan: Plan) -> None:
+        """Use this plan from now on; suspicions of the last one are forgotten."""
+        self._plan = plan
+        self._orders = {}
+        self._suspects = set()
+
+    def order(self, stage: int, offset: int) -> tuple[Endpoint, ...]:
+        """Whom to ask, in order: the plan's, those that just failed last."""
+        assert self._plan is not None, "a hop needs a plan"
+        place = (stage, offset)
+        if place not in self._orders:
+            self._orders[place] = router.candidates(self._plan, stage, offset)
+        return tuple(sorted(self._orders[place], key=lambda e: e.member in self._suspects))
+
+    async def train(self, key: WorkKey, offset: int, output: bytes, source: Endpoint, attempt_number: int) -> bytes:
+        """Have `key` done by a replica of its stage.
+
+        Args:
+            key: the work at the next stage.
+            offset: of the microbatch in the plan, for the choice of the replica.
+            output: what this stage computed, wire bytes.
+            source: who computes the loss.
+            attempt_number: `try` of the caller's own work; raised for every sibling.
+
+        Returns:
+            The gradient of `output`, wire bytes (empty for evaluation).
+
+        Raises:
+            Refused: `exhausted` when nobody of the stage could do it, `past` when the iteration is over.
+        """
+        tries_max = 2 * self._context.manifest.stage_count
+        last = "no replica in the plan"
+        waits = self._context.backoff_s()
+        for _ in range(2):
+            for replica in self.order(key.stage, offset):
+                if attempt_number > tries_max:
+                    raise Refused(RefusalKind.EXHAUSTED, f"{tries_max} tries for microbatch {key.microbatch}")
+                request = Train(key, attempt_number, source, self._revision())
+                try:
+                    return await self._ask(replica, request, output, first=attempt_number == 0)
+                except Refused as refusal:
+                    if refusal.kind in PASSED_UP:
+                        raise
+                    last = f"{replica.member}: {refusal}"
+                    if refusal.kind in {RefusalKind.NOT_YET, RefusalKind.STALE}:
+                        await asyncio.sleep(next(waits))
+                except CallFailed as error:
+                    last = f"{replica.member}: {error}"
+                    self._suspects.add(replica.member)
+                attempt_number += 1
+        raise Refused(RefusalKind.EXHAUSTED, f"nobody of stage {key.stage} could do microbatch {key.microbatch}; last {last}")
+
+    async def _ask(self, replica: Endpoint, request: Train, output: bytes, *, first: bool) -> bytes:
+        # A broken connection is first answered by asking the same peer once more, header first: it may have the work already.
+        try:
+            reply = await self._context.call(replica, request, output, header_first=not first)
+        except PeerUnreachable:
+            reply = await self._context.call(replica, request, output, header_first=True)
+        return reply.payload
+
+    def _revision(self) -> int:
+        assert self._plan is not None, "a hop needs a plan"
+        return self._plan.position.revision

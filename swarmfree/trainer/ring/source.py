@@ -1,0 +1,182 @@
+"""A source: feeds its share of microbatches into the ring, computes their loss, and takes the embedding's gradient when they come back.
+
+Credits are its only limit: so many microbatches in flight, and nobody down the ring ever refuses one. Source: design section 3, protocol 3.9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from swarmfree.swarm.books import Evaluation, Microloss, bits_float64, float64_bits
+from swarmfree.swarm.errors import Refused, RefusalKind
+from swarmfree.swarm.messages import Loss, LossAnswer
+from swarmfree.swarm.names import ENDS_STAGE, WorkKey, WorkKind
+from swarmfree.swarm.plan import Plan, Share
+from swarmfree.swarm.ports import Incoming, Reply, Tokens
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.iteration.standing import Standing
+from swarmfree.trainer.ring.book import AddendBook, Kind
+from swarmfree.trainer.ring.device import Device, Rank
+from swarmfree.trainer.ring.hop import Hop
+from swarmfree.trainer.ring.table import FIRST_RUN, LOSS_RUN, Entry, Table
+from swarmfree.trainer.tasks import Tasks
+
+
+class Source:
+    """Handles Loss, and drives this peer's share of the plan.
+
+    Attributes:
+        share_done: every microbatch of the share came back.
+        evaluation: held-out loss of this plan's windows, once they came back.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        standing: Standing,
+        device: Device,
+        book: AddendBook,
+        table: Table,
+        hop: Hop,
+        tasks: Tasks,
+        news: Callable[[], None],
+    ) -> None:
+        """Nothing to feed yet; `news` is called when the share or the evaluation is done."""
+        self._context = context
+        self._standing = standing
+        self._device = device
+        self._book = book
+        self._table = table
+        self._hop = hop
+        self._tasks = tasks
+        self._news = news
+        self._sums: dict[int, int] = {}
+        self._losses: dict[int, float] = {}
+        self.share_done = False
+        self.evaluation: Evaluation | None = None
+
+    def losses(self) -> tuple[Microloss, ...]:
+        """Losses of the microbatches whose loss was computed here, by offset."""
+        return tuple(Microloss(offset, float64_bits(loss)) for offset, loss in sorted(self._losses.items()))
+
+    def stop(self) -> None:
+        """Feed no more; forget the share."""
+        self._tasks.cancel_all()
+        self._sums, self._losses = {}, {}
+        self.share_done, self.evaluation = False, None
+
+    def follow(self, plan: Plan) -> None:
+        """Begin this plan's share, if there is one for this peer."""
+        self.share_done, self.evaluation = False, None
+        for share in plan.shares:
+            if share.source == self._context.me:
+                self._tasks.start(self._feed(plan, share), f"share of iteration {plan.iteration}")
+
+    async def loss(self, request: Loss, incoming: Incoming) -> Reply:
+        """Loss of one microbatch and the gradient of what came in."""
+        key = request.key
+        await self._standing.admit(key)
+        tokens = self._context.ports.tokens
+        if self._standing.stage != ENDS_STAGE or tokens is None:
+            raise Refused(RefusalKind.STALE, "this peer is no source")
+        entry = self._table.find(key, LOSS_RUN)
+        if entry is None:
+            activations = await incoming.read()
+            self._standing.check(key)
+            entry = self._table.begin(key, LOSS_RUN, lambda begun: self._loss_work(begun, activations, tokens))
+        await self._table.outcome(entry)
+        return Reply(LossAnswer(entry.loss_bits), entry.answer)
+
+    async def _loss_work(self, entry: Entry, activations: bytes, tokens: Tokens) -> None:
+        key, engine = entry.key, self._context.ports.engine
+        if key.kind is WorkKind.EVALUATE:
+            window = tokens.window(key.microbatch)
+            loss = await self._device.run(Rank.FORWARD, key.microbatch, lambda: engine.loss_only(activations, window))
+            entry.loss_bits = float64_bits(loss)
+            return
+        offset = self._standing.offset_of(key)
+        text = tokens.microbatch(key.microbatch)
+
+        def work() -> tuple[bytes, float]:
+            number = self._sums.setdefault(offset, self._book.number_for(Kind.SURE, offset))
+            return engine.loss(activations, text, number)
+
+        entry.answer, loss = await self._device.run(Rank.BACKWARD, key.microbatch, work)
+        entry.loss_bits = float64_bits(loss)
+        self._losses[offset] = loss
+
+    async def _feed(self, plan: Plan, share: Share) -> None:
+        tokens = self._context.ports.tokens
+        assert tokens is not None, "a share was dealt to a peer without tokens"
+        try:
+            if share.windows:
+                losses: dict[int, float] = {}
+                await self._in_flight(share.windows, share.credits, partial(self._evaluate, plan, tokens, losses))
+                mean = sum(losses[window] for window in share.windows) / len(share.windows)
+                self.evaluation = Evaluation(float64_bits(mean), len(share.windows), share.windows)
+                self._news()
+            await self._in_flight(share.offsets, share.credits, partial(self._drive, plan, tokens))
+        except* Refused as refusals:
+            # The base ended under the share: the books have moved on, and a new share comes with the next Open.
+            _, other = refusals.split(lambda e: isinstance(e, Refused) and e.kind in {RefusalKind.PAST, RefusalKind.STALE})
+            if other is not None:
+                raise other from None
+        else:
+            self.share_done = True
+            self._news()
+
+    async def _in_flight(self, numbers: tuple[int, ...], credits: int, one: Callable[[int], Awaitable[None]]) -> None:
+        waiting = deque(numbers)
+
+        async def lane() -> None:
+            while waiting:
+                await one(waiting.popleft())
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(credits, len(numbers))):
+                group.create_task(lane())
+
+    async def _drive(self, plan: Plan, tokens: Tokens, offset: int) -> None:
+        number = plan.iteration * self._context.manifest.batch.microbatches + offset
+        key = WorkKey(plan.iteration, plan.base, WorkKind.TRAIN, number, ENDS_STAGE)
+        entry = self._table.begin(key, FIRST_RUN, lambda begun: self._drive_work(begun, tokens.microbatch(key.microbatch)))
+        await self._table.outcome(entry)
+
+    async def _drive_work(self, entry: Entry, text: bytes) -> None:
+        key, engine = entry.key, self._context.ports.engine
+        ticket, offset = key.microbatch, self._standing.offset_of(key)
+        entry.output = await self._device.run(Rank.FORWARD, key.microbatch, lambda: engine.embed(ticket, text))
+        gradient = await self._round(key, offset, entry.output)
+
+        def work() -> None:
+            number = self._sums.setdefault(offset, self._book.number_for(Kind.SURE, offset))
+            engine.embed_backward(ticket, gradient, number)
+            self._book.enter(number, offset)
+
+        await self._device.run(Rank.BACKWARD, key.microbatch, work)
+
+    async def _round(self, key: WorkKey, offset: int, output: bytes) -> bytes:
+        """Round the ring, as often as it takes: a stage without anybody is rebuilt under another base, which ends this work."""
+        waits = self._context.backoff_s()
+        attempt_number = 0
+        while True:
+            try:
+                return await self._hop.train(key.at(1), offset, output, self._context.here, attempt_number)
+            except Refused as refusal:
+                if refusal.kind is RefusalKind.PAST:
+                    raise
+            attempt_number = min(attempt_number + 1, 2)
+            await asyncio.sleep(next(waits))
+
+    async def _evaluate(self, plan: Plan, tokens: Tokens, losses: dict[int, float], window: int) -> None:
+        key = WorkKey(plan.iteration, plan.base, WorkKind.EVALUATE, window, ENDS_STAGE)
+        engine, text = self._context.ports.engine, tokens.window(window)
+        output = await self._device.run(Rank.FORWARD, window, lambda: engine.embed_only(text))
+        await self._round(key, window, output)
+        entry = self._table.find(key, LOSS_RUN)
+        if entry is None:
+            raise Refused(RefusalKind.STALE, f"window {window} came back without its loss")
+        losses[window] = bits_float64(entry.loss_bits)

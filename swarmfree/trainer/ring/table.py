@@ -1,0 +1,140 @@
+"""The table of microbatches: owns the work, keyed by name, one run each; keeps outputs and answers for repair until the base ends.
+
+A call never owns work: it joins an entry, and a broken call leaves it alone. An entry that fails leaves the table before anybody hears of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from swarmfree.swarm.books import MicrobatchSet
+from swarmfree.swarm.errors import CallFailed, Refused, RefusalKind
+from swarmfree.swarm.names import WorkKey, WorkKind
+from swarmfree.trainer.tasks import Tasks
+
+FIRST_RUN = 0
+LOSS_RUN = -1
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One microbatch's work at this peer.
+
+    Args:
+        key: its name.
+        run: `FIRST_RUN` for work that travels the ring, `LOSS_RUN` for the loss at the source, 1.. for a redo.
+        done: None once it succeeded, the refusal to answer once it failed.
+        output: what the forward pass sent on, wire bytes.
+        answer: what was sent back, wire bytes.
+        loss_bits: of the loss, where this entry computed it.
+        seconds: own compute.
+    """
+
+    key: WorkKey
+    run: int
+    done: asyncio.Future[Refused | None]
+    output: bytes = b""
+    answer: bytes = b""
+    loss_bits: str = ""
+    seconds: float = 0.0
+    evicted: bool = False
+    finished: bool = field(default=False)
+
+
+Work = Callable[[Entry], Coroutine[Any, Any, None]]
+
+
+class Table:
+    """Entries by (key, run), oldest first.
+
+    Args:
+        tasks: owner of the work.
+        cache_bytes_max: stored outputs and answers beyond this are dropped, oldest first; asking for them is then refused as `gone`.
+    """
+
+    def __init__(self, tasks: Tasks, cache_bytes_max: int) -> None:
+        """Empty."""
+        self._tasks = tasks
+        self._cache_bytes_max = cache_bytes_max
+        self._entries: dict[tuple[WorkKey, int], Entry] = {}
+        self.stored_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def find(self, key: WorkKey, run: int) -> Entry | None:
+        """The entry of this name, if there is one that still has, or will have, its tensors."""
+        held = self._entries.get((key, run))
+        return None if held is None or held.evicted else held
+
+    def begin(self, key: WorkKey, run: int, work: Work) -> Entry:
+        """Start `work` under this name, or join what runs under it already; work whose tensors were dropped is done again."""
+        held = self._entries.get((key, run))
+        if held is not None and not held.evicted:
+            return held
+        entry = Entry(key, run, asyncio.get_running_loop().create_future())
+        self._entries[key, run] = entry
+        self._tasks.start(self._run(entry, work), f"work {key.stage}/{key.microbatch}/{run}")
+        return entry
+
+    async def outcome(self, entry: Entry) -> Entry:
+        """Wait until the entry is done; cancelling the wait leaves the work alone.
+
+        Raises:
+            Refused: the work failed, ended with its base, or its answer was dropped.
+        """
+        failure = await asyncio.shield(entry.done)
+        if failure is not None:
+            raise Refused(failure.kind, failure.detail)
+        if entry.evicted:
+            raise Refused(RefusalKind.GONE, f"microbatch {entry.key.microbatch} was dropped from a full cache")
+        return entry
+
+    def stored(self, key: WorkKey) -> Entry | None:
+        """A finished entry of this name that still has its tensors, first runs before redone ones."""
+        found = [e for (k, _), e in self._entries.items() if k == key and e.finished and not e.evicted and e.run != LOSS_RUN]
+        return min(found, key=lambda e: e.run) if found else None
+
+    def stored_offsets(self, first: int) -> MicrobatchSet:
+        """Training microbatches, relative to `first`, whose output and answer are still here."""
+        return MicrobatchSet.of(
+            key.microbatch - first
+            for (key, run), entry in self._entries.items()
+            if key.kind is WorkKind.TRAIN and run != LOSS_RUN and entry.finished and not entry.evicted
+        )
+
+    def close(self, why: Refused) -> None:
+        """End all work and forget all tensors; whoever still waits is refused with `why`."""
+        self._tasks.cancel_all()
+        entries, self._entries = self._entries, {}
+        self.stored_bytes = 0
+        for entry in entries.values():
+            if not entry.done.done():
+                entry.done.set_result(why)
+
+    async def _run(self, entry: Entry, work: Work) -> None:
+        try:
+            await work(entry)
+        except CallFailed as error:
+            self._entries.pop((entry.key, entry.run), None)
+            refusal = error if isinstance(error, Refused) else Refused(RefusalKind.FAILED, str(error))
+            if not entry.done.done():
+                entry.done.set_result(refusal)
+            return
+        entry.finished = True
+        if not entry.done.done():
+            entry.done.set_result(None)
+        if self._entries.get((entry.key, entry.run)) is entry:
+            self._account(entry)
+
+    def _account(self, newest: Entry) -> None:
+        self.stored_bytes += len(newest.output) + len(newest.answer)
+        for entry in self._entries.values():
+            if self.stored_bytes <= self._cache_bytes_max:
+                return
+            if entry.finished and not entry.evicted and entry.key.stage != 0:
+                self.stored_bytes -= len(entry.output) + len(entry.answer)
+                entry.output, entry.answer, entry.evicted = b"", b"", True

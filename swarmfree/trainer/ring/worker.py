@@ -1,0 +1,176 @@
+"""A body replica's work: forward, pass on, backward, remember; and the same again for repair, without the ring.
+
+Work is a pure function of its key: whoever asks gets the same answer. Source: design section 3, protocol sections 3.5, 3.8, 3.9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from functools import partial
+
+from swarmfree.swarm.books import MicrobatchSet
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, Refused, RefusalKind
+from swarmfree.swarm.messages import Loss, Pull, Pulled, Redo, Redone, Segment, Train, Trained
+from swarmfree.swarm.names import ENDS_STAGE, Endpoint, WorkKey, WorkKind
+from swarmfree.swarm.ports import Incoming, Reply
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.iteration.standing import Standing
+from swarmfree.trainer.ring.book import AddendBook, Kind
+from swarmfree.trainer.ring.device import Device, Rank
+from swarmfree.trainer.ring.hop import Hop
+from swarmfree.trainer.ring.table import FIRST_RUN, LOSS_RUN, Entry, Table
+
+SMOOTHING = 0.2
+LOSS_ASKS = 4
+
+
+class Worker:
+    """Handles Train, Redo and Pull for the stage this peer holds."""
+
+    def __init__(self, context: Context, standing: Standing, device: Device, book: AddendBook, table: Table, hop: Hop) -> None:
+        """Nothing measured yet."""
+        self._context = context
+        self._standing = standing
+        self._device = device
+        self._book = book
+        self._table = table
+        self._hop = hop
+        self._tickets = itertools.count()
+        self.seconds_per_microbatch = 0.0
+
+    async def train(self, request: Train, incoming: Incoming) -> Reply:
+        """Do, join or answer again the work of this key."""
+        key = request.key
+        await self._standing.admit(key)
+        if key.stage != self._standing.stage or key.stage == ENDS_STAGE:
+            raise Refused(RefusalKind.STALE, f"this peer serves stage {self._standing.stage}, not {key.stage}")
+        run = FIRST_RUN if request.segment is None else request.segment.number
+        entry = self._table.find(key, run)
+        if entry is None:
+            activations = await incoming.read()
+            self._standing.check(key)
+            entry = self._table.begin(key, run, lambda begun: self._work(begun, request, activations))
+        await self._table.outcome(entry)
+        return Reply(Trained(entry.seconds), entry.answer)
+
+    async def redo(self, request: Redo) -> Reply:
+        """Do the segments that begin here; each pulls its input, none travels the ring."""
+        plan = self._standing.plan
+        if plan is None or request.base != self._standing.base:
+            raise Refused(RefusalKind.STALE, "redo for another base")
+        first_microbatch = self._standing.first_microbatch
+        done: list[int] = []
+        gone: list[tuple[int, int]] = []
+
+        async def one(segment: Segment) -> None:
+            key = WorkKey(plan.iteration, request.base, WorkKind.TRAIN, first_microbatch + segment.offset, segment.first)
+            try:
+                entry = self._table.begin(key, segment.number, lambda begun: self._redo_work(begun, segment))
+                await self._table.outcome(entry)
+            except Refused as refusal:
+                if refusal.kind is RefusalKind.GONE:
+                    gone.extend((segment.offset, s) for s in _body_neighbours(segment, self._context.manifest.stages.body))
+            else:
+                done.append(segment.offset)
+
+        async with asyncio.TaskGroup() as group:
+            for segment in request.segments:
+                group.create_task(one(segment))
+        return Reply(Redone(MicrobatchSet.of(done), tuple(sorted(gone))))
+
+    async def pull(self, request: Pull) -> Reply:
+        """Give a stored output or answer to a redoer."""
+        await self._standing.admit(request.key)
+        if request.key.stage == ENDS_STAGE and request.answer:
+            entry = self._table.find(request.key, LOSS_RUN)
+        else:
+            entry = self._table.stored(request.key)
+        if entry is None or not entry.finished:
+            raise Refused(RefusalKind.GONE, f"nothing stored for microbatch {request.key.microbatch} at stage {request.key.stage}")
+        return Reply(Pulled(), entry.answer if request.answer else entry.output)
+
+    async def _work(self, entry: Entry, request: Train, activations: bytes) -> None:
+        key, engine = entry.key, self._context.ports.engine
+        if key.kind is WorkKind.EVALUATE:
+            output = await self._device.run(Rank.FORWARD, key.microbatch, lambda: engine.forward_only(activations))
+            await self._onward(entry, request, output)
+            return
+        ticket = next(self._tickets)
+        entry.output, forward_s = await self._device.timed(
+            Rank.FORWARD, key.microbatch, lambda: engine.forward(ticket, activations)
+        )
+        try:
+            gradient = await self._onward(entry, request, entry.output)
+        except CallFailed:
+            await self._device.run(Rank.BACKWARD, key.microbatch, lambda: engine.forget(ticket))
+            raise
+        kind = Kind.SURE if request.attempt_number == 0 else Kind.RETRIED
+        offset = self._standing.offset_of(key)
+        entry.answer, backward_s = await self._device.timed(
+            Rank.BACKWARD, key.microbatch, partial(self._backward, ticket, gradient, kind, offset)
+        )
+        entry.seconds = forward_s + backward_s
+        self._measure(entry.seconds)
+
+    def _backward(self, ticket: int, gradient: bytes, kind: Kind, offset: int) -> bytes:
+        number = self._book.number_for(kind, offset)
+        whole = False
+        try:
+            answer = self._context.ports.engine.backward(ticket, gradient, number)
+            self._book.enter(number, offset)
+            whole = True
+        finally:
+            if not whole:
+                self._book.void(number)
+        return answer
+
+    async def _redo_work(self, entry: Entry, segment: Segment) -> None:
+        before = entry.key.at(segment.first - 1)
+        activations = await self._pull_from(segment.before, before, answer=False)
+        request = Train(entry.key, 1, segment.after, 0, segment)
+        await self._work(entry, request, activations)
+
+    async def _onward(self, entry: Entry, request: Train, output: bytes) -> bytes:
+        key, segment, body = entry.key, request.segment, self._context.manifest.stages.body
+        after = key.stage + 1 if key.stage < body else ENDS_STAGE
+        if segment is not None:
+            if key.stage == segment.last:
+                return await self._pull_from(segment.after, key.at(after), answer=True)
+            redoer = segment.redoers[key.stage + 1 - segment.first]
+            onward = Train(key.at(after), request.attempt_number, request.source, request.plan_revision, segment)
+            return (await self._context.call(redoer, onward, output)).payload
+        if after == ENDS_STAGE:
+            return await self._loss(request, key.at(ENDS_STAGE), output)
+        offset = self._standing.offset_of(key)
+        return await self._hop.train(key.at(after), offset, output, request.source, request.attempt_number)
+
+    async def _loss(self, request: Train, key: WorkKey, output: bytes) -> bytes:
+        again = False
+        for _ in range(LOSS_ASKS):
+            try:
+                reply = await self._context.call(
+                    request.source, Loss(key, request.attempt_number), output, header_first=again
+                )
+            except (PeerUnreachable, PeerSilent):
+                again = True
+            else:
+                return reply.payload
+        raise Refused(RefusalKind.EXHAUSTED, f"source {request.source.member} does not answer")
+
+    async def _pull_from(self, holder: Endpoint, key: WorkKey, *, answer: bool) -> bytes:
+        try:
+            return (await self._context.call(holder, Pull(key, answer))).payload
+        except (PeerUnreachable, PeerSilent):
+            return (await self._context.call(holder, Pull(key, answer))).payload
+
+    def _measure(self, seconds: float) -> None:
+        last = self.seconds_per_microbatch
+        self.seconds_per_microbatch = seconds if last == 0 else last + SMOOTHING * (seconds - last)
+
+
+def _body_neighbours(segment: Segment, body: int) -> list[int]:
+    neighbours = [segment.first - 1] if segment.first > 1 else []
+    if segment.last < body:
+        neighbours.append(segment.last + 1)
+    return neighbours

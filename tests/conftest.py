@@ -1,0 +1,23 @@
+"""What all tests share: property tests that draw the same examples on every run, and a small manifest."""
+
+from __future__ import annotations
+
+import hypothesis
+import pytest
+
+from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
+
+# The same examples everywhere, no database in the tree, no limit by wall clock: a red test is red again.
+hypothesis.settings.register_profile("swarmfree", derandomize=True, database=None, deadline=None, max_examples=60)
+hypothesis.settings.load_profile("swarmfree")
+
+
+@pytest.fixture
+def small_manifest() -> Manifest:
+    """Four stages of one block each, a few hundred parameters, two rows of eight tokens."""
+    return Manifest(
+        run=RunSection(name="small", seed=7, iterations=4, evaluate_every=2, evaluate_windows=3),
+        model=ModelSection(width=16, blocks=3, heads=2, kv_heads=1, mlp_width=24, tokens_per_row=8, vocabulary=256),
+        stages=StagesSection(body=3),
+        batch=BatchSection(rows=2, microbatches=4),
+    )

@@ -1,0 +1,32 @@
+"""Places for newcomers."""
+
+from __future__ import annotations
+
+from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence
+from swarmfree.swarm.manifest import Manifest, StagesSection
+
+MANIFEST = Manifest(stages=StagesSection(body=3, replicas_max=2, sources_max=1))
+
+
+def test_an_empty_stage_comes_first_then_the_one_with_fewest_replicas() -> None:
+    """Empty before half full, lower before higher, full ones never."""
+    assert choose_stage([0, 0, 0, 0], MANIFEST, can_feed=True, standby=False).stage == 0
+    assert choose_stage([1, 1, 0, 1], MANIFEST, can_feed=True, standby=False).stage == 2
+    assert choose_stage([1, 2, 1, 1], MANIFEST, can_feed=True, standby=False).stage == 2
+    assert choose_stage([1, 2, 2, 2], MANIFEST, can_feed=True, standby=False).stage == STANDBY
+
+
+def test_only_a_peer_with_the_corpus_gets_stage_0() -> None:
+    """A body peer never becomes a source."""
+    assert choose_stage([0, 1, 1, 1], MANIFEST, can_feed=False, standby=False).stage == 1
+
+
+def test_a_standby_waits_even_where_there_is_room() -> None:
+    """Who asks to wait is not given a place at once."""
+    assert choose_stage([1, 0, 0, 0], MANIFEST, can_feed=True, standby=True).stage == STANDBY
+
+
+def test_what_is_missing_is_said_by_stage() -> None:
+    """The sentence names every stage below its minimum, and is empty when none is."""
+    assert missing_sentence([1, 0, 1, 0], MANIFEST) == "waiting for peers: stage 1 has 0 of 1, stage 3 has 0 of 1"
+    assert missing_sentence([1, 1, 1, 1], MANIFEST) == ""

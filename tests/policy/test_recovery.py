@@ -1,0 +1,95 @@
+"""Which recovery action, and why; and the weights of a merge."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmfree.policy.recovery import choose_recovery, donor_block, merge_weights
+from swarmfree.swarm.actions import Copy, CopyNeighbour, Fresh, Merge, MergeMode, Wait
+from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
+from swarmfree.swarm.manifest import RecoverySection
+from swarmfree.swarm.names import Endpoint, Member, Term
+
+SENIOR = Member("p0", "0" * 16)
+RECOVERY = RecoverySection()
+
+
+def _record(squared_norms: list[float]) -> Record:
+    scalars = StepScalars(0, 0, 0, 0, 0, 0, 0, 0, 0)
+    stages = tuple(StageEntry("d", float64_bits(n), "s", 5, 0, scalars, (SENIOR,)) for n in squared_norms)
+    return Record(7, GENESIS_LINEAGE, Term(1, SENIOR), 0, "b", stages, float64_bits(1.0), 1, "", (SENIOR,))
+
+
+def _replicas(*counts: int) -> list[tuple[Endpoint, ...]]:
+    return [tuple(Endpoint(Member(f"s{stage}r{k}", "0" * 16), ()) for k in range(n)) for stage, n in enumerate(counts)]
+
+
+def test_a_middle_stage_is_merged_from_its_neighbours_by_their_squared_norms() -> None:
+    """Norms squared 1 and 3: weights 0.25 and 0.75, and the reason says so."""
+    action = choose_recovery(2, _replicas(1, 1, 0, 1), _record([9, 1, 5, 3]), RECOVERY)
+    assert isinstance(action, Merge)
+    assert (action.before_stage, action.after_stage) == (1, 3)
+    assert bits_float32(action.weight_before) == pytest.approx(0.25)
+    assert bits_float32(action.weight_after) == pytest.approx(0.75)
+    assert "0.250 and 0.750" in action.reason
+
+
+def test_the_ends_of_the_body_copy_their_body_neighbour() -> None:
+    """Stage 1 from stage 2, stage 3 from stage 2; stage 0 is no donor for blocks."""
+    first = choose_recovery(1, _replicas(1, 0, 1, 1), _record([1, 1, 1, 1]), RECOVERY)
+    last = choose_recovery(3, _replicas(1, 1, 1, 0), _record([1, 1, 1, 1]), RECOVERY)
+    assert isinstance(first, CopyNeighbour)
+    assert isinstance(last, CopyNeighbour)
+    assert first.donor_stage == last.donor_stage == 2
+
+
+def test_a_live_replica_is_copied_whatever_the_mode() -> None:
+    """A stage with a sibling is not lost."""
+    action = choose_recovery(2, _replicas(1, 1, 2, 1), _record([1] * 4), dataclasses.replace(RECOVERY, merge=MergeMode.RANDOM))
+    assert isinstance(action, Copy)
+    assert len(action.donors) == 2
+
+
+def test_before_the_first_commit_first_weights_are_drawn_again() -> None:
+    """Nothing was learned yet, so the drawn weights are exactly those that were lost."""
+    assert choose_recovery(2, _replicas(1, 1, 0, 1), None, RECOVERY) == Fresh(
+        2, 0, "no iteration committed yet: first weights are drawn"
+    )
+
+
+def test_what_is_left_when_neighbours_are_lost_too() -> None:
+    """One neighbour: copied. None: wait for one, unless no body stage is left at all. Stage 0 cannot be merged."""
+    record = _record([1] * 5)
+    assert isinstance(choose_recovery(2, _replicas(1, 0, 0, 1, 1), record, RECOVERY), CopyNeighbour)
+    assert isinstance(choose_recovery(2, _replicas(1, 0, 0, 0, 1), record, RECOVERY), Wait)
+    assert isinstance(choose_recovery(2, _replicas(1, 0, 0, 0, 0), record, RECOVERY), Fresh)
+    assert isinstance(choose_recovery(0, _replicas(0, 1, 1, 1, 1), record, RECOVERY), Wait)
+
+
+@given(st.floats(1e-12, 1e12), st.floats(1e-12, 1e12), st.sampled_from(MergeMode))
+def test_weights_sum_to_one_and_are_bounded(before: float, after: float, mode: MergeMode) -> None:
+    """Whatever a neighbour claims, it weighs at most ten times the other (except where the mode is to copy)."""
+    weights = merge_weights(mode, before, after, 10.0)
+    assert weights.before + weights.after == pytest.approx(1.0)
+    if mode is not MergeMode.COPY:
+        assert 1 / 11 - 1e-9 <= weights.before <= 10 / 11 + 1e-9
+
+
+def test_norm_and_squared_norm_differ_as_the_paper_and_its_code_do() -> None:
+    """Norms 1 and 2: squared weights 1:4, plain 1:2; unusable norms weigh alike."""
+    assert merge_weights(MergeMode.NORM2, 1.0, 4.0, 10.0).before == pytest.approx(0.2)
+    assert merge_weights(MergeMode.NORM, 1.0, 4.0, 10.0).before == pytest.approx(1 / 3)
+    for bad in (0.0, math.nan, math.inf, -1.0):
+        assert merge_weights(MergeMode.NORM2, bad, 4.0, 10.0).before == 0.5
+
+
+def test_equal_block_counts_map_to_the_same_block_and_unequal_ones_by_depth() -> None:
+    """The map is the identity for equal counts and monotone otherwise."""
+    assert [donor_block(b, 3, 3) for b in range(3)] == [0, 1, 2]
+    assert [donor_block(b, 2, 3) for b in range(2)] == [0, 2]
+    assert [donor_block(b, 3, 2) for b in range(3)] == [0, 1, 1]

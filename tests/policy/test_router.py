@@ -1,0 +1,59 @@
+"""Routing and shares: proportional, evenly spread, the same for every caller."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmfree.policy.router import candidates, deal_shares, interleave, speeds
+from swarmfree.swarm.names import Endpoint, Member, Position, Term
+from swarmfree.swarm.plan import Plan, Replica
+
+WEIGHTS = st.lists(st.integers(1, 16), min_size=1, max_size=8)
+
+
+def _replicas(weights: list[int]) -> tuple[Replica, ...]:
+    return tuple(Replica(Endpoint(Member(f"p{k}", "0" * 16), ()), w) for k, w in enumerate(weights))
+
+
+def _plan(weights: list[int], count: int) -> Plan:
+    source = Member("s", "0" * 16)
+    replicas = ((Replica(Endpoint(source, ()), 1),), _replicas(weights))
+    return Plan(Position(Term(1, source), 0, 0, 1), "b", "l", replicas, (), None, count)
+
+
+@given(WEIGHTS, st.integers(1, 20))
+def test_turns_follow_weights_exactly_over_a_whole_cycle(weights: list[int], cycles: int) -> None:
+    """Over any number of whole cycles everyone has exactly its share of turns."""
+    turns = interleave(weights, sum(weights) * cycles)
+    assert [turns.count(k) for k in range(len(weights))] == [w * cycles for w in weights]
+
+
+@given(WEIGHTS, st.integers(0, 40))
+def test_no_taker_is_ever_a_whole_turn_ahead_of_its_share_by_more_than_the_others_number(weights: list[int], count: int) -> None:
+    """Turns are spread: after any prefix a taker is less than the number of takers away from its ideal share."""
+    turns = interleave(weights, count)
+    for k, weight in enumerate(weights):
+        assert abs(turns.count(k) - count * weight / sum(weights)) < len(weights)
+
+
+@given(WEIGHTS, st.integers(1, 12))
+def test_every_replica_is_a_candidate_once_for_every_microbatch(weights: list[int], count: int) -> None:
+    """A caller that keeps failing has asked each replica of the stage once."""
+    plan = _plan(weights, count)
+    for offset in range(count):
+        assert sorted(candidates(plan, 1, offset), key=lambda e: e.member) == [r.endpoint for r in plan.replicas[1]]
+
+
+@given(WEIGHTS, st.integers(0, 30))
+def test_shares_deal_every_microbatch_to_one_source(weights: list[int], count: int) -> None:
+    """The sources' shares are a partition of the iteration."""
+    shares = deal_shares(_replicas(weights), count)
+    assert sorted(offset for share in shares for offset in share) == list(range(count))
+
+
+def test_a_peer_half_as_fast_gets_half_the_speed_and_an_unknown_one_the_median() -> None:
+    """Speeds are relative to the fastest; nobody is ever at zero."""
+    assert speeds([0.1, 0.2, 0.0]) == (8, 4, 4)
+    assert speeds([0.0, 0.0]) == (1, 1)
+    assert speeds([0.001, 10.0]) == (8, 1)

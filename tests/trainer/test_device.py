@@ -1,0 +1,74 @@
+"""The device: one piece of work at a time, in the right order."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from swarmfree.trainer.ring.device import Device, Rank, WorkFailed
+
+T = TypeVar("T")
+
+
+class Here:
+    """Runs work at once, and is the clock."""
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do it now."""
+        await asyncio.sleep(0)
+        return work()
+
+    def now_s(self) -> float:
+        """Monotonic seconds."""
+        return time.monotonic()
+
+    def wall_s(self) -> float:
+        """Unix seconds."""
+        return time.time()
+
+
+async def test_backward_goes_before_forward_and_older_before_newer() -> None:
+    """Whatever order work is handed in, the device takes books, then backward, then forward, each oldest first."""
+    device, order = Device(Here(), Here()), []
+
+    async def one(rank: Rank, age: int) -> None:
+        await device.run(rank, age, lambda: order.append((rank, age)))
+
+    wanted = [(Rank.IDLE, 0), (Rank.FORWARD, 5), (Rank.BACKWARD, 7), (Rank.FORWARD, 2), (Rank.BOOKS, 9), (Rank.BACKWARD, 3)]
+    async with asyncio.TaskGroup() as group:
+        for rank, age in wanted:
+            group.create_task(one(rank, age))
+        await asyncio.sleep(0)
+        serving = group.create_task(device.serve())
+        while len(order) < len(wanted):
+            await asyncio.sleep(0)
+        serving.cancel()
+    assert order == sorted(wanted)
+
+
+async def test_an_exception_in_work_reaches_who_asked_and_the_device_goes_on() -> None:
+    """Work that raises fails its own caller with the reason; the next piece of work runs."""
+    device = Device(Here(), Here())
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(device.serve())
+        with pytest.raises(WorkFailed, match="ZeroDivisionError"):
+            await device.run(Rank.FORWARD, 0, lambda: 1 // 0)
+        assert await device.run(Rank.FORWARD, 0, lambda: 7) == 7
+        serving.cancel()
+
+
+async def test_work_whose_caller_was_cancelled_is_skipped() -> None:
+    """What nobody waits for any more is not computed."""
+    device, done = Device(Here(), Here()), []
+    async with asyncio.TaskGroup() as group:
+        dropped = group.create_task(device.run(Rank.FORWARD, 0, lambda: done.append("dropped")))
+        await asyncio.sleep(0)
+        dropped.cancel()
+        serving = group.create_task(device.serve())
+        await device.run(Rank.FORWARD, 1, lambda: done.append("kept"))
+        serving.cancel()
+    assert done == ["kept"]
