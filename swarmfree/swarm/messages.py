@@ -129,7 +129,7 @@ class Beat:
 
     Args:
         position: the coordinator's present claim.
-        seen: number of the last news it has got from this member.
+        seen: number of the last news it has got from this member, 0 for none.
         hold_s: how long the member may wait for news, seconds; 0 = answer now.
         waiting_for: what the swarm waits for, for people; empty if nothing.
     """
@@ -153,7 +153,7 @@ class BeatAnswer:
     """How a member stands.
 
     Args:
-        news: number of its latest news.
+        news: number of its latest news, from 1.
         position: the highest claim it has promised; None before the first.
         iteration: the iteration its state is ready for.
         base: base of the work it holds.

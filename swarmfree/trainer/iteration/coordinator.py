@@ -245,6 +245,7 @@ class Coordinator:
 
     async def _part(self, *, finished: bool, why: str) -> None:
         """Tell everyone that the run is over; this peer last."""
+        self.roster.close()
         seniors = {self.roster.holders(s)[0].member for s in range(self._context.manifest.stage_count) if self.roster.holders(s)}
 
         async def one(guest: Guest) -> None:
@@ -262,7 +263,6 @@ class Coordinator:
             for guest in self.roster.guests():
                 if guest.member != self._context.me:
                     group.create_task(one(guest))
-        self.roster.close()
         self._context.tell(Ended(0 if finished else 3, why))
         for guest in self.roster.guests():
             if guest.member == self._context.me:

@@ -68,7 +68,7 @@ class MemberBooks:
         self.averaging = Averaging(context, self.standing, self.device, self.book, averaging)
         self.waiting_for = ""
         self.beaten = Signal()
-        self._news = 0
+        self._news = 1
         self._news_signal = Signal()
         self._acts: asyncio.Queue[tuple[Act, asyncio.Future[Reply]]] = asyncio.Queue(maxsize=64)
 

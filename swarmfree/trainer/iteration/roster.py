@@ -139,7 +139,7 @@ class Roster:
                 self.changed.tell()
 
     async def _beat(self, guest: Guest, hold_s: float) -> BeatAnswer:
-        seen = guest.answer.news if guest.answer is not None else -1
+        seen = guest.answer.news if guest.answer is not None else 0
         silence_s = self._context.timing.silence_s
         again = ASKED_AGAIN_SOURCE if guest.stage == ENDS_STAGE else ASKED_AGAIN
         while True:

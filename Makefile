@@ -1,0 +1,40 @@
+# Every target sets up what it needs on first use: a virtual environment in .venv with the versions of constraints.txt.
+# PYTHON=python3.12 make setup   takes another interpreter.   SWARM_FLAGS="..." make swarm   passes other flags.
+
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+RUN := runs/stdlib-small.toml
+SWARM_FLAGS ?= --peers 7 --standbys 1 --kill stage=2,iteration=120
+PYTEST_FLAGS ?=
+SEEDS ?= 300
+
+.DEFAULT_GOAL := help
+.PHONY: help setup swarm test check clean
+
+help: ## Say what there is.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Make .venv once; again when pyproject.toml or constraints.txt change.
+
+$(READY): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV): about 2 GB, a few minutes."
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[test,dev]"
+	@touch $(READY)
+
+swarm: $(READY) ## Train on this machine with real peers, lose a whole stage, go on.
+	$(VENV)/bin/swarmfree local --run $(RUN) $(SWARM_FLAGS)
+
+test: $(READY) ## All tests, 60 rehearsals among them.
+	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
+
+check: $(READY) ## Lint, format, types, and 300 rehearsals (SEEDS=n for another number).
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/swarmfree rehearse --seeds $(SEEDS)
+
+clean: ## Remove .venv and what tools keep; reports stay.
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,190 @@
+"""The runs that the ring benchmark measures: two models, one text, and what one measurement is.
+
+A run is the swarm's own manifest, so that every side takes model, stages, batch, optimizer and data order from the same place. Nothing is
+started here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarmfree.policy.sharding import SequenceOrder, sequence_count
+from swarmfree.storage.corpus import prepare_corpus
+from swarmfree.storage.tokens import CorpusTokens
+from swarmfree.swarm.config import load_run, to_toml
+from swarmfree.swarm.manifest import (
+    BatchSection,
+    DataSection,
+    Manifest,
+    ModelSection,
+    OptimizerSection,
+    RingSection,
+    RunSection,
+    StagesSection,
+)
+
+TEXT_BYTES = 4 << 20
+RUN_FILE, TEXT_FILE, CORPUS_FOLDER = "run.toml", "text.txt", "corpus"
+
+BODY_STAGES = 4
+_OPTIMIZER = OptimizerSection(rate=3e-4, warmup_iterations=0, weight_decay=0.1, clip="global", clip_norm=1.0)
+_STAGES = StagesSection(body=BODY_STAGES, replicas_max=1)
+
+
+def _run(name: str, model: ModelSection, batch: BatchSection) -> Manifest:
+    """Evaluation is off: the one at the end comes after the measured iterations."""
+    run = RunSection(name=name, seed=1, evaluate_every=0, evaluate_windows=1)
+    return Manifest(run=run, model=model, stages=_STAGES, batch=batch, optimizer=_OPTIMIZER, ring=RingSection(credits=BODY_STAGES))
+
+
+RUNS: dict[str, Manifest] = {
+    "compute_bound": _run(
+        "compute-bound",
+        ModelSection(width=512, blocks=8, heads=8, kv_heads=8, mlp_width=1376, tokens_per_row=256),
+        BatchSection(rows=2, microbatches=8),
+    ),
+    "hop_bound": _run(
+        "hop-bound",
+        ModelSection(width=128, blocks=4, heads=4, kv_heads=4, mlp_width=448, tokens_per_row=128),
+        BatchSection(rows=8, microbatches=8),
+    ),
+}
+"""By name. About 25 and 1 million parameters; one and two thirds of a second, and 15 ms, of one core's work per stage and microbatch."""
+
+
+def parameter_count(model: ModelSection) -> int:
+    """All weights of a model, embedding and head included."""
+    kv_width = model.width // model.heads * model.kv_heads
+    block = 2 * model.width * (model.width + kv_width) + 3 * model.width * model.mlp_width + 2 * model.width
+    return model.blocks * block + 2 * model.vocabulary * model.width + model.width
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run to be done by every side alike.
+
+    Args:
+        manifest: of the run; its data section is still empty.
+        folder: holds the run file and the text; sides work below it.
+        warmup: iterations at the start that do not count, 1 or more.
+        iterations: measured ones after them, 1 or more.
+    """
+
+    manifest: Manifest
+    folder: Path
+    warmup: int
+    iterations: int
+
+    @property
+    def run_file(self) -> Path:
+        """The run config."""
+        return self.folder / RUN_FILE
+
+    @property
+    def text_file(self) -> Path:
+        """What is learned from."""
+        return self.folder / TEXT_FILE
+
+    @property
+    def tokens(self) -> int:
+        """Predicted tokens of all measured iterations."""
+        return self.iterations * self.manifest.tokens_per_iteration
+
+
+def prepare_job(manifest: Manifest, folder: Path, warmup: int, iterations: int) -> Job:
+    """Write run file and text into `folder`, which is made.
+
+    The text is the beginning of the default corpus: small, so that no side spends its start with reading.
+    """
+    assert warmup >= 1, "the clock starts when an iteration ends"
+    assert iterations >= 1, "something has to be measured"
+    run = dataclasses.replace(manifest.run, iterations=warmup + iterations)
+    job = Job(dataclasses.replace(manifest, run=run), folder, warmup, iterations)
+    folder.mkdir(parents=True)
+    job.run_file.write_text(to_toml(job.manifest))
+    corpus = prepare_corpus("", folder / CORPUS_FOLDER, manifest.data.held_out_percent)
+    with corpus.train_file.open("rb") as source:
+        job.text_file.write_bytes(source.read(TEXT_BYTES))
+    return job
+
+
+def open_job(folder: Path) -> tuple[Manifest, CorpusTokens]:
+    """The run and its tokens, in the process of a side that is not the swarm."""
+    manifest = load_run(folder / RUN_FILE).manifest
+    percent = manifest.data.held_out_percent
+    corpus = prepare_corpus(str(folder / TEXT_FILE), folder / CORPUS_FOLDER, percent)
+    data = DataSection(corpus.name, percent, corpus.corpus_hash, corpus.train_tokens, corpus.held_out_tokens)
+    manifest = dataclasses.replace(manifest, data=data)
+    order = SequenceOrder(manifest.run.seed, sequence_count(corpus.train_tokens, manifest.model.tokens_per_row))
+    return manifest, CorpusTokens(corpus, manifest, order.sequence_of)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The end of one iteration at one side.
+
+    Args:
+        time_s: when, by any clock that goes on steadily.
+        cpu_s: processor seconds, user and system, that all processes of the side had used by then; NaN where nobody looked.
+        loss: mean over the iteration, nats per token.
+    """
+
+    time_s: float
+    cpu_s: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One side in one round: what lies between the last warm-up iteration's end and the last iteration's end.
+
+    Args:
+        tokens: predicted tokens.
+        seconds: wall time.
+        cpu_s: processor time of all processes of the side.
+        losses: of all iterations, warm-up included, nats per token.
+    """
+
+    tokens: int
+    seconds: float
+    cpu_s: float
+    losses: tuple[float, ...]
+
+    @staticmethod
+    def of(job: Job, marks: Sequence[Mark]) -> Measurement:
+        """From the marks of all iterations."""
+        assert len(marks) == job.warmup + job.iterations, f"{len(marks)} iterations, {job.warmup + job.iterations} were ordered"
+        first, last = marks[job.warmup - 1], marks[-1]
+        losses = tuple(mark.loss for mark in marks)
+        return Measurement(job.tokens, last.time_s - first.time_s, last.cpu_s - first.cpu_s, losses)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Speed."""
+        return self.tokens / self.seconds
+
+    @property
+    def cpu_s_per_token(self) -> float:
+        """Cost."""
+        return self.cpu_s / self.tokens
+
+
+PLAIN_ONE, PLAIN_TWO, SWARM, PIPELINING = "plain PyTorch, 1 thread", "plain PyTorch, 2 threads", "swarm", "torch pipelining 1F1B"
+SIDES = (PLAIN_ONE, PLAIN_TWO, SWARM, PIPELINING)
+
+Rounds = Sequence[dict[str, Measurement]]
+"""A measurement of every side, per round."""
+
+
+def ratios(rounds: Rounds) -> dict[str, float]:
+    """What is reported: medians over the rounds of the swarm's speed and cost over the others' of the same round."""
+    each = {
+        "over_single": [r[SWARM].tokens_per_s / r[PLAIN_TWO].tokens_per_s for r in rounds],
+        "cpu_over_single": [r[SWARM].cpu_s_per_token / r[PLAIN_TWO].cpu_s_per_token for r in rounds],
+        "over_pipelining": [r[SWARM].tokens_per_s / r[PIPELINING].tokens_per_s for r in rounds],
+    }
+    return {name: round(statistics.median(values), 4) for name, values in each.items()}

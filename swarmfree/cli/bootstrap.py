@@ -1,0 +1,51 @@
+"""``swarmfree bootstrap``: make a run, keep its directory, and name its founder once."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from swarmfree.cli.options import DataOption, DieOption, HostOption, Log, LogOption, RunOption, SetOption, bind_to_parent
+
+
+def bootstrap(
+    run: RunOption,
+    data: DataOption = "",
+    changes: SetOption = None,
+    folder: Annotated[
+        str,
+        typer.Option(
+            "--folder",
+            help="Where identity, port, manifest and genesis are kept; the same folder gives the same invite again. "
+            "Default: ~/.swarmfree/bootstrap/NAME.",
+            show_default=False,
+        ),
+    ] = "",
+    host: HostOption = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(
+            "--port", min=0, max=65535, help="Port to listen on; 0 = the one kept in the folder, else given by the system."
+        ),
+    ] = 0,
+    log: LogOption = Log.TEXT,
+    parent: DieOption = 0,
+) -> None:
+    """Make a run from a run config and print its invite.
+
+    Prepares the corpus, completes the manifest, starts the directory, prints the invite on stdout as a line of its own, names the first peer
+    that can feed data as founder, and serves the manifest until Ctrl-C or SIGTERM. Peers that are there need it no more; newcomers may join
+    through any of them. Other lines go to stderr, with --log json to stdout.
+    """
+    bind_to_parent(parent)
+    from swarmfree.cli.endings import run_until_told  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.founding import Founding  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.journals import open_journal  # noqa: PLC0415 - help is fast
+    from swarmfree.swarm.config import load_run  # noqa: PLC0415 - help is fast
+
+    config = load_run(run, changes or ())
+    founding = Founding(config, folder, data, host, port, open_journal(log, sys.stderr))
+    code = run_until_told(founding.run)
+    raise typer.Exit(0 if code in {130, 143} else code)

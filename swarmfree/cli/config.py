@@ -1,0 +1,23 @@
+"""``swarmfree config``: what is in force, as a file that can be fed back."""
+
+from __future__ import annotations
+
+import typer
+
+from swarmfree.cli.options import RunOption, SetOption
+
+config_app = typer.Typer(help="Look at a run config.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@config_app.callback()
+def config() -> None:
+    """Look at a run config."""
+
+
+@config_app.command()
+def show(run: RunOption, changes: SetOption = None) -> None:
+    """Print the whole run config that is in force: the file, the changes and all defaults, as TOML that can be fed back."""
+    from swarmfree.swarm.config import load_run, to_toml  # noqa: PLC0415 - help is fast
+
+    found = load_run(run, changes or ())
+    typer.echo(to_toml(found.manifest, found.data_path), nl=False)

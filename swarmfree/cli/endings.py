@@ -1,0 +1,102 @@
+"""How commands end: exit codes, Ctrl-C and SIGTERM within a limit, a closed stdout.
+
+A signal cancels the command's main task, which cleans up; what has not ended `CLEAN_END_S` later is ended from outside the event loop, because
+a device thread in the middle of a long piece of work would be waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn
+
+from swarmfree.swarm.errors import ConfigError, DataError, Excluded, InviteError, RunEnded, SwarmfreeError
+
+CLEAN_END_S = 4.5
+OUTPUT_CLOSED = 141
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def exit_code_of(error: SwarmfreeError) -> int:
+    """2 for bad input, 3 where the run has ended for this peer, 4 where the swarm refuses it, else 1."""
+    match error:
+        case ConfigError() | DataError() | InviteError():
+            return 2
+        case RunEnded():
+            return 3
+        case Excluded():
+            return 4
+        case _:
+            return 1
+
+
+def one_of(error: BaseException) -> SwarmfreeError | None:
+    """The operating failure that an error is, or that a group of errors consists of; None where anything else is among them."""
+    if isinstance(error, SwarmfreeError):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        found = [one_of(each) for each in error.exceptions]
+        return found[0] if None not in found else None
+    return None
+
+
+def let_go_of_stdout() -> None:
+    """Send the rest of the output nowhere: its reader is gone, and flushing at exit must not complain."""
+    with contextlib.suppress(OSError, ValueError):
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, sys.stdout.fileno())
+        os.close(sink)
+
+
+def run_until_told(work: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Run a command's main coroutine; SIGINT and SIGTERM cancel it.
+
+    Returns:
+        What `work` returns; 130 after Ctrl-C, 143 after SIGTERM.
+
+    Raises:
+        SwarmfreeError, BaseExceptionGroup: as `work`.
+    """
+    return asyncio.run(_cancelled_by_signals(work))
+
+
+async def _cancelled_by_signals(work: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    told: list[int] = []
+    loop = asyncio.get_running_loop()
+    main = asyncio.current_task()
+    assert main is not None, "runs in a task"
+
+    def end(number: int) -> None:
+        if not told:
+            told.append(number)
+            end_soon(128 + number)
+            main.cancel()
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, end, number)
+    try:
+        return await work()
+    except asyncio.CancelledError:
+        if told:
+            return 128 + told[0]
+        raise
+
+
+def end_soon(code: int, within_s: float = CLEAN_END_S) -> None:
+    """End this process with `code` after `within_s` seconds, whatever it does then, if it has not ended before."""
+    timer = threading.Timer(within_s, os._exit, (code,))
+    timer.daemon = True
+    timer.start()
+
+
+def leave(code: int) -> NoReturn:
+    """End this process at once: everything of ours is closed by now, and taking torch and hivemind apart takes seconds on a busy machine."""
+    for out in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            out.flush()
+    os._exit(code)

@@ -1,0 +1,202 @@
+"""The life of a bootstrap node: corpus, manifest, directory, invite, founder; all of it the same again after a restart in the same folder.
+
+Kept in the folder: identity, ``manifest.json``, ``port.json``, ``founder.json``. The founder is written down before it is published, so that a
+node that is killed in between names the same one again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import secrets
+import time
+from pathlib import Path
+
+from swarmfree.storage.corpus import prepare_corpus
+from swarmfree.storage.tokens import require_enough
+from swarmfree.storage.whole import write_whole
+from swarmfree.swarm.config import RunConfig, manifest_from_bytes
+from swarmfree.swarm.errors import ConfigError, DataError
+from swarmfree.swarm.events import Ended, Note, Started
+from swarmfree.swarm.manifest import DataSection, Manifest
+from swarmfree.swarm.ports import Journal
+from swarmfree.wire.directory import DhtDirectory, DirectorySettings
+from swarmfree.wire.identity import Identity, draw_incarnation, load_or_create_identity
+from swarmfree.wire.invite import Invite, encode_invite
+
+MANIFEST_FILE, PORT_FILE, FOUNDER_FILE = "manifest.json", "port.json", "founder.json"
+LOOK_S = 0.5
+PUBLISH_MORE_OFTEN = 3
+
+
+class Founding:
+    """One bootstrap node."""
+
+    def __init__(self, config: RunConfig, folder: str, data: str, host: str, port: int, journal: Journal) -> None:
+        """Keep the choices; `run` does the rest.
+
+        Args:
+            config: the run as it was written.
+            folder: what is kept lies there; empty = a folder in the user's home, named after the run.
+            data: text to learn from; empty = what the config names.
+            host: IP address to listen on.
+            port: libp2p port, 0 = the kept one, else given by the system.
+            journal: where events go.
+        """
+        self._config = config
+        self._folder = (
+            Path(folder).expanduser() if folder else Path.home() / ".swarmfree" / "bootstrap" / config.manifest.run.name
+        )
+        self._data = data
+        self._host = host
+        self._port = port
+        self._journal = journal
+
+    async def run(self) -> int:
+        """Serve until cancelled.
+
+        Raises:
+            ConfigError, DataError: what was asked for does not hold together.
+        """
+        identity = load_or_create_identity(self._folder)
+        manifest = await asyncio.to_thread(self._manifest, identity)
+        settings = DirectorySettings(str(self._folder), self._host, self._port or self._kept_port())
+        directory = DhtDirectory(settings, identity, manifest.fingerprint(), manifest=manifest)
+        await directory.start()
+        try:
+            return await self._serve(directory, manifest, identity)
+        finally:
+            await directory.close()
+
+    async def _serve(self, directory: DhtDirectory, manifest: Manifest, identity: Identity) -> int:
+        lease_s = manifest.timing.lease_s
+        port = int(directory.addresses[0].split("/tcp/")[1].split("/")[0])
+        write_whole(self._folder / PORT_FILE, json.dumps({"port": port}).encode())
+        founder = self._kept_founder(manifest)
+        if founder:
+            await directory.name_founder(founder, lease_s)
+        else:
+            await directory.publish_run(lease_s)
+        print(encode_invite(Invite(manifest.fingerprint(), directory.addresses[:1])), flush=True)
+        self._journal.tell(Started(identity.peer_id, draw_incarnation(secrets.token_hex), directory.addresses[0]))
+        self._journal.tell(
+            Note(f"run {manifest.run.name} ({manifest.fingerprint()[:12]}), {manifest.data.name}: waits for a peer that can feed")
+        )
+        try:
+            while not founder:
+                founder = await self._look_for_founder(directory, manifest)
+            while True:
+                await asyncio.sleep(lease_s / PUBLISH_MORE_OFTEN)
+                await directory.publish_run(lease_s)
+        finally:
+            self._journal.tell(Ended(0, "told to end; peers that are there go on"))
+
+    # ---- the founder -------------------------------------------------------------------------------------------------
+
+    async def _look_for_founder(self, directory: DhtDirectory, manifest: Manifest) -> str:
+        """Name the first peer that can feed data; empty while there is none. Waits a moment, and keeps the run's papers alive."""
+        lease_s = manifest.timing.lease_s
+        until_s = time.monotonic() + lease_s / PUBLISH_MORE_OFTEN
+        while time.monotonic() < until_s:
+            feeders = [a for a in await directory.announcements() if a.can_feed]
+            if feeders:
+                chosen = await directory.founder() or feeders[0].endpoint.member.peer_id
+                self._keep_founder(manifest, chosen)
+                named = (await directory.name_founder(chosen, lease_s)).founder
+                if named != chosen:
+                    self._keep_founder(manifest, named)
+                self._journal.tell(Note(f"{named} is the founder of run {manifest.run.name}"))
+                return named
+            await asyncio.sleep(LOOK_S)
+        await directory.publish_run(lease_s)
+        return ""
+
+    def _keep_founder(self, manifest: Manifest, founder: str) -> None:
+        content = {"run": manifest.fingerprint(), "founder": founder}
+        write_whole(self._folder / FOUNDER_FILE, json.dumps(content).encode())
+
+    def _kept_founder(self, manifest: Manifest) -> str:
+        content = self._read_json(FOUNDER_FILE)
+        return str(content["founder"]) if content.get("run") == manifest.fingerprint() else ""
+
+    # ---- what is kept ------------------------------------------------------------------------------------------------
+
+    def _kept_port(self) -> int:
+        port = self._read_json(PORT_FILE).get("port", 0)
+        return port if isinstance(port, int) and 0 < port < 65536 else 0
+
+    def _read_json(self, name: str) -> dict[str, object]:
+        path = self._folder / name
+        try:
+            content = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path} is damaged ({error}); delete it, and what it says is made again") from error
+        if not isinstance(content, dict):
+            raise ConfigError(f"{path} is damaged; delete it, and what it says is made again")
+        return content
+
+    def _manifest(self, identity: Identity) -> Manifest:
+        """The run's manifest: the kept one where it is of this run, else a new one.
+
+        Raises:
+            ConfigError: the folder keeps another run.
+            DataError: the corpus does not suit, or is not the run's.
+        """
+        path = self._folder / MANIFEST_FILE
+        kept = self._kept_manifest(path)
+        if kept is not None:
+            self._require_same_run(kept, identity)
+            if self._data or self._config.data_path:
+                self._complete(identity, kept.data)
+            return kept
+        manifest = self._complete(identity, self._config.manifest.data)
+        write_whole(path, manifest.canonical())
+        return manifest
+
+    def _kept_manifest(self, path: Path) -> Manifest | None:
+        try:
+            return manifest_from_bytes(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ConfigError) as error:
+            raise ConfigError(
+                f"{path} is damaged ({error}); choose another --folder, or delete it and the run begins anew"
+            ) from error
+
+    def _require_same_run(self, kept: Manifest, identity: Identity) -> None:
+        asked = self._config.manifest
+        other = [
+            field.name
+            for field in dataclasses.fields(Manifest)
+            if field.name not in {"organiser", "data"} and getattr(kept, field.name) != getattr(asked, field.name)
+        ]
+        if kept.data.held_out_percent != asked.data.held_out_percent:
+            other.append("data")
+        if other:
+            raise ConfigError(
+                f"--folder {self._folder}: keeps run {kept.fingerprint()[:12]}, and the run config differs from it in [{'], ['.join(other)}]; "
+                "choose another folder for another run"
+            )
+        if kept.organiser != identity.peer_id:
+            raise ConfigError(f"--folder {self._folder}: keeps a run of {kept.organiser}, but the identity {identity.peer_id}")
+
+    def _complete(self, identity: Identity, expected: DataSection) -> Manifest:
+        """The config's manifest with the corpus and the organiser filled in; `expected` is what is already known of the corpus."""
+        manifest = self._config.manifest
+        if manifest.organiser not in {"", identity.peer_id}:
+            raise ConfigError(
+                f"organiser = {manifest.organiser}: this node is {identity.peer_id}; leave the key out to make a run of its own"
+            )
+        corpus = prepare_corpus(self._data or self._config.data_path, self._folder / "corpus", manifest.data.held_out_percent)
+        if expected.corpus_hash and corpus.corpus_hash != expected.corpus_hash:
+            raise DataError(
+                f"{corpus.name}: hash {corpus.corpus_hash[:12]}, but the run learns from {expected.name} with hash {expected.corpus_hash[:12]}"
+            )
+        require_enough(corpus, manifest)
+        name = corpus.name if manifest.data.name == DataSection().name else manifest.data.name
+        percent = manifest.data.held_out_percent
+        data = DataSection(name, percent, corpus.corpus_hash, corpus.train_tokens, corpus.held_out_tokens)
+        return dataclasses.replace(manifest, data=data, organiser=identity.peer_id)

@@ -1,0 +1,65 @@
+"""``swarmfree local``: a whole swarm on this machine, as real processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swarmfree.cli.options import DataOption, DieOption, Log, LogOption, RunOption, SetOption, bind_to_parent
+
+
+def local(  # noqa: PLR0913 - one parameter per option
+    run: RunOption,
+    peers: Annotated[
+        int, typer.Option("--peers", help="Peers that take places at once; at least one per stage.", show_default=False)
+    ],
+    *,
+    standbys: Annotated[int, typer.Option("--standbys", min=0, help="Further peers that wait for a lost stage.")] = 1,
+    respawn: Annotated[bool, typer.Option("--respawn", help="Start a killed peer again, as a new incarnation.")] = False,
+    kill: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kill",
+            metavar="stage=S,iteration=I[,replicas=all|one][,process=peer|p2pd]",
+            help="SIGKILL all replicas of a stage (or one of them, or their libp2p daemon) while an iteration is under way; or "
+            "process=bootstrap,iteration=I. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder of the report, new or empty. Default: reports/NAME-DATE-TIME.", show_default=False),
+    ] = None,
+    changes: SetOption = None,
+    data: DataOption = "",
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads of each peer.")] = 1,
+    log: LogOption = Log.TEXT,
+    parent: DieOption = 0,
+) -> None:
+    """Train on this machine with a bootstrap node, peers and standbys, each a process of its own.
+
+    Shows a live view in a terminal, plain lines elsewhere, and with --log json one object per line. Ends with a summary and a report folder:
+    events.jsonl of all peers, loss.png with every event marked, summary.json, summary.txt, the weights, and the logs.
+    A peer that fails by itself ends the swarm with its line. Ctrl-C ends everything within 5 s.
+    """
+    bind_to_parent(parent)
+    from swarmfree.cli.local_run import LocalRun, order_of  # noqa: PLC0415 - help is fast
+    from swarmfree.swarm.config import load_run  # noqa: PLC0415 - help is fast
+
+    config = load_run(run, changes or ())
+    manifest, text = config.manifest, data or config.data_path
+    run_arguments = ("--run", str(run), *(part for change in changes or () for part in ("--set", change)))
+    data_arguments = ("--data", text) if text else ()
+    order = order_of(
+        manifest,
+        out,
+        peers=peers,
+        standbys=standbys,
+        respawn=respawn,
+        kills=tuple(kill or ()),
+        run_arguments=(*run_arguments, *data_arguments),
+        peer_arguments=("--threads", str(threads), *data_arguments),
+    )
+    raise typer.Exit(LocalRun(manifest, order, is_json=log is Log.JSON).run())

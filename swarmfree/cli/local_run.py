@@ -1,0 +1,240 @@
+"""One local swarm as a person sees it: its view or JSON lines, its report, its summary, Ctrl-C, a full disk and a closed stdout.
+
+The swarm itself is `lab.swarm`; here is who listens to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from swarmfree.cli.endings import OUTPUT_CLOSED, SIGNALS, end_soon, let_go_of_stdout
+from swarmfree.cockpit.happenings import Happening, RunDescribed, Told, happening_to_json
+from swarmfree.cockpit.live import FRAME_S, View, open_view
+from swarmfree.cockpit.state import SwarmState
+from swarmfree.lab.kill_script import check_kills, parse_kill
+from swarmfree.lab.processes import Child, start_child
+from swarmfree.lab.report import EventLog, ReportError, make_folder, write_summary
+from swarmfree.lab.summary import summarise, summary_text
+from swarmfree.lab.swarm import Ending, LocalSwarm, SwarmOrder
+from swarmfree.swarm.errors import ConfigError, SwarmfreeError
+from swarmfree.swarm.manifest import Manifest
+
+FIGURE_S = 60.0
+INTERRUPTED_S = 4.2
+FIGURE_S_MIN = 0.8
+PATIENCE_S = 60
+
+
+def order_of(
+    manifest: Manifest,
+    out: Path | None,
+    *,
+    peers: int,
+    standbys: int,
+    respawn: bool,
+    kills: tuple[str, ...],
+    run_arguments: tuple[str, ...],
+    peer_arguments: tuple[str, ...],
+) -> SwarmOrder:
+    """What to start, checked before anything is.
+
+    Raises:
+        ConfigError: too few peers, a kill that is mistyped or can never strike, or a report folder that cannot be used.
+    """
+    if peers < manifest.stage_count:
+        raise ConfigError(
+            f"--peers {peers}: the run has {manifest.stage_count} stages (0 to {manifest.stages.body}); each needs a peer"
+        )
+    needed = sum(min(manifest.stages.replicas_min, manifest.replicas_max(stage)) for stage in range(manifest.stage_count))
+    if peers < needed:
+        raise ConfigError(
+            f"--peers {peers}: stages.replicas_min = {manifest.stages.replicas_min} needs {needed} peers before the run begins"
+        )
+    script = tuple(parse_kill(text) for text in kills)
+    check_kills(script, manifest.stage_count, manifest.run.iterations)
+    folder = out or Path("reports") / f"{manifest.run.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return SwarmOrder(
+        folder=make_folder(folder),
+        peer_count=peers,
+        standby_count=standbys,
+        feeder_count=manifest.stages.sources_max,
+        run_arguments=run_arguments,
+        peer_arguments=(*peer_arguments, "--patience", str(PATIENCE_S)),
+        kills=script,
+        seed=manifest.run.seed,
+        respawn=respawn,
+    )
+
+
+class LocalRun:
+    """One local swarm and its audience."""
+
+    def __init__(self, manifest: Manifest, order: SwarmOrder, *, is_json: bool) -> None:
+        """Open the report.
+
+        Raises:
+            ReportError: it cannot be opened.
+        """
+        self._order = order
+        self._events = EventLog(order.folder)
+        self._is_json = is_json
+        self._view: View | None = None
+        self._trouble = ""
+        self._is_closed = False
+        self._interrupted = 0
+        self._interrupted_s = 0.0
+        self._figure: Child | None = None
+        described = RunDescribed(
+            time.time(), manifest.run.name, manifest.run.iterations, manifest.stage_count, manifest.tokens_per_iteration
+        )
+        self._swarm = LocalSwarm(order, described, self._hear)
+
+    def run(self) -> int:
+        """Run it to its end.
+
+        Returns:
+            0 when the run did all its iterations; 130 or 143 after a signal, 141 where stdout was closed, else what the first failure says.
+        """
+        return asyncio.run(self._run())
+
+    async def _run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._interrupt, number)
+        order = self._order
+        self._print(
+            f"a bootstrap node, {order.peer_count} peers and {order.standby_count} on standby; report in {order.folder}",
+            is_text_only=True,
+        )
+        if not self._is_json:
+            self._view = open_view(sys.stdout)
+        async with asyncio.TaskGroup() as tasks:
+            frames = tasks.create_task(self._show_frames())
+            ending = await self._swarm.run()
+            frames.cancel()
+        return await self._report(ending)
+
+    # ---- while it runs -----------------------------------------------------------------------------------------------
+
+    def _interrupt(self, number: int) -> None:
+        if not self._interrupted:
+            self._interrupted, self._interrupted_s = 128 + number, time.monotonic()
+            end_soon(self._interrupted, within_s=INTERRUPTED_S + 0.7)
+        self._swarm.stop(Ending(self._interrupted, "interrupted" if number == signal.SIGINT else "told to end"))
+        if self._figure is not None:
+            self._figure.send(signal.SIGKILL)
+
+    def _hear(self, happening: Happening, state: SwarmState) -> None:
+        try:
+            self._events.write(happening, state)
+        except ReportError as error:
+            self._tell_trouble(error)
+        if self._is_json:
+            stage = state.stage_of(happening.name) if isinstance(happening, Told) else None
+            self._print(json.dumps(happening_to_json(happening, stage)))
+        else:
+            self._show(state)
+
+    async def _show_frames(self) -> None:
+        """Keep the clock in the view going while nothing happens."""
+        while True:
+            await asyncio.sleep(FRAME_S)
+            self._show(self._swarm.state)
+
+    def _show(self, state: SwarmState) -> None:
+        if self._view is not None and not self._is_closed:
+            try:
+                self._view.show(state)
+            except OSError:
+                self._close_output()
+
+    def _print(self, line: str, *, is_text_only: bool = False) -> None:
+        if self._is_closed or (is_text_only and self._is_json):
+            return
+        try:
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
+        except OSError:
+            self._close_output()
+
+    def _close_output(self) -> None:
+        """Whoever read the output is gone: nobody waits for this swarm any more."""
+        self._is_closed = True
+        let_go_of_stdout()
+        self._swarm.stop(Ending(OUTPUT_CLOSED, "the reader of the output is gone"))
+
+    def _tell_trouble(self, error: SwarmfreeError) -> None:
+        """A report that cannot be written is told at once; the run goes on, for its weights are worth more than its log."""
+        if not self._trouble:
+            self._trouble = str(error)
+            with contextlib.suppress(OSError):
+                sys.stderr.write(f"swarmfree: {error}\n")
+                sys.stderr.flush()
+
+    # ---- afterwards --------------------------------------------------------------------------------------------------
+
+    async def _report(self, ending: Ending) -> int:
+        state = self._swarm.state
+        if self._view is not None and not self._is_closed:
+            with contextlib.suppress(OSError):
+                self._view.close(state)
+        self._events.close()
+        code = ending.code or (1 if self._trouble else 0)
+        summary = summarise(state, code, ending.line)
+        try:
+            write_summary(self._order.folder, summary)
+        except ReportError as error:
+            self._tell_trouble(error)
+            code = code or 1
+        self._print(
+            json.dumps({"kind": "Summary", **summary}) if self._is_json else summary_text(summary, str(self._order.folder))
+        )
+        if ending.code not in {0, OUTPUT_CLOSED, self._interrupted} and ending.line:
+            sys.stderr.write(f"swarmfree: {ending.line}\n")
+        code = await self._draw() or code
+        return self._interrupted or code
+
+    def _skip_figure(self) -> int:
+        self._print(f"no time for the figure; to draw it: python -m swarmfree.lab.figure {self._order.folder}", is_text_only=True)
+        return 0
+
+    async def _draw(self) -> int:
+        """Have the figure drawn by a process of its own; after Ctrl-C only as long as the time for a clean end lasts.
+
+        Returns:
+            1 where it could not be drawn for another reason than haste.
+        """
+        within_s = FIGURE_S
+        if self._interrupted:
+            within_s = INTERRUPTED_S - (time.monotonic() - self._interrupted_s)
+        if not self._swarm.state.commits:
+            return 0
+        if within_s < FIGURE_S_MIN:
+            return self._skip_figure()
+        folder, words = str(self._order.folder), self._order.folder / "logs" / "figure.txt"
+        command = [sys.executable, "-m", "swarmfree.lab.figure", folder, str(os.getpid())]
+        try:
+            self._figure = await start_child("the figure", command, words, lambda _: None)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await self._figure.wait()
+            self._figure.send(signal.SIGKILL)
+            code = await self._figure.wait()
+            if code == 0:
+                words.unlink(missing_ok=True)
+            elif self._interrupted:
+                return self._skip_figure()
+            else:
+                said = words.read_text(errors="replace").strip().splitlines() or [f"exit code {code}"]
+                raise ReportError(f"the figure was not drawn: {said[-1].removeprefix('swarmfree: ')}")
+        except (SwarmfreeError, OSError) as error:
+            self._tell_trouble(error if isinstance(error, SwarmfreeError) else ReportError(f"the figure was not drawn: {error}"))
+            return 1
+        return 0

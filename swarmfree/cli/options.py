@@ -1,0 +1,67 @@
+"""Options that several commands share, with their help."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Log(enum.StrEnum):
+    """How events are told: for people, or one JSON object per line."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+RunOption = Annotated[
+    Path, typer.Option("--run", help="Run config, a TOML file; see `swarmfree config show`.", show_default=False)
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="SECTION.KEY=VALUE", help="Change one value of the run config; may be repeated.", show_default=False
+    ),
+]
+DataOption = Annotated[
+    str,
+    typer.Option(
+        "--data",
+        metavar="PATH",
+        help="File or folder of text to learn from; without it, what the run config names, else Python's own standard library.",
+        show_default=False,
+    ),
+]
+LogOption = Annotated[Log, typer.Option("--log", help="Tell events as lines of text, or as one JSON object per line.")]
+HostOption = Annotated[str, typer.Option("--host", help="IP address of this machine to listen on and to announce.")]
+PatienceOption = Annotated[
+    float,
+    typer.Option(
+        "--patience", metavar="SECONDS", min=0.1, help="How long to look for somebody who answers at the invite's addresses."
+    ),
+]
+DieOption = Annotated[
+    int,
+    typer.Option(
+        "--die-with-parent",
+        metavar="PID",
+        hidden=True,
+        help="Have the kernel end this process when its parent, process PID, dies.",
+    ),
+]
+InviteArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="INVITE", help="The line that the bootstrap node printed; begins with swarmfree1.", show_default=False
+    ),
+]
+
+
+def bind_to_parent(parent_pid: int) -> None:
+    """Do what `DieOption` says, where it was given."""
+    if parent_pid:
+        from swarmfree.lab.processes import die_with_parent  # noqa: PLC0415 - only where asked for
+
+        die_with_parent(parent_pid)

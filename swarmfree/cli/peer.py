@@ -1,0 +1,77 @@
+"""``swarmfree peer``: join a run with this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from swarmfree.cli.options import (
+    DataOption,
+    DieOption,
+    HostOption,
+    InviteArgument,
+    Log,
+    LogOption,
+    PatienceOption,
+    bind_to_parent,
+)
+
+
+def peer(  # noqa: PLR0913 - one parameter per option
+    invite: InviteArgument,
+    *,
+    folder: Annotated[
+        str,
+        typer.Option(
+            "--folder",
+            help="This peer's own folder: identity, state, sockets. Each peer on a machine needs its own. Default: ~/.swarmfree/peer.",
+            show_default=False,
+        ),
+    ] = "",
+    data: DataOption = "",
+    feed: Annotated[
+        bool,
+        typer.Option("--feed/--no-feed", help="Offer to be a source, which holds the corpus, feeds it and computes the loss."),
+    ] = True,
+    standby: Annotated[bool, typer.Option("--standby", help="Wait for a lost stage instead of taking a place at once.")] = False,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads.")] = 1,
+    host: HostOption = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="gRPC port; 0 = given by the system.")] = 0,
+    patience: PatienceOption = 20.0,
+    weights: Annotated[
+        str,
+        typer.Option(
+            "--weights",
+            metavar="FOLDER",
+            help="Where this peer writes its stage's weights at the end, if it is the one to. Default: weights in its folder.",
+            show_default=False,
+        ),
+    ] = "",
+    log: LogOption = Log.TEXT,
+    parent: DieOption = 0,
+) -> None:
+    """Join a run: take a place that is free, train, take over lost stages, until the run is over.
+
+    The corpus must be the run's own: a peer whose Python has another standard library serves the body only, and says so; text that was named
+    with --data and is not the run's is an error. Ctrl-C and SIGTERM end the peer within 5 s; the others go on without it.
+    """
+    bind_to_parent(parent)
+    from swarmfree.cli.endings import run_until_told  # noqa: PLC0415 - help is fast
+    from swarmfree.wire.invite import decode_invite  # noqa: PLC0415 - help is fast
+
+    decoded = decode_invite(invite)
+    from swarmfree.cli.peer_life import PeerLife, local_config  # noqa: PLC0415 - help is fast
+
+    local = local_config(
+        folder=folder,
+        data_path=data,
+        can_feed=feed,
+        standby=standby,
+        threads=threads,
+        host=host,
+        port=port,
+        patience_s=patience,
+        weights_folder=weights,
+    )
+    raise typer.Exit(run_until_told(PeerLife(decoded, local, log).run))

@@ -1,0 +1,151 @@
+"""One peer, assembled: the real network, directory, device, tokens, weights and journal, given to the trainer.
+
+Everything that is opened here is closed here, in the opposite order, however the peer ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import secrets
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from swarmfree.cli.journals import open_journal
+from swarmfree.cli.options import Log
+from swarmfree.policy.sharding import SequenceOrder, sequence_count
+from swarmfree.storage.corpus import prepare_corpus
+from swarmfree.storage.tokens import CorpusTokens
+from swarmfree.storage.weights import FolderWeights
+from swarmfree.swarm.config import load_local
+from swarmfree.swarm.errors import DataError
+from swarmfree.swarm.events import DirectoryReplaced, Note
+from swarmfree.swarm.local_config import LocalConfig
+from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.names import Member
+from swarmfree.swarm.ports import Journal, Ports, Tokens
+from swarmfree.trainer.life.peer import run_peer
+from swarmfree.wire.directory import DhtDirectory, DirectorySettings
+from swarmfree.wire.identity import draw_incarnation, load_or_create_identity
+from swarmfree.wire.invite import Invite
+from swarmfree.wire.network import GrpcNetwork
+
+T = TypeVar("T")
+
+
+class SystemClock:
+    """Implements `ports.Clock` with the machine's clocks."""
+
+    def now_s(self) -> float:
+        """Monotonic seconds."""
+        return time.monotonic()
+
+    def wall_s(self) -> float:
+        """Unix seconds."""
+        return time.time()
+
+
+class ThreadExecutor:
+    """Implements `ports.Executor`: one thread, so that the event loop never computes."""
+
+    def __init__(self) -> None:
+        """Start no thread before the first work."""
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="swarmfree-device")
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run `work` on the device thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def close(self) -> None:
+        """Take no more work; what is under way is not waited for."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def local_config(**flags: object) -> LocalConfig:
+    """This machine's choices from flags, with the folder's default filled in.
+
+    Raises:
+        ConfigError: one line that names the flag and the rule.
+    """
+    folder = str(flags.get("folder") or Path.home() / ".swarmfree" / "peer")
+    weights = str(flags.get("weights_folder") or Path(folder) / "weights")
+    return load_local(None, {**flags, "folder": folder, "weights_folder": weights})
+
+
+class PeerLife:
+    """One peer from its invite to its exit code."""
+
+    def __init__(self, invite: Invite, local: LocalConfig, log: Log) -> None:
+        """Keep what was asked for; `run` does the rest."""
+        self._invite = invite
+        self._local = local
+        self._log = log
+
+    async def run(self) -> int:
+        """Live it.
+
+        Returns:
+            Exit code of the trainer.
+
+        Raises:
+            SwarmfreeError: why the peer cannot be, or go on.
+        """
+        local, journal = self._local, open_journal(self._log, sys.stdout)
+        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
+        identity = load_or_create_identity(local.folder)
+        settings = DirectorySettings(
+            local.folder, local.host, local.dht_port, self._invite.entry_points, patience_s=local.patience_s
+        )
+        directory = DhtDirectory(
+            settings,
+            identity,
+            self._invite.fingerprint,
+            on_replaced=lambda seconds: journal.tell(DirectoryReplaced(seconds)),
+        )
+        async with contextlib.AsyncExitStack() as opened:
+            await directory.start()
+            opened.push_async_callback(directory.close)
+            manifest = await directory.fetch_manifest(local.patience_s)
+            tokens = await asyncio.to_thread(self._tokens, manifest, journal)
+            member = Member(identity.peer_id, draw_incarnation(secrets.token_hex))
+            network = await opened.enter_async_context(GrpcNetwork(self._invite.fingerprint, member, local.host, local.port))
+            executor = ThreadExecutor()
+            opened.callback(executor.close)
+            from swarmfree.model.engine import TorchEngine  # noqa: PLC0415 - torch is loaded when the directory has loaded it anyway
+
+            ports = Ports(
+                network=network,
+                directory=directory,
+                clock=SystemClock(),
+                executor=executor,
+                engine=TorchEngine(manifest, local.threads),
+                tokens=tokens,
+                weights=FolderWeights(Path(local.weights_folder), manifest),
+                journal=journal,
+            )
+            return await run_peer(ports, manifest, local, random.Random(secrets.randbits(64)))
+
+    def _tokens(self, manifest: Manifest, journal: Journal) -> Tokens | None:
+        """The run's corpus, None where this peer is no source.
+
+        Raises:
+            DataError: the text that was named is not the run's, or none.
+        """
+        local = self._local
+        if not local.can_feed:
+            return None
+        corpus = prepare_corpus(local.data_path, Path(local.folder) / "corpus", manifest.data.held_out_percent)
+        order = SequenceOrder(manifest.run.seed, max(1, sequence_count(corpus.train_tokens, manifest.model.tokens_per_row)))
+        try:
+            return CorpusTokens(corpus, manifest, order.sequence_of)
+        except DataError as error:
+            if local.data_path:
+                raise
+            journal.tell(Note(str(error)))
+            return None

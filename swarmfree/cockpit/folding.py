@@ -1,0 +1,346 @@
+"""The fold: the next state of what an observer knows, from the state so far and one happening. Pure; reads no clock.
+
+Lines of several processes reach the observer in nearly, not exactly, the order of their times: every rule here uses the time in
+the happening and holds under small swaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import assert_never
+
+from swarmfree.cockpit.happenings import Happening, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed, Told
+from swarmfree.cockpit.lines import describe, is_news
+from swarmfree.cockpit.state import (
+    NEWS_MAX,
+    Committed,
+    HeldOut,
+    Joined,
+    Killed,
+    LostMember,
+    LostStage,
+    News,
+    PeerPicture,
+    SwarmState,
+)
+from swarmfree.swarm.events import (
+    DirectoryNorms,
+    DirectoryReplaced,
+    Ended,
+    Evaluated,
+    IterationCommitted,
+    MemberLost,
+    Note,
+    Opened,
+    Placed,
+    RecoveryDecided,
+    Repaired,
+    RoundRetried,
+    StageBuilt,
+    StageLost,
+    Started,
+    Stepped,
+    Waiting,
+    WeightsWritten,
+)
+from swarmfree.swarm.names import Member
+
+_Change = Callable[[LostStage], LostStage]
+
+
+def fold_all(happenings: Iterable[Happening], state: SwarmState | None = None) -> SwarmState:
+    """Fold many happenings, in order, into `state` (an empty one by default)."""
+    folded = SwarmState() if state is None else state
+    for happening in happenings:
+        folded = fold(folded, happening)
+    return folded
+
+
+def fold(state: SwarmState, happening: Happening) -> SwarmState:
+    """The state after `happening`.
+
+    Args:
+        state: the state so far.
+        happening: what was heard now.
+
+    Returns:
+        A new state; `state` is unchanged.
+    """
+    first_s = state.started_s or happening.time_s
+    state = replace(state, started_s=min(first_s, happening.time_s), now_s=max(state.now_s, happening.time_s))
+    match happening:
+        case RunDescribed():
+            return replace(
+                state,
+                name=happening.name,
+                iterations=happening.iterations,
+                stage_count=happening.stage_count,
+                tokens_per_iteration=happening.tokens_per_iteration,
+            )
+        case ProcessStarted():
+            return _start(state, happening)
+        case ProcessKilled():
+            return _kill(state, happening)
+        case ProcessEnded():
+            return _end(state, happening)
+        case Told():
+            after = _tell(state, happening)
+            if is_news(happening.event) and not _is_repeated(state, after, happening):
+                who = after.name_of(happening.event.member) if isinstance(happening.event, Placed) else happening.name
+                return _add_news(after, happening.time_s, who, describe(happening.event, after.name_of))
+            return after
+        case _:
+            assert_never(happening)
+
+
+def _add_news(state: SwarmState, time_s: float, who: str, text: str) -> SwarmState:
+    return replace(state, news=(*state.news, News(time_s, who, text))[-NEWS_MAX:])
+
+
+def _is_repeated(before: SwarmState, after: SwarmState, told: Told) -> bool:
+    """Whether it says nothing new: what all wait for is told by each, a place by the coordinator and by who has it."""
+    event = told.event
+    if isinstance(event, Placed):
+        return before.stage_of(before.name_of(event.member)) == after.stage_of(after.name_of(event.member))
+    if isinstance(event, MemberLost | StageLost):
+        return _goes_home(before, event.member if isinstance(event, MemberLost) else event.last_member)
+    if not isinstance(event, Waiting):
+        return False
+    if not event.waiting_for:
+        return bool(after.waiting_for) or not before.waiting_for
+    return any(p.waiting_for == event.waiting_for for p in before.peers if p.is_alive)
+
+
+def _with_peer(state: SwarmState, peer: PeerPicture) -> SwarmState:
+    return replace(state, peers=tuple(peer if p.name == peer.name else p for p in state.peers))
+
+
+def _start(state: SwarmState, started: ProcessStarted) -> SwarmState:
+    known = state.peer(started.name)
+    if known is None:
+        return replace(state, peers=(*state.peers, PeerPicture(started.name, started.role, started.pid)))
+    fresh = PeerPicture(started.name, known.role, started.pid, lives=known.lives + 1)
+    return _add_news(_with_peer(state, fresh), started.time_s, started.name, "started again")
+
+
+def _kill(state: SwarmState, killed: ProcessKilled) -> SwarmState:
+    victim = state.peer(killed.name)
+    member, stage = (victim.member, victim.stage) if victim is not None else ("", -1)
+    entry = Killed(killed.time_s, killed.name, killed.target, member, stage, killed.why)
+    what = "its p2pd was killed" if killed.target == "p2pd" else "killed"
+    where = f" while it served stage {stage}" if stage >= 0 else ""
+    return _add_news(replace(state, kills=(*state.kills, entry)), killed.time_s, killed.name, f"{what}{where} ({killed.why})")
+
+
+def _end(state: SwarmState, ended: ProcessEnded) -> SwarmState:
+    peer = state.peer(ended.name)
+    if peer is not None:
+        done = replace(peer, is_alive=False, code=ended.code, stage=-1, waiting_for="", is_done=ended.code == 0)
+        state = _with_peer(state, done)
+    if ended.expected:
+        return state
+    return _add_news(state, ended.time_s, ended.name, ended.line or f"ended with exit code {ended.code}")
+
+
+def _tell(state: SwarmState, told: Told) -> SwarmState:
+    event = told.event
+    match event:
+        case Started():
+            return _up(state, told.name, event)
+        case Placed():
+            return _place(state, event.member, event.stage, told.name)
+        case Waiting():
+            peer = state.peer(told.name)
+            return state if peer is None else _with_peer(state, replace(peer, waiting_for=event.waiting_for))
+        case Stepped():
+            peer = state.peer(told.name)
+            return state if peer is None else _with_peer(state, replace(peer, iteration=event.iteration))
+        case Opened():
+            return _open(state, told, event)
+        case IterationCommitted():
+            return _commit(state, told.time_s, event)
+        case Evaluated():
+            return _evaluate(state, HeldOut(event.iteration, told.time_s, event.loss, tuple(event.after_rebuild)))
+        case MemberLost():
+            return _lose_member(state, told.time_s, event)
+        case StageLost():
+            return _lose_stage(state, told.time_s, event)
+        case RecoveryDecided():
+            return _decide(state, told.time_s, event)
+        case DirectoryNorms():
+            found = tuple((int(stage), int(iteration), float(norm)) for stage, iteration, norm in event.found)
+            return _amend(state, event.stage, lambda story: replace(story, norms_found=found))
+        case StageBuilt():
+            return _build(state, told.time_s, event)
+        case WeightsWritten():
+            return replace(state, weights=(*state.weights, (event.stage, event.path)))
+        case Repaired() | RoundRetried() | DirectoryReplaced() | Ended() | Note():
+            return state
+        case _:
+            assert_never(event)
+
+
+def _up(state: SwarmState, name: str, started: Started) -> SwarmState:
+    peer = state.peer(name)
+    if peer is None:
+        return state
+    member = str(Member(started.peer_id, started.incarnation))
+    state = replace(state, members=(*state.members, (member, name)))
+    return _with_peer(state, replace(peer, peer_id=started.peer_id, member=member))
+
+
+def _place(state: SwarmState, member: str, stage: int, fallback: str) -> SwarmState:
+    peer = state.peer(state.name_of(member)) or state.peer(fallback)
+    if peer is None or not peer.is_alive or (peer.member and member and peer.member != member and peer.peer_id not in member):
+        return state
+    return _with_peer(state, replace(peer, stage=stage))
+
+
+def _open(state: SwarmState, told: Told, opened: Opened) -> SwarmState:
+    state = replace(
+        state,
+        coordinator=told.name,
+        iteration=opened.iteration,
+        attempt=opened.attempt,
+        opened_s=told.time_s,
+        first_opened_s=state.first_opened_s or told.time_s,
+        peers=tuple(replace(p, waiting_for="") for p in state.peers),
+    )
+    for stage, members in enumerate(opened.members):
+        for member in members:
+            state = _place(state, member, stage, "")
+    return state
+
+
+def _commit(state: SwarmState, time_s: float, event: IterationCommitted) -> SwarmState:
+    if state.commits and event.iteration <= state.commits[-1].iteration:
+        return state
+    if event.evaluation is not None and not any(e.iteration == event.iteration for e in state.evaluations[-4:]):
+        state = _evaluate(state, HeldOut(event.iteration, time_s, event.evaluation))
+    entry = Committed(event.iteration, time_s, event.loss, event.tokens, event.seconds, tuple(event.squared_norms), event.redone)
+    for story in state.lost_stages:
+        if story.resumed_s is None and story.built_s is not None:
+            after = time_s - (story.noticed_s if story.killed_s is None else story.killed_s)
+            text = f"training goes on: iteration {event.iteration} committed {after:.1f} s after stage {story.stage} was lost"
+            state = _add_news(state, time_s, state.coordinator, text)
+    return replace(
+        state,
+        commits=(*state.commits, entry),
+        lost_members=tuple(
+            replace(m, resumed_s=time_s, resumed_iteration=event.iteration) if m.resumed_s is None else m
+            for m in state.lost_members
+        ),
+        lost_stages=tuple(
+            replace(s, resumed_s=time_s, resumed_iteration=event.iteration)
+            if s.resumed_s is None and s.built_s is not None
+            else s
+            for s in state.lost_stages
+        ),
+    )
+
+
+def _evaluate(state: SwarmState, held_out: HeldOut) -> SwarmState:
+    for stage in held_out.after_rebuild:
+        state = _amend(
+            state,
+            stage,
+            lambda story: replace(story, loss_after=held_out.loss) if story.loss_after is None else story,
+            include_resumed=True,
+        )
+    return replace(state, evaluations=(*state.evaluations, held_out))
+
+
+def _lose_member(state: SwarmState, time_s: float, event: MemberLost) -> SwarmState:
+    if _goes_home(state, event.member):
+        return state
+    name = state.name_of(event.member)
+    killed = next((k.time_s for k in reversed(state.kills) if k.target != "p2pd" and _is_life(k, name, event)), None)
+    peer = state.peer(name)
+    if peer is not None and (not peer.member or peer.member == event.member):
+        state = _with_peer(state, replace(peer, stage=-1))
+    entry = LostMember(name, event.member, event.stage, killed, time_s, event.why)
+    return replace(state, lost_members=(*state.lost_members, entry))
+
+
+def _goes_home(state: SwarmState, member: str) -> bool:
+    """Whether a member that is gone has gone because the run is over, and was not killed."""
+    return state.is_over and not any(member == k.member for k in state.kills)
+
+
+def _is_life(kill: Killed, name: str, event: MemberLost) -> bool:
+    return kill.member == event.member if kill.member else kill.name == name
+
+
+def _lose_stage(state: SwarmState, time_s: float, event: StageLost) -> SwarmState:
+    if _goes_home(state, event.last_member) or any(s.stage == event.stage and s.built_s is None for s in state.lost_stages):
+        return state
+    gone = [m for m in state.lost_members if m.stage == event.stage and m.resumed_s is None]
+    kills = [m.killed_s for m in gone if m.killed_s is not None]
+    story = LostStage(
+        stage=event.stage,
+        iteration=event.iteration,
+        victims=tuple(m.name for m in gone) or (state.name_of(event.last_member),),
+        killed_s=max(kills, default=None),
+        noticed_s=max((m.noticed_s for m in gone), default=time_s),
+        loss_before=state.evaluations[-1].loss if state.evaluations else None,
+    )
+    return replace(state, lost_stages=(*state.lost_stages, story))
+
+
+def _amend(state: SwarmState, stage: int, change: _Change, *, include_resumed: bool = False) -> SwarmState:
+    """Change the newest story of `stage`, if there is one that still unfolds."""
+    for index in reversed(range(len(state.lost_stages))):
+        story = state.lost_stages[index]
+        if story.stage == stage:
+            if story.resumed_s is not None and not include_resumed:
+                return state
+            stories = (*state.lost_stages[:index], change(story), *state.lost_stages[index + 1 :])
+            return replace(state, lost_stages=stories)
+    return state
+
+
+def _decide(state: SwarmState, time_s: float, event: RecoveryDecided) -> SwarmState:
+    if event.action == "Wait":
+        return state
+    return _amend(
+        state,
+        event.stage,
+        lambda story: (
+            replace(
+                story,
+                decided_s=time_s,
+                action=event.action,
+                reason=event.reason,
+                builder=state.name_of(event.builder),
+                weight_before=event.weight_before,
+                weight_after=event.weight_after,
+                norm_before=event.norm_before,
+                norm_after=event.norm_after,
+            )
+            if story.built_s is None
+            else story
+        ),
+    )
+
+
+def _build(state: SwarmState, time_s: float, event: StageBuilt) -> SwarmState:
+    state = _place(state, event.member, event.stage, "")
+    if not any(s.stage == event.stage and s.built_s is None for s in state.lost_stages):
+        joined = Joined(time_s, state.name_of(event.member), event.stage)
+        return replace(state, joins=(*state.joins, joined)) if state.first_opened_s else state
+    return _amend(
+        state,
+        event.stage,
+        lambda story: (
+            replace(
+                story,
+                built_s=time_s,
+                build_seconds=event.seconds,
+                received_bytes=event.received_bytes,
+                builder=state.name_of(event.member),
+            )
+            if story.built_s is None
+            else story
+        ),
+    )

@@ -1,0 +1,132 @@
+"""Events in words: one line per event, for text logs, the plain view and the list of last events. Numbers with their units."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import assert_never
+
+from swarmfree.cockpit.state import bits_per_byte
+from swarmfree.swarm.events import (
+    DirectoryNorms,
+    DirectoryReplaced,
+    Ended,
+    Evaluated,
+    Event,
+    IterationCommitted,
+    MemberLost,
+    Note,
+    Opened,
+    Placed,
+    RecoveryDecided,
+    Repaired,
+    RoundRetried,
+    StageBuilt,
+    StageLost,
+    Started,
+    Stepped,
+    Waiting,
+    WeightsWritten,
+)
+
+TEXT_MAX = 400
+
+
+def as_it_is(member: str) -> str:
+    """The name a member has by itself."""
+    return member
+
+
+def waiting_words(waiting_for: str) -> str:
+    """What somebody waits for, as a sentence; that it goes on where it waits for nothing."""
+    if not waiting_for:
+        return "goes on"
+    return waiting_for if waiting_for.startswith("wait") else f"waits: {waiting_for}"
+
+
+def action_words(action: str) -> str:
+    """A recovery action as words: ``CopyNeighbour`` is "copy neighbour"."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", action).lower()
+
+
+def is_news(event: Event) -> bool:
+    """Whether a person watching a whole swarm wants a line about it (iterations have their own place)."""
+    return not isinstance(event, Opened | Stepped | IterationCommitted | DirectoryNorms | Started)
+
+
+def describe(event: Event, name_of: Callable[[str], str] = as_it_is) -> str:
+    """One line about an event.
+
+    Args:
+        event: what happened.
+        name_of: turns a member into the name a person knows it by.
+
+    Returns:
+        At most `TEXT_MAX` characters without line breaks.
+    """
+    return " ".join(_words(event, name_of).split())[:TEXT_MAX]
+
+
+def _words(event: Event, name_of: Callable[[str], str]) -> str:
+    match event:
+        case Started():
+            return f"up as {event.peer_id[-6:]}.{event.incarnation[:3]} at {event.address}"
+        case Placed():
+            return f"has a place in stage {event.stage}" if event.stage >= 0 else "stands by"
+        case Waiting():
+            return waiting_words(event.waiting_for)
+        case Opened():
+            return f"opened iteration {event.iteration}" + (f", attempt {event.attempt}" if event.attempt else "")
+        case IterationCommitted():
+            return _committed(event)
+        case Stepped():
+            return f"ready for iteration {event.iteration}"
+        case MemberLost():
+            where = f" of stage {event.stage}" if event.stage >= 0 else ""
+            return f"lost {name_of(event.member)}{where}: {event.why}"
+        case StageLost():
+            last = name_of(event.last_member)
+            return f"stage {event.stage} is lost at iteration {event.iteration}; its last replica was {last}"
+        case RecoveryDecided():
+            return _decided(event, name_of)
+        case StageBuilt():
+            received = f"{event.received_bytes / 1e6:.1f} MB in {event.seconds:.2f} s"
+            return f"{name_of(event.member)} holds stage {event.stage} by {action_words(event.action)}: {received}"
+        case Evaluated():
+            after = f", stages {event.after_rebuild} just rebuilt" if event.after_rebuild else ""
+            return f"held-out before iteration {event.iteration}: {bits_per_byte(event.loss):.3f} bits per byte{after}"
+        case DirectoryNorms():
+            found = ", ".join(f"stage {stage}: {norm:.4g} (iteration {iteration})" for stage, iteration, norm in event.found)
+            return f"squared norms in the directory beside stage {event.stage}: {found or 'none'}"
+        case Repaired():
+            parts = ", ".join(f"{len(offsets)} at stage {stage}" for stage, offsets in event.redone)
+            return f"redid microbatches of iteration {event.iteration} that died with a peer: {parts}"
+        case RoundRetried():
+            return f"averages stage {event.stage} of iteration {event.iteration} again: {event.why}"
+        case DirectoryReplaced():
+            return f"the libp2p daemon died; a new one took its place in {event.seconds:.2f} s"
+        case WeightsWritten():
+            return f"weights of stage {event.stage} lie in {event.path}"
+        case Ended():
+            return f"ends: {event.why}" if event.code == 0 else f"ends with exit code {event.code}: {event.why}"
+        case Note():
+            return event.text
+        case _:
+            assert_never(event)
+
+
+def _committed(event: IterationCommitted) -> str:
+    bits = f"loss {event.loss:.4f} nats, {bits_per_byte(event.loss):.3f} bits per byte"
+    speed = f"{event.tokens / event.seconds:,.0f} tokens/s" if event.seconds > 0 else f"{event.tokens} tokens"
+    again = f", attempt {event.attempt}" if event.attempt else ""
+    redone = f", {event.redone} microbatches redone" if event.redone else ""
+    forced = f", {event.forced} forced" if event.forced else ""
+    return f"iteration {event.iteration}: {bits}, {event.seconds:.2f} s, {speed}{again}{redone}{forced}"
+
+
+def _decided(event: RecoveryDecided, name_of: Callable[[str], str]) -> str:
+    weights = ""
+    if event.weight_before is not None and event.weight_after is not None:
+        weights = f", weights {event.weight_before:.3f} before and {event.weight_after:.3f} after"
+    builder = f" by {name_of(event.builder)}" if event.builder else ""
+    return f"stage {event.stage}: {action_words(event.action)}{builder}{weights}: {event.reason}"

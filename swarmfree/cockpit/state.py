@@ -1,0 +1,258 @@
+"""What an observer knows of a swarm, frozen: processes, commits, evaluations, losses, the story of each lost stage.
+
+Only nouns and questions about them; `folding` makes the next state from a happening. Times are Unix seconds as told by the
+processes of one machine; losses are nats per token, and bits per byte are nats / ln 2, because a token is a byte.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+
+NEWS_MAX = 12
+
+
+def bits_per_byte(loss: float) -> float:
+    """Nats per token as bits per byte; a token is a byte."""
+    return loss / math.log(2)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerPicture:
+    """One process, as it is known.
+
+    Args:
+        name: e.g. ``peer-3``; stays through respawns.
+        role: bootstrap, peer or standby.
+        pid: process id of this life.
+        is_alive: started and not known to have ended.
+        code: exit code of the last life, None while alive.
+        lives: how often it was started.
+        peer_id: libp2p peer id, empty before it has told.
+        member: short member name of this life, as other events name it.
+        stage: stage served, -1 = none.
+        iteration: the iteration its state is ready for.
+        waiting_for: what it says it waits for.
+        is_done: it said goodbye with exit code 0.
+    """
+
+    name: str
+    role: str
+    pid: int = 0
+    is_alive: bool = True
+    code: int | None = None
+    lives: int = 1
+    peer_id: str = ""
+    member: str = ""
+    stage: int = -1
+    iteration: int = 0
+    waiting_for: str = ""
+    is_done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """One decided iteration: when, training loss (nats per token), tokens, seconds, squared norms by stage, what was redone."""
+
+    iteration: int
+    time_s: float
+    loss: float
+    tokens: int
+    seconds: float
+    squared_norms: tuple[float, ...] = ()
+    redone: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """One held-out evaluation before `iteration`, nats per token; after which rebuilds, if any."""
+
+    iteration: int
+    time_s: float
+    loss: float
+    after_rebuild: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """A kill made on purpose, and what the victim was at that moment."""
+
+    time_s: float
+    name: str
+    target: str
+    member: str
+    stage: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A newcomer that holds the state of a stage that was not lost, after the run had begun."""
+
+    time_s: float
+    name: str
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class LostMember:
+    """A member that the coordinator fenced: killed (if on purpose), noticed, and when the next iteration was committed."""
+
+    name: str
+    member: str
+    stage: int
+    killed_s: float | None
+    noticed_s: float
+    why: str
+    resumed_s: float | None = None
+    resumed_iteration: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LostStage:
+    """The story of one lost stage, filled in as it unfolds; times are Unix seconds, losses held-out nats per token.
+
+    Args:
+        killed_s: SIGKILL of its last replica, None where nobody killed it on purpose.
+        noticed_s: the coordinator fenced its last member.
+        decided_s: the recovery action was chosen; `action`, `reason`, weights and norms say which and why.
+        norms_found: what the builder found in the directory: (stage, iteration, squared norm).
+        built_s: the builder held the stage's state; `build_seconds` and `received_bytes` say what that took.
+        resumed_s: the next iteration was committed.
+        loss_before, loss_after: the last held-out loss before, and the first after the rebuild, before any training.
+    """
+
+    stage: int
+    iteration: int
+    victims: tuple[str, ...]
+    killed_s: float | None
+    noticed_s: float
+    loss_before: float | None
+    decided_s: float | None = None
+    action: str = ""
+    reason: str = ""
+    builder: str = ""
+    weight_before: float | None = None
+    weight_after: float | None = None
+    norm_before: float | None = None
+    norm_after: float | None = None
+    norms_found: tuple[tuple[int, int, float], ...] = ()
+    built_s: float | None = None
+    build_seconds: float | None = None
+    received_bytes: int | None = None
+    loss_after: float | None = None
+    resumed_s: float | None = None
+    resumed_iteration: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """One line worth a person's eyes."""
+
+    time_s: float
+    who: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmState:
+    """Everything an observer knows; the fold of all happenings so far.
+
+    Args:
+        name, iterations, stage_count, tokens_per_iteration: of the run.
+        started_s: time of the first happening, 0 before it; `now_s` of the last one.
+        peers: by name, in order of start.
+        members: (member, name) of every life there was.
+        coordinator: name of who opened last.
+        iteration, attempt: of the last Open; -1 before the first.
+        opened_s, first_opened_s: when the last and the first Open were made.
+        commits, evaluations, kills, joins, lost_members, lost_stages: in order of time.
+        weights: (stage, path) written at the end.
+        news: the last lines, newest last.
+    """
+
+    name: str = ""
+    iterations: int = 0
+    stage_count: int = 0
+    tokens_per_iteration: int = 0
+    started_s: float = 0.0
+    now_s: float = 0.0
+    peers: tuple[PeerPicture, ...] = ()
+    members: tuple[tuple[str, str], ...] = ()
+    coordinator: str = ""
+    iteration: int = -1
+    attempt: int = 0
+    opened_s: float = 0.0
+    first_opened_s: float = 0.0
+    commits: tuple[Committed, ...] = ()
+    evaluations: tuple[HeldOut, ...] = ()
+    kills: tuple[Killed, ...] = ()
+    joins: tuple[Joined, ...] = ()
+    lost_members: tuple[LostMember, ...] = ()
+    lost_stages: tuple[LostStage, ...] = ()
+    weights: tuple[tuple[int, str], ...] = ()
+    news: tuple[News, ...] = ()
+
+    def peer(self, name: str) -> PeerPicture | None:
+        """The process of this name."""
+        return next((p for p in self.peers if p.name == name), None)
+
+    def name_of(self, member: str) -> str:
+        """Name of the process whose life an event calls `member`; the text itself where nobody is known by it."""
+        for known, name in reversed(self.members):
+            if member == known:
+                return name
+        return next((p.name for p in self.peers if p.peer_id and p.peer_id in member), member)
+
+    def stage_of(self, name: str) -> int | None:
+        """The stage a process serves, None if it serves none."""
+        peer = self.peer(name)
+        return peer.stage if peer is not None and peer.stage >= 0 else None
+
+    def replicas(self, stage: int) -> tuple[PeerPicture, ...]:
+        """Living processes that serve `stage`, by name."""
+        return tuple(sorted((p for p in self.peers if p.is_alive and p.stage == stage), key=lambda p: p.name))
+
+    def standbys(self) -> tuple[PeerPicture, ...]:
+        """Living peers that serve no stage."""
+        return tuple(p for p in self.peers if p.is_alive and p.stage < 0 and p.role != "bootstrap")
+
+    @property
+    def waiting_for(self) -> str:
+        """What the run waits for: the coordinator's word, else anybody's; empty if nothing."""
+        says = [p for p in self.peers if p.is_alive and p.waiting_for]
+        says.sort(key=lambda p: p.name != self.coordinator)
+        return says[0].waiting_for if says else ""
+
+    @property
+    def is_over(self) -> bool:
+        """Every iteration is committed: who goes now goes home."""
+        return self.iterations > 0 and self.committed_count >= self.iterations
+
+    @property
+    def committed_count(self) -> int:
+        """Iterations that are committed."""
+        return len(self.commits)
+
+    @property
+    def iteration_seconds(self) -> float | None:
+        """Median duration of the last ten iterations, None before the first."""
+        return statistics.median(c.seconds for c in self.commits[-10:]) if self.commits else None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens per second over the last ten iterations, waits between them left out."""
+        seconds = sum(c.seconds for c in self.commits[-10:])
+        return sum(c.tokens for c in self.commits[-10:]) / seconds if seconds > 0 else None
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Estimated seconds to the end, None before the first commit."""
+        each = self.iteration_seconds
+        return None if each is None else each * max(0, self.iterations - self.committed_count)
+
+    @property
+    def held_out(self) -> HeldOut | None:
+        """The last held-out evaluation."""
+        return self.evaluations[-1] if self.evaluations else None

@@ -1,0 +1,225 @@
+"""Child processes that cannot outlive their parent, their output line by line, and their end: SIGTERM, a wait, SIGKILL, by pid.
+
+A child is started in a session of its own, so that a Ctrl-C in the terminal reaches the parent alone, and it asks the kernel to
+be killed when the parent dies (`die_with_parent`, Linux). Nothing here knows what the children do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import psutil
+
+from swarmfree.swarm.errors import SwarmfreeError
+
+LINE_BYTES_MAX = 1 << 20
+DRAIN_S = 0.5
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel send SIGKILL to this process when its parent dies; end at once if that has already happened.
+
+    Args:
+        parent_pid: who started this process; where `os.getppid` says another one, the parent died before this call.
+
+    Only Linux knows this request; elsewhere a child notices a dead parent when it next writes to it.
+    """
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        result = libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        assert result == 0, f"prctl(PR_SET_PDEATHSIG) gave {result}"
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def descendants(pid: int) -> tuple[psutil.Process, ...]:
+    """All living processes below `pid`; each stands for itself even where its pid is used again."""
+    try:
+        return tuple(psutil.Process(pid).children(recursive=True))
+    except psutil.Error:
+        return ()
+
+
+def is_there(process: psutil.Process) -> bool:
+    """Whether this very process still runs; a zombie does not."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def command_of(process: psutil.Process) -> str:
+    """Short name of its command, empty where it is gone."""
+    try:
+        return str(process.name())
+    except psutil.Error:
+        return ""
+
+
+def end_processes(processes: Iterable[psutil.Process]) -> int:
+    """SIGKILL those that still run; how many there were."""
+    count = 0
+    for process in processes:
+        if is_there(process):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+                count += 1
+    return count
+
+
+def remove_sockets(folder: Path) -> int:
+    """Remove socket files below `folder`, which a killed process leaves; how many there were."""
+    count = 0
+    for parent, _, files in os.walk(folder):
+        for file in files:
+            path = Path(parent, file)
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISSOCK(path.lstat().st_mode):
+                    path.unlink()
+                    count += 1
+    return count
+
+
+class LineCutter:
+    """Cuts a byte stream into lines; a line above the limit is left out and counted, so that memory stays bounded."""
+
+    def __init__(self, size_max: int = LINE_BYTES_MAX) -> None:
+        """Lines of at most `size_max` bytes."""
+        self._size_max = size_max
+        self._rest = b""
+        self._skips = False
+        self.skipped_count = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that `data` completes, without their line breaks."""
+        *lines, rest = (self._rest + data).split(b"\n")
+        if lines and self._skips:
+            del lines[0]
+            self._skips = False
+        kept = [line for line in lines if len(line) <= self._size_max]
+        self.skipped_count += len(lines) - len(kept)
+        if self._skips or len(rest) > self._size_max:
+            self.skipped_count += 0 if self._skips else 1
+            self._skips, rest = True, b""
+        self._rest = rest
+        return kept
+
+
+class Child(asyncio.SubprocessProtocol):
+    """One running child process: its lines go to a callback as they come, its end is an event."""
+
+    def __init__(self, name: str, on_line: Callable[[str], None]) -> None:
+        """Use `start_child`."""
+        self.name = name
+        self.pid = 0
+        self.code: int | None = None
+        self._on_line = on_line
+        self._lines = LineCutter()
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._has_exited = asyncio.Event()
+        self._has_closed = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        assert isinstance(transport, asyncio.SubprocessTransport), "a subprocess has a subprocess transport"
+        self._transport = transport
+        self.pid = transport.get_pid()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:  # noqa: ARG002 - only stdout is a pipe
+        """Hand complete lines on."""
+        for line in self._lines.feed(data):
+            self._on_line(line.decode("utf-8", errors="replace"))
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002 - only stdout is a pipe
+        """All output has been read."""
+        self._has_closed.set()
+
+    def process_exited(self) -> None:
+        """The process is gone; output may still be in the pipe."""
+        assert self._transport is not None, "exits after it has started"
+        code = self._transport.get_returncode()
+        self.code = -signal.SIGKILL if code is None else code
+        self._has_exited.set()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs, as far as is known."""
+        return self.code is None
+
+    async def wait(self) -> int:
+        """Wait for the end and the last line; a grandchild that holds the pipe open is waited for `DRAIN_S` only.
+
+        Returns:
+            The exit code, negative for a signal.
+        """
+        await self._has_exited.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                await self._has_closed.wait()
+        self.close()
+        assert self.code is not None, "an ended process has a code"
+        return self.code
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, if it still runs; its pid cannot be another process's before it is waited for."""
+        if self._transport is not None and self.is_alive:
+            with contextlib.suppress(ProcessLookupError):
+                self._transport.send_signal(number)
+
+    def close(self) -> None:
+        """Close the pipe; kills the process where it still runs."""
+        if self._transport is not None:
+            self._transport.close()
+
+
+async def start_child(name: str, command: Sequence[str], log_path: Path, on_line: Callable[[str], None]) -> Child:
+    """Start a process in a session of its own: no input, stdout to `on_line`, stderr appended to a file.
+
+    Raises:
+        SwarmfreeError: it cannot be started, or its log cannot be written.
+    """
+    loop = asyncio.get_running_loop()
+    child = Child(name, on_line)
+    try:
+        with log_path.open("ab") as log:
+            await loop.subprocess_exec(
+                lambda: child,
+                *command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise SwarmfreeError(f"{name} cannot be started: {error.strerror or error} ({error.filename or command[0]})") from error
+    return child
+
+
+async def stop_children(children: Sequence[Child], grace_s: float) -> tuple[str, ...]:
+    """SIGTERM to all that run, SIGKILL to those that still run after `grace_s` seconds.
+
+    Returns:
+        Names of those that had to be killed.
+    """
+    for child in children:
+        child.send(signal.SIGTERM)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(grace_s):
+            for child in children:
+                await child._has_exited.wait()  # noqa: SLF001 - same module
+    late = [child for child in children if child.is_alive]
+    for child in late:
+        child.send(signal.SIGKILL)
+    for child in children:
+        await child.wait()
+    return tuple(child.name for child in late)

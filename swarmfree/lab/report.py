@@ -1,0 +1,132 @@
+"""The report folder of a run: ``events.jsonl``, ``summary.json``, ``summary.txt``; `figure` draws from the first.
+
+Every line is on disk before the next one is written. A full disk takes nothing that is already there, and ends in one line for
+a person.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from swarmfree.cockpit.happenings import Happening, Told, happening_from_json, happening_to_json
+from swarmfree.cockpit.state import SwarmState
+from swarmfree.lab.summary import summary_text
+from swarmfree.swarm.errors import ConfigError, SwarmfreeError
+
+EVENTS_FILE = "events.jsonl"
+
+
+class ReportError(SwarmfreeError):
+    """The report could not be written; what was written before is still there."""
+
+
+def make_folder(path: Path) -> Path:
+    """Make the folder of a new report.
+
+    Raises:
+        ConfigError: there is something in it already, or it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise ConfigError(f"--out {path}: the folder is not empty, and a report is not written over another")
+    except OSError as error:
+        raise ConfigError(f"--out {path}: the folder cannot be made: {error.strerror}") from error
+    return path
+
+
+class EventLog:
+    """Appends happenings to ``events.jsonl``, one line each, whole or not at all."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open the file.
+
+        Raises:
+            ReportError: it cannot be opened.
+        """
+        self._path = folder / EVENTS_FILE
+        try:
+            self._file: IO[bytes] | None = self._path.open("ab", buffering=0)
+            self._kept_bytes = os.fstat(self._file.fileno()).st_size
+        except OSError as error:
+            raise ReportError(f"{self._path} cannot be opened: {error.strerror}") from error
+
+    def write(self, happening: Happening, state: SwarmState) -> None:
+        """Append one happening; nothing is written after the first failure.
+
+        Raises:
+            ReportError: the disk is full or gone; a torn last line is taken back.
+        """
+        if self._file is None:
+            return
+        stage = state.stage_of(happening.name) if isinstance(happening, Told) else None
+        line = json.dumps(happening_to_json(happening, stage), separators=(",", ":")).encode() + b"\n"
+        try:
+            left = line
+            while left:
+                left = left[self._file.write(left) or 0 :]
+        except OSError as error:
+            file, self._file = self._file, None
+            with file, contextlib.suppress(OSError):
+                os.ftruncate(file.fileno(), self._kept_bytes)
+            raise ReportError(f"{self._path} cannot be written: {error.strerror}; what was written before is kept") from error
+        self._kept_bytes += len(line)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def read_events(folder: Path) -> Iterator[Happening]:
+    """The happenings of a report, in order; a torn last line is left out.
+
+    Raises:
+        ConfigError: there is no such report, or a line is not ours.
+    """
+    path = folder / EVENTS_FILE
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if line.endswith("\n"):
+                    yield _happening(path, number, line)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _happening(path: Path, number: int, line: str) -> Happening:
+    try:
+        return happening_from_json(json.loads(line))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path}, line {number}: not an event") from error
+
+
+def write_summary(folder: Path, summary: dict[str, Any]) -> None:
+    """Write ``summary.json`` and ``summary.txt``.
+
+    Raises:
+        ReportError: the disk is full or gone.
+    """
+    write_whole(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+    write_whole(folder / "summary.txt", (summary_text(summary, str(folder)) + "\n").encode())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        ReportError: the disk is full or gone; an older file of this name is still there.
+    """
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise ReportError(f"{path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,347 @@
+"""A local swarm of real processes, started through the command line: a bootstrap node, peers and standbys.
+
+Watched, killed and ended here. One listener folds everything that is heard into one `SwarmState`; all decisions (kill, respawn,
+fail, over) are taken there, in order. Child processes cannot outlive this one. What the run computes is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from swarmfree.cockpit.folding import fold
+from swarmfree.cockpit.happenings import Happening, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed, Told
+from swarmfree.cockpit.state import SwarmState
+from swarmfree.lab.kill_script import Kill, Target, delay_s, victims
+from swarmfree.lab.processes import (
+    Child,
+    command_of,
+    descendants,
+    end_processes,
+    remove_sockets,
+    start_child,
+    stop_children,
+)
+from swarmfree.swarm.errors import SwarmfreeError
+from swarmfree.swarm.events import Note, Opened, event_from_json
+
+BOOTSTRAP = "bootstrap"
+QUEUE_MAX = 100_000
+ERROR_PREFIX = "swarmfree: "
+LOG_TAIL_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmOrder:
+    """What to start.
+
+    Args:
+        folder: of the report; each process works in ``peers/NAME`` below it and logs to ``logs/NAME.txt``.
+        peer_count: peers that take places at once.
+        standby_count: peers that wait for a lost stage.
+        feeder_count: the first so many peers may be sources.
+        run_arguments: for the bootstrap node: which run.
+        peer_arguments: for every peer.
+        kills: the script; `seed` places its strikes.
+        respawn: start a killed peer again, after `respawn_after_s` (its libp2p daemon needs about a second to go).
+        program: how to start a command of ours.
+        invite_within_s: how long the bootstrap node may take.
+        stop_grace_s: from SIGTERM to SIGKILL.
+        end_grace_s: how long the others may take once a peer has ended because the run is over.
+    """
+
+    folder: Path
+    peer_count: int
+    standby_count: int = 0
+    feeder_count: int = 1
+    run_arguments: tuple[str, ...] = ()
+    peer_arguments: tuple[str, ...] = ()
+    kills: tuple[Kill, ...] = ()
+    seed: int = 0
+    respawn: bool = False
+    respawn_after_s: float = 1.5
+    program: tuple[str, ...] = (sys.executable, "-m", "swarmfree")
+    invite_within_s: float = 60.0
+    stop_grace_s: float = 3.0
+    end_grace_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a local swarm ended: exit code, and one line where it is not 0."""
+
+    code: int
+    line: str = ""
+
+
+def _note(text: str) -> Told:
+    """A word of the lab itself."""
+    return Told(time.time(), "local", Note(text))
+
+
+class LocalSwarm:
+    """One swarm, from its first process to its last."""
+
+    def __init__(self, order: SwarmOrder, described: RunDescribed, hear: Callable[[Happening, SwarmState], None]) -> None:
+        """Prepare; `run` starts it.
+
+        Args:
+            order: what to start.
+            described: the run, for the state.
+            hear: called with each happening and the state after it; must not raise.
+        """
+        self.state = SwarmState()
+        self._order = order
+        self._described = described
+        self._hear = hear
+        self._heard: asyncio.Queue[Happening | tuple[str, str] | None] = asyncio.Queue(QUEUE_MAX)
+        self._children: dict[str, Child] = {}
+        self._followers: set[asyncio.Task[None]] = set()
+        self._struck: set[int] = set()
+        self._kills_waiting = dict(enumerate(order.kills))
+        self._timers: list[asyncio.TimerHandle] = []
+        self._orphans: set[psutil.Process] = set()
+        self._respawning: set[str] = set()
+        self._invite = ""
+        self._ready = asyncio.Event()
+        self._over = asyncio.Event()
+        self._ending: Ending | None = None
+
+    # ---- from outside ------------------------------------------------------------------------------------------------
+
+    def stop(self, ending: Ending) -> None:
+        """End the swarm; the first call decides how it is said to have ended."""
+        if self._ending is None:
+            self._ending = ending
+            self._over.set()
+            self._ready.set()
+
+    def kill(self, name: str, why: str) -> None:
+        """SIGKILL a process now."""
+        self._strike((name,), Target.PEER, why)
+
+    async def run(self) -> Ending:
+        """Start everything, follow it to its end, leave nothing behind but logs."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._listen(tasks))
+            self._put(self._described)
+            try:
+                await self._conduct(tasks)
+            except SwarmfreeError as error:
+                self.stop(Ending(1, str(error)))
+            finally:
+                self.stop(Ending(1, "stopped"))
+                await self._close()
+                self._heard.put_nowait(None)
+        assert self._ending is not None, "a swarm that has ended says how"
+        return self._ending
+
+    # ---- starting and stopping ---------------------------------------------------------------------------------------
+
+    async def _conduct(self, tasks: asyncio.TaskGroup) -> None:
+        order = self._order
+        await self._start(tasks, BOOTSTRAP, BOOTSTRAP, ("bootstrap", *order.run_arguments))
+        try:
+            async with asyncio.timeout(order.invite_within_s):
+                await self._ready.wait()
+        except TimeoutError:
+            late = f"the bootstrap node gave no invite within {order.invite_within_s:.0f} s"
+            self.stop(Ending(1, f"{late}; see {self._log(BOOTSTRAP)}"))
+        for number in range(1, order.peer_count + 1):
+            await self._start_peer(tasks, f"peer-{number}")
+        for number in range(1, order.standby_count + 1):
+            await self._start_peer(tasks, f"standby-{number}")
+        await self._over.wait()
+
+    async def _start_peer(self, tasks: asyncio.TaskGroup, name: str) -> None:
+        if self._over.is_set():
+            return
+        role, _, number = name.partition("-")
+        feeds = role == "peer" and int(number) <= self._order.feeder_count
+        choices = (*(() if feeds else ("--no-feed",)), *(("--standby",) if role == "standby" else ()))
+        weights = ("--weights", str(self._order.folder / "weights"))
+        await self._start(tasks, name, role, ("peer", self._invite, *weights, *choices, *self._order.peer_arguments))
+
+    async def _start(self, tasks: asyncio.TaskGroup, name: str, role: str, arguments: tuple[str, ...]) -> None:
+        folder = self._order.folder / "peers" / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._log(name).parent.mkdir(exist_ok=True)
+        except OSError as error:
+            raise SwarmfreeError(f"{folder} cannot be made: {error.strerror}") from error
+        own = ("--folder", str(folder), "--log", "json", "--die-with-parent", str(os.getpid()))
+        command = (*self._order.program, *arguments, *own)
+        child = await start_child(name, command, self._log(name), lambda line: self._put((name, line)))
+        self._children[name] = child
+        self._put(ProcessStarted(time.time(), name, role, child.pid))
+        follower = tasks.create_task(self._follow(child), name=f"follow {name}")
+        self._followers.add(follower)
+        follower.add_done_callback(self._followers.discard)
+
+    async def _follow(self, child: Child) -> None:
+        code = await child.wait()
+        is_expected = code == 0 or child.pid in self._struck or self._over.is_set()
+        self._put(ProcessEnded(time.time(), child.name, code, is_expected, "" if code == 0 else self._last_word(child.name)))
+
+    async def _respawn(self, tasks: asyncio.TaskGroup, name: str) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._order.respawn_after_s):
+                await self._over.wait()
+        self._respawning.discard(name)
+        try:
+            await self._start_peer(tasks, name)
+        except SwarmfreeError as error:
+            self.stop(Ending(1, str(error)))
+
+    async def _close(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        children = list(self._children.values())
+        for child in children:
+            if child.is_alive:
+                self._orphans.update(descendants(child.pid))
+        late = await stop_children(children, self._order.stop_grace_s)
+        if late:
+            self._put(_note(f"killed because they did not end within {self._order.stop_grace_s:g} s: {', '.join(late)}"))
+        while self._followers:
+            await asyncio.wait(set(self._followers))
+        await self._wait_for_orphans()
+        remove_sockets(self._order.folder / "peers")
+        shutil.rmtree(self._order.folder / "peers", ignore_errors=True)
+
+    async def _wait_for_orphans(self, within_s: float = 0.5) -> None:
+        """Daemons of killed peers would end by themselves after about a second; they are not given that long."""
+        _, late = await asyncio.to_thread(psutil.wait_procs, list(self._orphans), within_s)
+        end_processes(late)
+
+    # ---- listening ---------------------------------------------------------------------------------------------------
+
+    def _put(self, item: Happening | tuple[str, str]) -> None:
+        with contextlib.suppress(asyncio.QueueFull):
+            self._heard.put_nowait(item)
+
+    async def _listen(self, tasks: asyncio.TaskGroup) -> None:
+        while (item := await self._heard.get()) is not None:
+            happening = self._read(*item) if isinstance(item, tuple) else item
+            if happening is not None:
+                before = self.state
+                self._take(happening)
+                if not self._over.is_set():
+                    self._decide(tasks, before, happening)
+
+    def _take(self, happening: Happening) -> None:
+        self.state = fold(self.state, happening)
+        self._hear(happening, self.state)
+
+    def _read(self, name: str, line: str) -> Happening | None:
+        """An event from one line of output; the bootstrap node's first plain line is the invite."""
+        if not line.startswith("{"):
+            if name == BOOTSTRAP and not self._invite and line.strip():
+                self._invite = line.strip()
+                self._ready.set()
+            return None
+        try:
+            time_s, event = event_from_json(json.loads(line))
+        except (KeyError, TypeError, ValueError):
+            return Told(time.time(), name, Note(f"said something that is no event: {line[:80]}"))
+        return Told(time_s, name, event)
+
+    def _decide(self, tasks: asyncio.TaskGroup, before: SwarmState, happening: Happening) -> None:
+        if isinstance(happening, ProcessEnded):
+            self._on_end(tasks, happening, was_serving=before.stage_of(happening.name) is not None)
+        elif isinstance(happening, Told) and isinstance(happening.event, Opened):
+            self._arm(happening.event.iteration)
+
+    def _on_end(self, tasks: asyncio.TaskGroup, ended: ProcessEnded, *, was_serving: bool) -> None:
+        peers = [p for p in self.state.peers if p.role != BOOTSTRAP]
+        is_over = any(p.is_done for p in peers)
+        was_struck = self._children[ended.name].pid in self._struck
+        if ended.code != 0 and not was_struck and (was_serving or not is_over):
+            code = ended.code if ended.code in {2, 3} else 1
+            self.stop(Ending(code, f"{ended.name}: {ended.line or self._unsaid(ended)}"))
+        elif ended.name == BOOTSTRAP and not was_struck:
+            self.stop(Ending(1, "the bootstrap node ended by itself"))
+        elif was_struck and self._order.respawn and ended.name != BOOTSTRAP and not is_over:
+            self._respawning.add(ended.name)
+            tasks.create_task(self._respawn(tasks, ended.name), name=f"respawn {ended.name}")
+        elif peers and not self._respawning and not any(p.is_alive for p in peers):
+            self.stop(Ending(0) if is_over else Ending(1, "every peer was killed"))
+        elif ended.code == 0 and sum(p.is_done for p in peers) == 1:
+            self._await_the_others()
+
+    def _unsaid(self, ended: ProcessEnded) -> str:
+        how = f"signal {signal.Signals(-ended.code).name}" if ended.code < 0 else f"exit code {ended.code}"
+        return f"ended with {how} and no word; see {self._log(ended.name)}"
+
+    def _await_the_others(self) -> None:
+        """Once one peer is done, standbys and joiners that nobody told get a SIGTERM, and members a limit."""
+        loop = asyncio.get_running_loop()
+        self._timers.append(loop.call_later(self._order.end_grace_s / 6, self._dismiss))
+        self._timers.append(loop.call_later(self._order.end_grace_s, self._give_up))
+
+    def _dismiss(self) -> None:
+        for peer in self.state.standbys():
+            child = self._children[peer.name]
+            self._struck.add(child.pid)
+            child.send(signal.SIGTERM)
+
+    def _give_up(self) -> None:
+        late = ", ".join(p.name for p in self.state.peers if p.is_alive and p.role != BOOTSTRAP)
+        self.stop(Ending(1, f"the run is over, but after {self._order.end_grace_s:.0f} s still there: {late}"))
+
+    # ---- killing -----------------------------------------------------------------------------------------------------
+
+    def _arm(self, iteration: int) -> None:
+        for index, kill in list(self._kills_waiting.items()):
+            if kill.iteration <= iteration:
+                del self._kills_waiting[index]
+                after_s = delay_s(kill, index, self._order.seed, self.state)
+                self._timers.append(asyncio.get_running_loop().call_later(after_s, self._execute, index, kill))
+
+    def _execute(self, index: int, kill: Kill) -> None:
+        if self._over.is_set():
+            return
+        names = victims(kill, index, self._order.seed, self.state)
+        if names:
+            self._strike(names, kill.target, f"--kill {kill}")
+        else:
+            self._kills_waiting[index] = kill
+            self._put(_note(f"--kill {kill} finds nobody; it waits for the next iteration"))
+
+    def _strike(self, names: tuple[str, ...], target: Target, why: str) -> None:
+        """SIGKILL to all of them within a moment; what they had started is remembered, so that nothing of it stays."""
+        below = {name: descendants(self._children[name].pid) for name in names}
+        for name in names:
+            child = self._children[name]
+            self._orphans.update(below[name])
+            if target is Target.P2PD:
+                end_processes(p for p in below[name] if command_of(p).startswith("p2pd"))
+            else:
+                self._struck.add(child.pid)
+                child.send(signal.SIGKILL)
+            self._take(ProcessKilled(time.time(), name, target.value, why))
+
+    # ---- logs --------------------------------------------------------------------------------------------------------
+
+    def _log(self, name: str) -> Path:
+        return self._order.folder / "logs" / f"{name}.txt"
+
+    def _last_word(self, name: str) -> str:
+        """The line on stderr with which a process said why it ended; empty if it said none."""
+        with contextlib.suppress(OSError), self._log(name).open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            lines = log.read().decode("utf-8", errors="replace").splitlines()
+            found = [line for line in lines if line.startswith(ERROR_PREFIX)]
+            return found[-1].removeprefix(ERROR_PREFIX) if found else ""
+        return ""

@@ -1,0 +1,168 @@
+"""Who plays: the lives of a rehearsal, how they start, what their ends mean, and who takes their place."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+
+from swarmfree.sim.life import Life, Stage
+from swarmfree.sim.transcript import Transcript
+from swarmfree.swarm.names import Endpoint, Member
+
+KILL_GRACE_S = 3.0
+FIRST_PORT = 4001
+
+
+class Cast:
+    """All lives, past ones not included.
+
+    Args:
+        stage: what lives share.
+        group: where they run.
+        transcript: who starts and ends.
+        stream: makes a named random stream.
+
+    Attributes:
+        lives: living ones, and those that ended since `bury` was last called.
+        changed_s: when somebody was last started or killed, or stood still, or went on.
+        faults: kinds of falls, counted.
+        details: traceback or stacks of what went wrong.
+    """
+
+    def __init__(
+        self, stage: Stage, group: asyncio.TaskGroup, transcript: Transcript, stream: Callable[[str], random.Random]
+    ) -> None:
+        """Nobody is there."""
+        self._stage, self._group, self._transcript, self._stream = stage, group, transcript, stream
+        self._rng = stream("cast")
+        self._peer_count, self._port = 0, FIRST_PORT
+        self._is_open = True
+        self.lives: dict[Member, Life] = {}
+        self.changed_s = 0.0
+        self.faults: Counter[str] = Counter()
+        self.details = ""
+
+    # -- coming
+    def begin(self) -> None:
+        """The first feeder at once, the others within the drawn time."""
+        setup = self._stage.setup
+        roles = [(True, False)] * (setup.feeders - 1) + [(False, False)] * setup.bodies + [(False, True)] * setup.standbys
+        self._start(self._new_peer_id(), can_feed=True, standby=False)
+        for can_feed, standby in roles:
+            self._later(self._rng.uniform(0, setup.start_spread_s), self._new_peer_id(), can_feed=can_feed, standby=standby)
+
+    def join(self, *, standby: bool) -> None:
+        """A newcomer."""
+        self.disturbed("join")
+        self._start(self._new_peer_id(), can_feed=False, standby=standby)
+
+    def close(self) -> None:
+        """Nobody starts any more."""
+        self._is_open = False
+
+    def _new_peer_id(self) -> str:
+        self._peer_count += 1
+        return f"QmPeer{self._peer_count:02d}"
+
+    def _later(self, delay_s: float, peer_id: str, *, can_feed: bool, standby: bool, address: str = "") -> None:
+        def start() -> None:
+            self._start(peer_id, can_feed=can_feed, standby=standby, address=address)
+
+        self._stage.hub.later(delay_s, start)
+
+    def _start(self, peer_id: str, *, can_feed: bool, standby: bool, address: str = "") -> None:
+        if not self._is_open:
+            return
+        incarnation = f"{self._rng.getrandbits(64):016x}"
+        if not address:
+            address = f"/ip4/127.0.0.1/tcp/{self._port}/p2p/{peer_id}"
+            self._port += 1
+        endpoint = Endpoint(Member(peer_id, incarnation), (address,))
+        life = Life(self._stage, endpoint, self._stream(f"peer/{incarnation}"), can_feed=can_feed, standby=standby)
+        self.lives[life.member] = life
+        self.changed_s = self._stage.loop.time()
+        role = "feeder" if can_feed else "standby" if standby else "body"
+        self._transcript.tell(str(life.member), f"starts as {role} at {address}")
+        life.begin(self._group)
+
+    # -- falling
+    def disturbed(self, kind: str) -> None:
+        """Count a fault."""
+        self.faults[kind] += 1
+        self.changed_s = self._stage.loop.time()
+
+    def kill(self, life: Life, kind: str, why: str) -> None:
+        """A peer dies; somebody will come for it."""
+        self._transcript.tell(str(life.member), f"killed: {why}")
+        self.disturbed(kind)
+        life.kill()
+        self._replace(life)
+
+    def freeze(self, life: Life, duration_s: float) -> None:
+        """A peer stands still for so long."""
+        self._transcript.tell(str(life.member), f"stands still for {duration_s:.3f} s")
+        self.disturbed("freeze")
+        self._stage.hub.freeze(life.member)
+        self._stage.hub.later(duration_s, self.thaw, life)
+
+    def thaw(self, life: Life) -> None:
+        """It goes on, if it lives and stands still."""
+        if self._stage.hub.is_frozen(life.member):
+            self._transcript.tell(str(life.member), "goes on")
+            self.changed_s = self._stage.loop.time()
+            self._stage.hub.thaw(life.member)
+
+    def _replace(self, life: Life) -> None:
+        """Somebody comes for it after a while: itself again, or a newcomer."""
+        faults, rng = self._stage.setup.faults, self._rng
+        delay_s = rng.uniform(faults.replace_min_s, faults.replace_max_s)
+        again = life.can_feed or rng.random() < faults.respawn_rate
+        same_port = rng.random() < faults.same_port_rate
+        peer_id = life.member.peer_id if again else self._new_peer_id()
+        address = life.endpoint.addresses[0] if again and same_port else ""
+        self._later(delay_s, peer_id, can_feed=life.can_feed, standby=life.standby, address=address)
+
+    # -- ending
+    def bury(self) -> bool:
+        """Take note of every life that has ended; True when the founder ended with code 0, so that the run is over."""
+        over = False
+        for life in tuple(self.lives.values()):
+            if not life.is_alive:
+                del self.lives[life.member]
+                self._stage.hub.later(KILL_GRACE_S, self.look_for_leaks, life)
+                over = self._note_end(life) or over
+        return over
+
+    def _note_end(self, life: Life) -> bool:
+        checks = self._stage.checks
+        if life.crash:
+            self.details = life.crash
+            checks.violated("I7", f"{life.member} crashed: {life.crash.strip().splitlines()[-1].strip(' |')}")
+        if life.crash or life.killed:
+            return False
+        self._transcript.tell(str(life.member), f"ended with code {life.code} {life.why}".rstrip())
+        if self._stage.directory.founder == life.member.peer_id:
+            if life.code != 0:
+                checks.violated("I6", f"the coordinator ended the run: {life.why}")
+            return life.code == 0
+        if life.code != 0 and self._is_open:
+            if life.can_feed:
+                checks.violated("I6", f"a source ended: {life.why}")
+            self.faults["quit"] += 1
+            self._replace(life)
+        return False
+
+    def look_for_leaks(self, life: Life) -> None:
+        """Nothing of an ended life may be left."""
+        if self._stage.loop.tasks_of(life.owner):
+            self.details = self._stage.loop.stacks(life.owner)
+            self._stage.checks.violated("I7", f"{KILL_GRACE_S:g} s after its end {life.member} still has tasks")
+
+    def kill_all(self) -> None:
+        """The rehearsal is over."""
+        self.close()
+        for life in self.lives.values():
+            if life.is_alive:
+                life.kill()

@@ -1,0 +1,198 @@
+"""The integer model as pure functions: what an activation, a gradient, a step and a merge are when tensors are hashes.
+
+Every function depends on all of its arguments and on nothing else, so that any mix-up of weights, microbatches, stages or iterations
+changes the bytes. Sums are the one exception to hashing: they are 64-bit integers that wrap, so that every order of summation gives the
+same bytes, and each part of a sum carries one count per microbatch of the iteration, so that a wrong sum says which microbatch is in it how often.
+
+Used twice: by `integer_engine`, driven by the trainer, and by `checks`, which computes what should have come out.
+Losses and squared norms are multiples of 2**-20 below 2**20: sums of them are exact in float64 in every order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swarmfree.swarm.actions import MergeMode
+from swarmfree.swarm.books import StepScalars
+from swarmfree.swarm.manifest import Manifest
+
+Words = NDArray[np.uint64]
+
+VALUE_WORDS = 2
+STATE_WORDS = 2
+STATE_BYTES = 8 * STATE_WORDS
+ENDS_PARTS = 3
+EMBEDDING_PARTS = 1
+PARTS_PER_BLOCK = 2
+
+ACTIVATION, GRADIENT = b"a", b"g"
+TRAINING, WINDOW = 0, 1
+_TENSOR = struct.Struct("<cBxxiq8s")
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """What travels the ring.
+
+    Args:
+        role: `ACTIVATION` or `GRADIENT`.
+        kind: `TRAINING` or `WINDOW`.
+        number: microbatch in the whole run, or held-out window.
+        content: 8 bytes that depend on everything it was computed from.
+    """
+
+    role: bytes
+    kind: int
+    number: int
+    content: bytes
+
+    def encode(self) -> bytes:
+        """24 bytes."""
+        return _TENSOR.pack(self.role, self.kind, 0, self.number, self.content)
+
+    @staticmethod
+    def decode(data: bytes) -> Tensor:
+        """Inverse of `encode`.
+
+        Raises:
+            ValueError: not a tensor of this model.
+        """
+        if len(data) != _TENSOR.size:
+            raise ValueError(f"{len(data)} bytes are no integer tensor; {_TENSOR.size} expected")
+        role, kind, _, number, content = _TENSOR.unpack(data)
+        return Tensor(role, kind, number, content)
+
+
+def mix(*pieces: bytes | int | str, size_bytes: int = 8) -> bytes:
+    """Hash of the pieces, each with its length."""
+    digest = hashlib.blake2b(digest_size=size_bytes)
+    for piece in pieces:
+        data = piece if isinstance(piece, bytes) else str(piece).encode()
+        digest.update(len(data).to_bytes(4, "little"))
+        digest.update(data)
+    return digest.digest()
+
+
+def part_count(manifest: Manifest, stage: int) -> int:
+    """Parts of a stage; of the ends the first `EMBEDDING_PARTS` are the embedding, the others norm and head."""
+    return ENDS_PARTS if stage == 0 else PARTS_PER_BLOCK * len(manifest.blocks_of(stage))
+
+
+# ---- forward and backward ------------------------------------------------------------------------------------------
+
+
+def tokens_name(tokens: bytes) -> tuple[int, int]:
+    """(kind, number) of a microbatch of integer tokens; see `integer_tokens`."""
+    words = np.frombuffer(tokens, dtype="<i4")
+    return int(words[2]), int(words[1])
+
+
+def embed(weights: bytes, tokens: bytes) -> Tensor:
+    """What stage 0 sends to stage 1."""
+    kind, number = tokens_name(tokens)
+    return Tensor(ACTIVATION, kind, number, mix("embed", weights, tokens))
+
+
+def forward(stage: int, weights: bytes, activations: Tensor) -> Tensor:
+    """Output of a body stage."""
+    content = mix("forward", stage, weights, activations.encode())
+    return Tensor(ACTIVATION, activations.kind, activations.number, content)
+
+
+def loss(weights: bytes, activations: Tensor, tokens: bytes) -> tuple[Tensor, float]:
+    """Gradient of the last stage's output, and the loss."""
+    content = mix("loss", weights, activations.encode(), tokens)
+    number = int.from_bytes(content[:2], "little")
+    return Tensor(GRADIENT, activations.kind, activations.number, content), (1 + number) / (1 << 20)
+
+
+def backward(stage: int, weights: bytes, activations: Tensor, gradient: Tensor) -> Tensor:
+    """Gradient of a body stage's input."""
+    content = mix("backward", stage, weights, activations.encode(), gradient.encode())
+    return Tensor(GRADIENT, gradient.kind, gradient.number, content)
+
+
+# ---- sums ----------------------------------------------------------------------------------------------------------
+
+
+def weight_gradient(stage: int, part: int, microbatches: int, number: int, pieces: tuple[bytes, ...]) -> Words:
+    """What one microbatch adds to one part: `VALUE_WORDS` words that depend on everything, then one count per offset.
+
+    Args:
+        microbatches: M of the run; the offset is ``number % M``.
+        pieces: weights and tensors of which this is the gradient.
+    """
+    words = np.zeros(VALUE_WORDS + microbatches, dtype="<u8")
+    words[:VALUE_WORDS] = np.frombuffer(mix("gradient", stage, part, *pieces, size_bytes=8 * VALUE_WORDS), dtype="<u8")
+    words[VALUE_WORDS + number % microbatches] = 1
+    return words
+
+
+def counts(part: bytes) -> tuple[int, ...]:
+    """How often each offset is in one part of a sum."""
+    return tuple(int(word) for word in np.frombuffer(part, dtype="<u8")[VALUE_WORDS:])
+
+
+def add(left: bytes, right: bytes) -> bytes:
+    """Sum of two parts, wrapping."""
+    total: Words = np.frombuffer(left, dtype="<u8") + np.frombuffer(right, dtype="<u8")
+    return total.tobytes()
+
+
+def squared_norm(part: bytes) -> float:
+    """A number that depends on the part, above 0."""
+    return (1 + int.from_bytes(mix("norm", part)[:4], "little") % (1 << 20)) / (1 << 10)
+
+
+def sum_digest(parts: tuple[bytes, ...]) -> str:
+    """Hex digest of a whole sum."""
+    return mix("sum", *parts, size_bytes=32).hex()
+
+
+# ---- state ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PartState:
+    """Weights and both moments of one part, `STATE_BYTES` each."""
+
+    weights: bytes
+    first: bytes = bytes(STATE_BYTES)
+    second: bytes = bytes(STATE_BYTES)
+
+
+State = tuple[PartState, ...]
+
+
+def drawn(manifest: Manifest, salt: int, stage: int) -> State:
+    """First weights of a stage."""
+    seed, parts = manifest.run.seed, range(part_count(manifest, stage))
+    return tuple(PartState(mix("draw", seed, salt, stage, part, size_bytes=STATE_BYTES)) for part in parts)
+
+
+def stepped(state: PartState, average: bytes, scalars: StepScalars) -> PartState:
+    """One part after one optimizer step: elementwise, so of one part alone."""
+    bits = ",".join(str(getattr(scalars, name)) for name in StepScalars.__slots__)
+    first = mix("first", state.first, average, bits, size_bytes=STATE_BYTES)
+    second = mix("second", state.second, average, bits, size_bytes=STATE_BYTES)
+    return PartState(mix("step", state.weights, first, second, bits, size_bytes=STATE_BYTES), first, second)
+
+
+def merged(before: bytes, after: bytes, weight_before: int, weight_after: int, mode: MergeMode) -> PartState:
+    """One part made of the same part of both neighbours; moments zero."""
+    return PartState(mix("merge", before, after, weight_before, weight_after, str(mode), size_bytes=STATE_BYTES))
+
+
+def weights_of(state: State) -> bytes:
+    """All weights, as one name for hashing."""
+    return b"".join(part.weights for part in state)
+
+
+def state_digest(state: State) -> str:
+    """Hex digest over weights and moments."""
+    return mix("state", *[piece for part in state for piece in (part.weights, part.first, part.second)], size_bytes=32).hex()

@@ -1,0 +1,234 @@
+"""The engine with integers: a stage whose gradients are unique numbers, so that "exactly once" is an exact equality.
+
+It implements `ports.Engine` on `integer_arithmetic`. It is as strict as a device would be careless: a gradient that belongs to another
+microbatch than its ticket, or a forgotten ticket, is an error here and silent nonsense there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from swarmfree.sim import integer_arithmetic as arithmetic
+from swarmfree.sim.integer_arithmetic import EMBEDDING_PARTS, STATE_BYTES, PartState, State, Tensor, Words
+from swarmfree.swarm.actions import MergeMode
+from swarmfree.swarm.books import StepScalars
+from swarmfree.swarm.manifest import Manifest
+
+
+class IntegerEngine:
+    """One stage in integers; see `ports.Engine` for what each method promises.
+
+    Args:
+        manifest: seed and microbatches per iteration.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        """Hold no stage."""
+        self._manifest, self._microbatches = manifest, manifest.batch.microbatches
+        self.unload()
+
+    # -- state
+    def part_count(self, stage: int) -> int:
+        """Number of parts of a stage."""
+        return arithmetic.part_count(self._manifest, stage)
+
+    def draw(self, stage: int, salt: int) -> None:
+        """Hold drawn weights."""
+        self._hold(stage, arithmetic.drawn(self._manifest, salt, stage))
+
+    def blank(self, stage: int) -> None:
+        """Hold zeros."""
+        self._hold(stage, (PartState(bytes(STATE_BYTES)),) * self.part_count(stage))
+
+    def unload(self) -> None:
+        """Hold nothing."""
+        self._hold(-1, ())
+
+    def _hold(self, stage: int, state: State) -> None:
+        self._stage, self._state = stage, list(state)
+        self._weights_name: bytes | None = None
+        self._average: dict[int, bytes] = {}
+        self._tickets: dict[int, bytes | Tensor] = {}
+        self._sums: dict[int, list[Words]] = {}
+
+    @property
+    def state(self) -> State:
+        """Weights and moments as they are."""
+        return tuple(self._state)
+
+    @property
+    def stage(self) -> int:
+        """The stage held, -1 if none."""
+        return self._stage
+
+    def read_state(self, part: int, *, weights_only: bool) -> bytes:
+        """One part's weights, or weights and both moments."""
+        state = self._state[part]
+        return state.weights if weights_only else state.weights + state.first + state.second
+
+    def write_state(self, part: int, data: bytes, *, weights_only: bool) -> None:
+        """Inverse of `read_state`."""
+        expected = STATE_BYTES if weights_only else 3 * STATE_BYTES
+        if len(data) != expected:
+            raise ValueError(f"{len(data)} bytes for a part; {expected} expected")
+        held = self._state[part]
+        moments = (held.first, held.second) if weights_only else (data[STATE_BYTES : 2 * STATE_BYTES], data[2 * STATE_BYTES :])
+        self._set(part, PartState(data[:STATE_BYTES], *moments))
+
+    def merge_state(self, part: int, before: bytes, after: bytes, weight_before: int, weight_after: int, mode: MergeMode) -> None:
+        """One part from both neighbours."""
+        if len(before) != STATE_BYTES or len(after) != STATE_BYTES:
+            raise ValueError(f"{len(before)} and {len(after)} bytes to merge; {STATE_BYTES} expected of each")
+        self._set(part, arithmetic.merged(before, after, weight_before, weight_after, mode))
+
+    def _set(self, part: int, state: PartState) -> None:
+        self._state[part] = state
+        self._weights_name = None
+
+    @property
+    def _weights(self) -> bytes:
+        if self._weights_name is None:
+            self._weights_name = arithmetic.weights_of(self.state)
+        return self._weights_name
+
+    def state_digest(self) -> str:
+        """Hex digest over weights and moments."""
+        return arithmetic.state_digest(self.state)
+
+    def export(self) -> dict[str, tuple[tuple[int, ...], bytes]]:
+        """A tensor per part."""
+        shape = (STATE_BYTES // 4,)
+        return {f"stage.{self._stage}.part.{index}": (shape, part.weights) for index, part in enumerate(self._state)}
+
+    # -- work of the body
+    def forward(self, ticket: int, activations: bytes) -> bytes:
+        """Output of this stage; the input is kept."""
+        assert self._stage > 0, "only a body stage goes forward"
+        tensor = Tensor.decode(activations)
+        assert ticket not in self._tickets, f"ticket {ticket} is in use"
+        self._tickets[ticket] = tensor
+        return arithmetic.forward(self._stage, self._weights, tensor).encode()
+
+    def backward(self, ticket: int, gradient: bytes, addend: int) -> bytes:
+        """Add the weight gradient, return the input gradient."""
+        activations, returned = self._tickets.pop(ticket), Tensor.decode(gradient)
+        assert isinstance(activations, Tensor), f"ticket {ticket} is an embedding's"
+        assert (returned.kind, returned.number) == (activations.kind, activations.number), (
+            f"the gradient of microbatch {returned.number} came back for microbatch {activations.number}"
+        )
+        pieces = (self._weights, activations.encode(), gradient)
+        self._add(addend, range(self.part_count(self._stage)), returned.number, pieces)
+        return arithmetic.backward(self._stage, self._weights, activations, returned).encode()
+
+    def forward_only(self, activations: bytes) -> bytes:
+        """The same output, nothing kept."""
+        assert self._stage > 0, "only a body stage goes forward"
+        return arithmetic.forward(self._stage, self._weights, Tensor.decode(activations)).encode()
+
+    # -- work of the ends
+    def embed(self, ticket: int, tokens: bytes) -> bytes:
+        """What goes to stage 1; the tokens are kept."""
+        assert ticket not in self._tickets, f"ticket {ticket} is in use"
+        self._tickets[ticket] = tokens
+        return self.embed_only(tokens)
+
+    def embed_only(self, tokens: bytes) -> bytes:
+        """The same, nothing kept."""
+        assert self._stage == 0, "only the ends embed"
+        return arithmetic.embed(self._weights, tokens).encode()
+
+    def embed_backward(self, ticket: int, gradient: bytes, addend: int) -> None:
+        """Add the embedding's gradient."""
+        tokens, returned = self._tickets.pop(ticket), Tensor.decode(gradient)
+        assert isinstance(tokens, bytes), f"ticket {ticket} is a body stage's"
+        assert arithmetic.tokens_name(tokens) == (returned.kind, returned.number), (
+            f"the gradient of microbatch {returned.number} came back for tokens of {arithmetic.tokens_name(tokens)}"
+        )
+        self._add(addend, range(EMBEDDING_PARTS), returned.number, (self._weights, tokens, gradient))
+
+    def loss(self, activations: bytes, tokens: bytes, addend: int) -> tuple[bytes, float]:
+        """Loss and the gradient of `activations`; adds the head's gradient."""
+        tensor = self._checked(activations, tokens)
+        gradient, value = arithmetic.loss(self._weights, tensor, tokens)
+        pieces = (self._weights, activations, tokens)
+        self._add(addend, range(EMBEDDING_PARTS, self.part_count(0)), tensor.number, pieces)
+        return gradient.encode(), value
+
+    def loss_only(self, activations: bytes, tokens: bytes) -> float:
+        """The loss alone."""
+        return arithmetic.loss(self._weights, self._checked(activations, tokens), tokens)[1]
+
+    def _checked(self, activations: bytes, tokens: bytes) -> Tensor:
+        assert self._stage == 0, "only the ends know the loss"
+        tensor = Tensor.decode(activations)
+        assert arithmetic.tokens_name(tokens) == (tensor.kind, tensor.number), (
+            f"activations of microbatch {tensor.number} meet the tokens of {arithmetic.tokens_name(tokens)}"
+        )
+        return tensor
+
+    def forget(self, ticket: int) -> None:
+        """Drop a kept input."""
+        self._tickets.pop(ticket, None)
+
+    @property
+    def kept_numbers(self) -> tuple[int, ...]:
+        """Microbatches whose input is kept, of all tickets."""
+        return tuple(t.number if isinstance(t, Tensor) else arithmetic.tokens_name(t)[1] for t in self._tickets.values())
+
+    # -- sums
+    def _add(self, addend: int, parts: range, number: int, pieces: tuple[bytes, ...]) -> None:
+        held = self._sums.get(addend)
+        if held is None:
+            held = self._sums[addend] = [self._zero() for _ in range(self.part_count(self._stage))]
+        for part in parts:
+            held[part] += arithmetic.weight_gradient(self._stage, part, self._microbatches, number, pieces)
+
+    def _zero(self) -> Words:
+        return np.zeros(arithmetic.VALUE_WORDS + self._microbatches, dtype="<u8")
+
+    def contribution(self, addends: Sequence[int], part: int) -> bytes:
+        """One part of the sum of these addends; one that is not there is an error."""
+        total = self._zero()
+        for addend in addends:
+            total += self._sums[addend][part]
+        return total.tobytes()
+
+    def reduce(self, contributions: Sequence[bytes]) -> tuple[bytes, float]:
+        """Sum and squared norm."""
+        total = self._zero().tobytes()
+        for contribution in contributions:
+            total = arithmetic.add(total, contribution)
+        return total, arithmetic.squared_norm(total)
+
+    def keep_average(self, part: int, data: bytes) -> None:
+        """Keep one part of the average."""
+        if len(data) != 8 * (arithmetic.VALUE_WORDS + self._microbatches):
+            raise ValueError(f"{len(data)} bytes for a part of an average")
+        self._average[part] = data
+
+    def read_average(self, part: int) -> bytes:
+        """Give it back."""
+        return self._average[part]
+
+    def average_digest(self) -> str:
+        """Hex digest over all parts."""
+        return arithmetic.sum_digest(self._whole_average())
+
+    def _whole_average(self) -> tuple[bytes, ...]:
+        return tuple(self._average[part] for part in range(self.part_count(self._stage)))
+
+    def step(self, scalars: StepScalars) -> None:
+        """Step every part with the kept average."""
+        for part, average in enumerate(self._whole_average()):
+            self._set(part, arithmetic.stepped(self._state[part], average, scalars))
+
+    def void(self, addend: int) -> None:
+        """Forget one sum."""
+        self._sums.pop(addend, None)
+
+    def clear(self) -> None:
+        """Forget all sums and graphs."""
+        self._sums.clear()
+        self._tickets.clear()

@@ -1,0 +1,147 @@
+"""One life of one rehearsed peer: its ports, its tasks, its end.
+
+All of a life is one task and its children. A kill marks the peer dead in the network first, so that no goodbye escapes, and then cancels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Any
+
+from swarmfree.sim.checks import Checks
+from swarmfree.sim.directory import DirectoryHub, MemoryDirectory
+from swarmfree.sim.loop import OWNER, VirtualLoop
+from swarmfree.sim.network import MemoryHub
+from swarmfree.sim.peer_ports import MemoryJournal, MemoryWeights, VirtualClock, VirtualExecutor
+from swarmfree.sim.setup import Setup
+from swarmfree.sim.watched_engine import watched
+from swarmfree.swarm.errors import SwarmfreeError
+from swarmfree.swarm.events import Event
+from swarmfree.swarm.local_config import LocalConfig
+from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.names import Endpoint, Member
+from swarmfree.swarm.ports import Engine, Ports, Tokens
+
+RunPeer = Callable[[Ports, Manifest, LocalConfig, random.Random], Awaitable[int]]
+MakeEngine = Callable[[Manifest], Engine]
+MakeTokens = Callable[[Manifest, int], Tokens]
+WrittenWeights = list[tuple[int, dict[str, tuple[tuple[int, ...], bytes]]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What all lives of a rehearsal share."""
+
+    setup: Setup
+    loop: VirtualLoop
+    hub: MemoryHub
+    directory: DirectoryHub
+    checks: Checks
+    written: WrittenWeights
+    run_peer: RunPeer
+    make_engine: MakeEngine
+    make_tokens: MakeTokens
+    tell: Callable[[Member, Event], None]
+
+
+class Life:
+    """A peer from its start to its end.
+
+    Args:
+        stage: what it shares with others.
+        endpoint: who it is and where it listens.
+        can_feed: has the corpus.
+        standby: waits for a lost stage.
+        rng: stream of this life.
+
+    Attributes:
+        code: exit code, once it ended by itself.
+        why: the line a person would see, where it ended with an error.
+        crash: the traceback, where it ended as no peer should.
+        killed: it was killed.
+    """
+
+    def __init__(self, stage: Stage, endpoint: Endpoint, rng: random.Random, *, can_feed: bool, standby: bool) -> None:
+        """Not begun."""
+        self.endpoint, self.can_feed, self.standby = endpoint, can_feed, standby
+        self._stage, self._rng = stage, rng
+        self.code: int | None = None
+        self.why, self.crash = "", ""
+        self.killed = False
+        self.owner = f"{endpoint.member.peer_id}.{endpoint.member.incarnation}"
+        self.context = Context()
+        self.context.run(OWNER.set, self.owner)
+        self._task: asyncio.Task[None] | None = None
+        self._handlers: dict[asyncio.Task[None], None] = {}
+
+    @property
+    def member(self) -> Member:
+        """Its name."""
+        return self.endpoint.member
+
+    @property
+    def is_alive(self) -> bool:
+        """Neither killed nor ended."""
+        return not self.killed and self.code is None and not self.crash
+
+    def begin(self, group: asyncio.TaskGroup) -> None:
+        """Live."""
+        self._task = group.create_task(self._live(), name=f"life of {self.member}", context=self.context)
+
+    def kill(self) -> None:
+        """Die at once."""
+        assert self._task is not None, "begun"
+        self.killed = True
+        self._stage.hub.detach(self.member)
+        self._stage.loop.thaw(self.owner)
+        for task in (*self._handlers, self._task):
+            task.cancel()
+
+    async def _live(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                ports = self._ports(group)
+                cache = self._stage.setup.cache_bytes_max
+                local = LocalConfig(folder="memory", can_feed=self.can_feed, standby=self.standby, cache_bytes_max=cache)
+                try:
+                    self.code = await self._stage.run_peer(ports, self._stage.setup.manifest, local, self._rng)
+                except SwarmfreeError as error:
+                    self.code, self.why = 3, str(error)
+                finally:
+                    self._stage.hub.detach(self.member)
+                    for task in tuple(self._handlers):
+                        task.cancel()
+        except BaseExceptionGroup as crash:
+            if not self.killed:
+                self.crash = "".join(traceback.format_exception(crash))
+
+    def _ports(self, group: asyncio.TaskGroup) -> Ports:
+        stage, setup, rng = self._stage, self._stage.setup, self._rng
+
+        def spawn(work: Coroutine[Any, Any, None], name: str, context: Context) -> asyncio.Task[None]:
+            task = group.create_task(work, name=name, context=context)
+            self._handlers[task] = None
+            task.add_done_callback(lambda done: self._handlers.pop(done, None))
+            return task
+
+        def is_alive() -> bool:
+            return not self.killed
+
+        skew_s = setup.faults.skew_max_s * rng.uniform(-0.5, 0.5)
+        clock = VirtualClock(stage.loop, rng.uniform(0, 10_000), skew_s)
+        work_s = rng.uniform(setup.work_min_s, setup.work_max_s)
+        return Ports(
+            network=stage.hub.attach(self.endpoint, spawn, self.context),
+            directory=MemoryDirectory(stage.directory, clock.wall_s, is_alive),
+            clock=clock,
+            executor=VirtualExecutor(clock, rng, work_s),
+            engine=watched(stage.make_engine(setup.manifest), self.member, stage.checks),
+            tokens=stage.make_tokens(setup.manifest, setup.sequence_count) if self.can_feed else None,
+            weights=MemoryWeights(stage.written, is_alive),
+            journal=MemoryJournal(lambda event: stage.tell(self.member, event), is_alive),
+        )

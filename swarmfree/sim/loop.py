@@ -1,0 +1,268 @@
+"""Virtual time: an asyncio event loop whose clock jumps to the next timer when nothing is ready.
+
+What it is for: a rehearsal of minutes runs in a fraction of a second, a hang is an error with the stack of every task, and the order of
+everything is a function of the program alone. asyncio keeps tasks in sets (`TaskGroup`, `wait`); here tasks and futures hash to a counter,
+so that such a set has the same order in every process. An *owner* (a peer) can be frozen, as SIGSTOP would: nothing of it runs until thawed.
+
+What it does not do: sockets, pipes, signals, threads. Real time never enters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, ContextVar
+from pathlib import PurePath
+from typing import Any, NoReturn, TypeVar
+
+T = TypeVar("T")
+
+OWNER: ContextVar[str] = ContextVar("owner", default="")
+"""Whose code is running: the name that `VirtualLoop.freeze` and `tasks_of` use. Empty for the rehearsal itself."""
+
+_RESOLUTION_S = 1e-9
+
+
+class StuckError(Exception):
+    """The program in virtual time does not end; the text has the stack of every task."""
+
+
+class DeadlockError(StuckError):
+    """Every task waits and no timer is set: nothing can ever happen again."""
+
+
+class HangError(StuckError):
+    """A limit on virtual time or on steps was passed."""
+
+
+class VirtualFuture(asyncio.Future[T]):
+    """A future that hashes to a counter."""
+
+    def __init__(self, *, loop: VirtualLoop, number: int) -> None:
+        """Number it."""
+        self.number = number
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class VirtualTask(asyncio.Task[T]):
+    """A task that hashes to a counter and knows its owner."""
+
+    def __init__(
+        self, work: Coroutine[Any, Any, T], *, loop: VirtualLoop, name: str, context: Context | None, number: int
+    ) -> None:
+        """Number it; the owner is that of `context`, or of the code that makes the task."""
+        self.number = number
+        self.owner = OWNER.get() if context is None else context.get(OWNER, "")
+        super().__init__(work, loop=loop, name=name, context=context)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _Selector:
+    """Stands where asyncio polls for input: time is spent here, by jumping."""
+
+    def __init__(self, jump: Callable[[float | None], None]) -> None:
+        self._jump = jump
+
+    def select(self, timeout_s: float | None) -> list[object]:
+        """Let the time pass; there is never any input."""
+        self._jump(timeout_s)
+        return []
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """An event loop in virtual time.
+
+    Args:
+        time_limit_s: virtual seconds after which it is a hang.
+        step_limit: turns of the loop after which it is a hang.
+        still_step_limit: turns of the loop without any passing of time after which it is a hang.
+    """
+
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
+
+    def __init__(self, *, time_limit_s: float = 3600.0, step_limit: int = 5_000_000, still_step_limit: int = 20_000) -> None:
+        """Start at time zero."""
+        super().__init__()
+        self._selector = _Selector(self._jump)
+        self._clock_resolution = _RESOLUTION_S
+        self._now_s = 0.0
+        self._time_limit_s, self._step_limit, self._still_step_limit = time_limit_s, step_limit, still_step_limit
+        self.step_count, self._still_steps, self._number = 0, 0, 0
+        self._tasks: dict[int, VirtualTask[Any]] = {}
+        self._frozen: dict[str, tuple[list[asyncio.Handle], list[asyncio.TimerHandle]]] = {}
+
+    # -- time
+    def time(self) -> float:
+        """Virtual seconds since the start."""
+        return self._now_s
+
+    def _jump(self, timeout_s: float | None) -> None:
+        if timeout_s is None:
+            self._raise(DeadlockError, "every task waits and no timer is set")
+        if timeout_s > 0:
+            # The head of the heap is what the timeout was computed from; taking it whole avoids rounding.
+            self._now_s = max(self._now_s, self._scheduled[0].when())
+            self._still_steps = 0
+            if self._now_s > self._time_limit_s:
+                self._raise(HangError, f"virtual time passed {self._time_limit_s:g} s")
+
+    def _run_once(self) -> None:
+        self.step_count += 1
+        self._still_steps += 1
+        if self._still_steps > self._still_step_limit:
+            self._raise(HangError, f"{self._still_step_limit} steps without any passing of time")
+        if self.step_count > self._step_limit:
+            self._raise(HangError, f"{self._step_limit} steps")
+        if self._frozen:
+            self._park()
+        super()._run_once()  # type: ignore[misc]
+
+    def _raise(self, kind: type[StuckError], why: str) -> NoReturn:
+        raise kind(f"at {self._now_s:.6f} s: {why}\n{self.stacks()}")
+
+    # -- tasks
+    def create_task(
+        self, coro: Coroutine[Any, Any, T] | Generator[Any, None, T], *, name: object = None, context: Context | None = None
+    ) -> asyncio.Task[T]:
+        """A numbered task."""
+        assert asyncio.iscoroutine(coro), "only coroutines become tasks"
+        self._number += 1
+        task = VirtualTask(coro, loop=self, name=str(name or f"task {self._number}"), context=context, number=self._number)
+        self._tasks[task.number] = task
+        task.add_done_callback(self._forget, context=_EMPTY)
+        return task
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """A numbered future."""
+        self._number += 1
+        return VirtualFuture(loop=self, number=self._number)
+
+    def _forget(self, task: asyncio.Future[Any]) -> None:
+        assert isinstance(task, VirtualTask), "only tasks made here are counted"
+        self._tasks.pop(task.number, None)
+
+    def tasks_of(self, owner: str) -> list[VirtualTask[Any]]:
+        """Tasks of this owner that have not ended, oldest first."""
+        return [task for task in self._tasks.values() if task.owner == owner]
+
+    def stacks(self, owner: str | None = None) -> str:
+        """Where every task (of one owner) waits, a line per task and one per frame, outermost first."""
+        lines = []
+        for task in self._tasks.values():
+            if owner is None or task.owner == owner:
+                lines.append(f"  {task.owner or '-'}: {task.get_name()}")
+                lines.extend(f"      {frame}" for frame in _frames(task.get_coro()))
+        return "\n".join(lines) or "  (no task)"
+
+    # -- freezing
+    def freeze(self, owner: str) -> None:
+        """Stop everything of this owner, as SIGSTOP does; takes effect with the next turn of the loop."""
+        assert owner, "the rehearsal itself cannot be frozen"
+        self._frozen.setdefault(owner, ([], []))
+
+    def thaw(self, owner: str) -> None:
+        """Let it go on: what became ready meanwhile runs, and every timer that is overdue fires."""
+        ready, timers = self._frozen.pop(owner, ([], []))
+        self._ready.extend(ready)
+        for timer in timers:
+            heapq.heappush(self._scheduled, timer)
+
+    def _park(self) -> None:
+        ready = list(self._ready)
+        self._ready.clear()
+        for handle in ready:
+            parked = self._frozen.get(_owner_of(handle))
+            if parked is None:
+                self._ready.append(handle)
+            else:
+                parked[0].append(handle)
+        timers = [timer for timer in self._scheduled if _owner_of(timer) in self._frozen]
+        if timers:
+            self._scheduled = [timer for timer in self._scheduled if _owner_of(timer) not in self._frozen]
+            heapq.heapify(self._scheduled)
+            for timer in timers:
+                self._frozen[_owner_of(timer)][1].append(timer)
+
+    # -- ending
+    def abandon(self) -> None:
+        """Cancel every task that is left and let it end; one that does not is dropped."""
+        for owner in tuple(self._frozen):
+            self.thaw(owner)
+        for task in tuple(self._tasks.values()):
+            task.cancel()
+        self._still_steps = 0
+        self._step_limit = self.step_count + self._still_step_limit
+        try:
+            self.run_until_complete(self._until_no_task())
+        except StuckError:
+            for task in self._tasks.values():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+
+    async def _until_no_task(self) -> None:
+        while len(self._tasks) > 1:
+            await asyncio.sleep(0.1)
+
+    # -- what asyncio asks of a loop with sockets
+    def _process_events(self, event_list: list[object]) -> None:
+        """There are none."""
+
+    def _write_to_self(self) -> None:
+        """There is no thread to wake."""
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> NoReturn:  # type: ignore[override]
+        """Threads have no place in virtual time.
+
+        Raises:
+            AssertionError: always.
+        """
+        del executor, func, args
+        raise AssertionError("no threads in virtual time: device work goes through the Executor port")
+
+
+_EMPTY = contextvars.Context()
+
+
+def _owner_of(handle: asyncio.Handle) -> str:
+    context: Context = handle._context  # type: ignore[attr-defined]  # noqa: SLF001
+    return context.get(OWNER, "")
+
+
+def _frames(work: Any) -> list[str]:
+    """Where a suspended coroutine stands, outermost first; a generator or future at the end is left out."""
+    found = []
+    while work is not None and getattr(work, "cr_frame", None) is not None:
+        code = work.cr_code
+        place = "/".join(PurePath(code.co_filename).parts[-2:])
+        found.append(f"{place}:{work.cr_frame.f_lineno} {code.co_qualname}")
+        work = work.cr_await
+    return found
+
+
+def run_virtual(
+    main: Callable[[], Coroutine[Any, Any, T]],
+    *,
+    time_limit_s: float = 3600.0,
+    step_limit: int = 5_000_000,
+    still_step_limit: int = 20_000,
+) -> T:
+    """Run `main()` in virtual time, in a fresh loop, and clean up behind it.
+
+    Raises:
+        DeadlockError: nothing can ever happen again.
+        HangError: a limit was passed.
+    """
+    loop = VirtualLoop(time_limit_s=time_limit_s, step_limit=step_limit, still_step_limit=still_step_limit)
+    try:
+        return loop.run_until_complete(loop.create_task(main(), name="main"))
+    finally:
+        loop.abandon()
+        loop.close()

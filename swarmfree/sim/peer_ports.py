@@ -1,0 +1,109 @@
+"""The small ports of one rehearsed peer: device, clock, weights, journal.
+
+Each belongs to one life of one peer and falls silent with it: what a killed peer's last steps would still tell or write does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from swarmfree.sim.loop import VirtualLoop
+from swarmfree.swarm.events import Event
+
+T = TypeVar("T")
+
+WALL_START_S = 1_700_000_000.0
+
+
+class VirtualClock:
+    """Virtual time with this peer's own zero and skew, so that comparing clocks of two peers fails in rehearsal already."""
+
+    def __init__(self, loop: VirtualLoop, zero_s: float, skew_s: float) -> None:
+        """Set it."""
+        self._loop, self._zero_s, self._skew_s = loop, zero_s, skew_s
+        self._looks_s: list[float] = []
+
+    def now_s(self) -> float:
+        """Monotonic seconds."""
+        ahead_s = 0.0
+        if self._looks_s:
+            ahead_s = self._looks_s.pop(0) if len(self._looks_s) > 1 else self._looks_s[0]
+        return self._loop.time() + self._zero_s + ahead_s
+
+    @contextmanager
+    def on_device(self, wait_s: float, work_s: float) -> Iterator[None]:
+        """What runs inside looks at the clock on the device: the first time as it begins, after that as it ends."""
+        self._looks_s = [wait_s, wait_s + work_s]
+        try:
+            yield
+        finally:
+            self._looks_s = []
+
+    def wall_s(self) -> float:
+        """Unix seconds."""
+        return WALL_START_S + self._loop.time() + self._skew_s
+
+
+class VirtualExecutor:
+    """The device: work is done at once, its result comes after a drawn virtual time.
+
+    So work whose caller is cancelled in between is done all the same, as on a real device thread.
+
+    Args:
+        clock: the peer's; work that looks at it twice finds its own time between the two looks.
+        rng: stream of the compute times.
+        seconds_per_work: their mean; drawn between half and one and a half of it.
+    """
+
+    def __init__(self, clock: VirtualClock, rng: random.Random, seconds_per_work: float) -> None:
+        """Idle."""
+        self._clock, self._rng, self._seconds_per_work = clock, rng, seconds_per_work
+        self._free_s = 0.0
+        self._waiting = False
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do `work`; the device is busy with it until the result comes, also where nobody waits for that any more."""
+        assert not self._waiting, "one caller at a time"
+        now_s = asyncio.get_running_loop().time()
+        begin_s = max(now_s, self._free_s)
+        work_s = self._seconds_per_work * self._rng.uniform(0.5, 1.5)
+        self._free_s = begin_s + work_s
+        self._waiting = True
+        try:
+            with self._clock.on_device(begin_s - now_s, work_s):
+                result = work()
+            await asyncio.sleep(self._free_s - now_s)
+        finally:
+            self._waiting = False
+        return result
+
+
+class MemoryWeights:
+    """Keeps the weights that are written at the end: stage -> tensors, once per write."""
+
+    def __init__(self, written: list[tuple[int, dict[str, tuple[tuple[int, ...], bytes]]]], is_alive: Callable[[], bool]) -> None:
+        """`written` is shared by all peers."""
+        self._written, self._is_alive = written, is_alive
+
+    def write(self, stage: int, tensors: dict[str, tuple[tuple[int, ...], bytes]]) -> str:
+        """Keep them."""
+        if self._is_alive():
+            self._written.append((stage, tensors))
+        return f"memory/stage-{stage}"
+
+
+class MemoryJournal:
+    """Hands every event of a living peer on."""
+
+    def __init__(self, tell: Callable[[Event], None], is_alive: Callable[[], bool]) -> None:
+        """`tell` gets the events."""
+        self._tell, self._is_alive = tell, is_alive
+
+    def tell(self, event: Event) -> None:
+        """Keep one event."""
+        if self._is_alive():
+            self._tell(event)

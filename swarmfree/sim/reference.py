@@ -1,0 +1,174 @@
+"""What should have come out: sums, losses and states computed from the integer model alone, without any swarm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from swarmfree.policy.recovery import donor_block
+from swarmfree.sim import integer_arithmetic as arithmetic
+from swarmfree.sim.integer_arithmetic import EMBEDDING_PARTS, PartState, State, Tensor, Words
+from swarmfree.sim.integer_tokens import IntegerTokens
+from swarmfree.swarm.actions import BuildAction, Copy, CopyNeighbour, Fresh, Merge
+from swarmfree.swarm.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class StageSum:
+    """The average that a stage should have: bytes of its parts, their digest, the squared norm."""
+
+    parts: tuple[bytes, ...]
+    digest: str
+    squared_norm: float
+
+
+@dataclass(frozen=True, slots=True)
+class IterationSums:
+    """What one iteration should come to: index = stage."""
+
+    sums: tuple[StageSum, ...]
+    loss: float
+
+
+class IntegerReference:
+    """The whole model in one place.
+
+    Args:
+        manifest: of the run.
+        tokens: the corpus; its rows name their sequence.
+    """
+
+    def __init__(self, manifest: Manifest, tokens: IntegerTokens) -> None:
+        """Nothing shown yet."""
+        self._manifest, self._tokens = manifest, tokens
+        self._microbatches = manifest.batch.microbatches
+        self._shown: dict[int, set[int]] = {}  # epoch -> sequences; only counted
+
+    def name_of(self, tensor: bytes) -> tuple[bool, int]:
+        """(is for training, microbatch or window) of a tensor on the ring."""
+        decoded = Tensor.decode(tensor)
+        return decoded.kind == arithmetic.TRAINING, decoded.number
+
+    def iteration(self, iteration: int, states: Sequence[State]) -> IterationSums:
+        """Sums and loss of an iteration that starts from these states, index = stage."""
+        totals: list[list[Words]] = [
+            [np.zeros(arithmetic.VALUE_WORDS + self._microbatches, dtype="<u8") for _ in state] for state in states
+        ]
+        first = iteration * self._microbatches
+        loss = 0.0
+        for number in range(first, first + self._microbatches):
+            loss += self._microbatch(number, states, totals)
+        return IterationSums(tuple(_stage_sum(stage) for stage in totals), loss)
+
+    def _microbatch(self, number: int, states: Sequence[State], totals: list[list[Words]]) -> float:
+        """Add one microbatch to the totals; returns its loss."""
+        weights = [arithmetic.weights_of(state) for state in states]
+        tokens = self._tokens.microbatch(number)
+
+        def count(stage: int, parts: range, *pieces: bytes) -> None:
+            for part in parts:
+                gradient = arithmetic.weight_gradient(stage, part, self._microbatches, number, (weights[stage], *pieces))
+                totals[stage][part] += gradient
+
+        inputs = [arithmetic.embed(weights[0], tokens)]
+        for stage in range(1, len(states)):
+            inputs.append(arithmetic.forward(stage, weights[stage], inputs[-1]))
+        returned, loss = arithmetic.loss(weights[0], inputs[-1], tokens)
+        count(0, range(EMBEDDING_PARTS, len(states[0])), inputs[-1].encode(), tokens)
+        for stage in range(len(states) - 1, 0, -1):
+            entering = inputs[stage - 1]
+            count(stage, range(len(states[stage])), entering.encode(), returned.encode())
+            returned = arithmetic.backward(stage, weights[stage], entering, returned)
+        count(0, range(EMBEDDING_PARTS), tokens, returned.encode())
+        return loss
+
+    def difference(self, iteration: int, wrong: tuple[bytes, ...] | None, right: StageSum) -> str:
+        """Why a sum is not the right one: which microbatches count how often."""
+        if wrong is None:
+            return "the recorded sum is not the right one, and no member ever held it"
+        first = iteration * self._microbatches
+        for part, found in enumerate(wrong):
+            off = [f"microbatch {first + k} counts {n} times" for k, n in enumerate(arithmetic.counts(found)) if n != 1]
+            if off:
+                return f"{', '.join(off)} in part {part} (once expected)"
+        parts = [part for part, (found, expected) in enumerate(zip(wrong, right.parts, strict=True)) if found != expected]
+        return f"every microbatch counts once, but parts {parts} hold gradients of other weights, inputs or returned gradients"
+
+    def show(self, iteration: int) -> str:
+        """Count an iteration's sequences as shown; a sentence if one was shown in this epoch before."""
+        rows = self._manifest.batch.rows
+        for number in range(iteration * self._microbatches, (iteration + 1) * self._microbatches):
+            rows_shown = np.frombuffer(self._tokens.microbatch(number), dtype="<i4").reshape(rows, -1)
+            for row, sequence in enumerate(rows_shown[:, 0]):
+                epoch = (number * rows + row) // self._tokens.sequence_count
+                shown = self._shown.setdefault(epoch, set())
+                if int(sequence) in shown:
+                    return f"microbatch {number} of iteration {iteration} shows sequence {sequence} twice in epoch {epoch}"
+                shown.add(int(sequence))
+        return ""
+
+    def evaluation(self, states: Sequence[State]) -> float:
+        """Mean held-out loss of these states."""
+        weights = [arithmetic.weights_of(state) for state in states]
+        count = self._manifest.run.evaluate_windows
+        total = 0.0
+        for number in range(count):
+            tokens = self._tokens.window(number)
+            tensor = arithmetic.embed(weights[0], tokens)
+            for stage in range(1, len(states)):
+                tensor = arithmetic.forward(stage, weights[stage], tensor)
+            total += arithmetic.loss(weights[0], tensor, tokens)[1]
+        return total / count
+
+    def built(self, action: BuildAction, versions: Callable[[int], Iterable[State]]) -> set[str]:
+        """Digests that a rebuilt stage may have, given the known states of a stage; empty where nothing is known of the donors."""
+        match action:
+            case Fresh(stage=stage, salt=salt):
+                states = [arithmetic.drawn(self._manifest, salt, stage)]
+            case Copy(stage=stage):
+                states = list(versions(stage))
+            case CopyNeighbour(donor_stage=donor_stage):
+                states = [
+                    tuple(PartState(part.weights) for part in self._aligned(action.stage, donor_stage, state))
+                    for state in versions(donor_stage)
+                ]
+            case Merge():
+                states = [
+                    self._merged(action, before, after)
+                    for before in versions(action.before_stage)
+                    for after in versions(action.after_stage)
+                ]
+        return {arithmetic.state_digest(state) for state in states}
+
+    def _merged(self, action: Merge, before: State, after: State) -> State:
+        pairs = zip(
+            self._aligned(action.stage, action.before_stage, before),
+            self._aligned(action.stage, action.after_stage, after),
+            strict=True,
+        )
+        weights, mode = (action.weight_before, action.weight_after), self._manifest.recovery.merge
+        return tuple(arithmetic.merged(b.weights, a.weights, *weights, mode) for b, a in pairs)
+
+    def _aligned(self, stage: int, donor_stage: int, donor: State) -> State:
+        """The donor's parts at the same relative depth, one for each part of the stage."""
+        blocks, donor_blocks = len(self._manifest.blocks_of(stage)), len(self._manifest.blocks_of(donor_stage))
+        found: list[PartState] = []
+        for block in range(blocks):
+            first = arithmetic.PARTS_PER_BLOCK * donor_block(block, blocks, donor_blocks)
+            found.extend(donor[first : first + arithmetic.PARTS_PER_BLOCK])
+        return tuple(found)
+
+    def exported(self, stage: int, state: State) -> dict[str, tuple[tuple[int, ...], bytes]]:
+        """What a stage with this state writes at the end."""
+        shape = (arithmetic.STATE_BYTES // 4,)
+        return {f"stage.{stage}.part.{index}": (shape, part.weights) for index, part in enumerate(state)}
+
+
+def _stage_sum(stage: list[Words]) -> StageSum:
+    parts = tuple(part.tobytes() for part in stage)
+    norm = 0.0
+    for part in parts:
+        norm += arithmetic.squared_norm(part)
+    return StageSum(parts, arithmetic.sum_digest(parts), norm)

@@ -1,0 +1,286 @@
+"""One rehearsal: a cast of peers, a schedule of faults, the checks, in virtual time, from a seed.
+
+The peers run the trainer unchanged. It is over when the run has ended, an invariant does not hold, or nothing goes on any more (I6). What one
+peer's life is, is in `life`, who comes and goes in `cast`, who falls in `mischief`, many seeds in `many`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from swarmfree.sim.cast import KILL_GRACE_S, Cast
+from swarmfree.sim.checks import Checks, Violation
+from swarmfree.sim.directory import DirectoryHub
+from swarmfree.sim.faults import draw_schedule
+from swarmfree.sim.integer_engine import IntegerEngine
+from swarmfree.sim.integer_tokens import IntegerTokens
+from swarmfree.sim.life import MakeEngine, MakeTokens, RunPeer, Stage, WrittenWeights
+from swarmfree.sim.loop import StuckError, VirtualLoop
+from swarmfree.sim.mischief import Mischief
+from swarmfree.sim.network import MemoryHub, Outcome
+from swarmfree.sim.reference import IntegerReference
+from swarmfree.sim.script import Director, Moment, Script
+from swarmfree.sim.setup import Setup, draw_setup
+from swarmfree.sim.transcript import Transcript
+from swarmfree.swarm.events import Event, IterationCommitted, StageBuilt, StageLost
+from swarmfree.swarm.messages import Open, Request
+from swarmfree.swarm.names import Endpoint, Member
+from swarmfree.swarm.ports import Reply
+from swarmfree.trainer.life.peer import run_peer as trainer_run_peer
+
+TICK_S = 1.0
+END_GRACE_S = 12.0
+TIME_LIMIT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Factories:
+    """What a rehearsal is made of; tests put subclasses with planted bugs here, the torch rehearsal its engine.
+
+    Args:
+        run_peer: a peer's whole life.
+        make_engine: an engine for one peer.
+        make_tokens: the corpus of one peer.
+        exact: the engine is the integer one, so that sums are checked against the reference.
+    """
+
+    run_peer: RunPeer = trainer_run_peer
+    make_engine: MakeEngine = IntegerEngine
+    make_tokens: MakeTokens = IntegerTokens
+    exact: bool = True
+
+
+@dataclass(slots=True)
+class RehearsalStatistics:
+    """What happened, in numbers."""
+
+    iterations: int = 0
+    virtual_s: float = 0.0
+    steps: int = 0
+    checks: int = 0
+    handlers: int = 0
+    payload_bytes: int = 0
+    longest_gap_s: float = 0.0
+    calls: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    events: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsalResult:
+    """How a rehearsal went.
+
+    Args:
+        seed: of everything.
+        violation: what did not hold, if anything.
+        details: stacks or a traceback, where they help.
+        digest: of everything that happened; equal for every run of this seed.
+        transcript: lines for people.
+        statistics: counts.
+    """
+
+    seed: int
+    violation: Violation | None
+    details: str
+    digest: str
+    transcript: tuple[str, ...]
+    statistics: RehearsalStatistics
+
+    @property
+    def command(self) -> str:
+        """Replays this rehearsal."""
+        return f"swarmfree rehearse --first-seed {self.seed} --seeds 1"
+
+
+class _Rehearsal:
+    """The stage manager: sees everything, and decides when it is over."""
+
+    def __init__(self, seed: int, setup: Setup, factories: Factories, script: Script, loop: VirtualLoop, *, full: bool) -> None:
+        self.setup, self.loop, self.seed, self._script = setup, loop, seed, script
+        self.transcript = Transcript(loop.time, full=full)
+        self.statistics = RehearsalStatistics()
+        self.details = ""
+        manifest, faults = setup.manifest, setup.faults
+        reference = IntegerReference(manifest, IntegerTokens(manifest, setup.sequence_count)) if factories.exact else None
+        self.checks = Checks(manifest, reference, loop.time, self._found)
+        self.hub = MemoryHub(loop, manifest.fingerprint(), faults, self._stream("network"), self)
+        self.hub.overrule = script.fate
+        self.written: WrittenWeights = []
+        self._stage = Stage(
+            setup=setup,
+            loop=loop,
+            hub=self.hub,
+            directory=DirectoryHub(faults, self._stream("directory")),
+            checks=self.checks,
+            written=self.written,
+            run_peer=factories.run_peer,
+            make_engine=factories.make_engine,
+            make_tokens=factories.make_tokens,
+            tell=self._told,
+        )
+        self._changed_s = self._committed_s = 0.0
+        self._over: asyncio.Future[None] = loop.create_future()
+        self._mischief: Mischief | None = None
+        self._director: Director | None = None
+
+    def _stream(self, name: str) -> random.Random:
+        return random.Random(f"{self.seed}/{name}")
+
+    async def run(self) -> None:
+        """From the first peer to the last."""
+        setup, manifest = self.setup, self.setup.manifest
+        schedule = draw_schedule(setup.faults, manifest.run.iterations, manifest.stages.body, self._stream("faults"))
+        async with asyncio.TaskGroup() as group:
+            cast = Cast(self._stage, group, self.transcript, self._stream)
+            self._mischief = mischief = Mischief(setup, schedule, self.hub, cast, self.transcript)
+            self._director = Director(self.hub, cast, mischief)
+            cast.begin()
+            watch = group.create_task(self._watch(cast), name="watch")
+            await self._over
+            watch.cancel()
+            cast.close()
+            if self.checks.violation is None:
+                await self._end(cast, mischief)
+            cast.kill_all()
+        self.details = self.details or cast.details
+        self._count(cast)
+
+    async def _watch(self, cast: Cast) -> None:
+        """Look after the lives, and after progress (I6)."""
+        while not self._over.done():
+            await asyncio.sleep(TICK_S)
+            if cast.bury() and not self._over.done():
+                self._over.set_result(None)
+            since_s = self.loop.time() - max(self._changed_s, cast.changed_s, self._committed_s)
+            if since_s > self.setup.progress_bound_s * (1 if self.hub.calm else 2):
+                self.details = self.loop.stacks()
+                self.checks.violated("I6", f"no commit for {since_s:.0f} s; {len(cast.lives)} peers are there")
+
+    async def _end(self, cast: Cast, mischief: Mischief) -> None:
+        """The founder has ended with code 0: everyone that had a place follows, and nothing is left."""
+        for life in cast.lives.values():
+            cast.thaw(life)
+        until_s = self.loop.time() + END_GRACE_S
+        while mischief.members() and self.loop.time() < until_s:
+            await asyncio.sleep(0.1)
+        for life in mischief.members():
+            self.details = self.loop.stacks(life.owner)
+            self.checks.violated("I7", f"{life.member} still runs {END_GRACE_S:g} s after the run ended")
+        cast.kill_all()
+        cast.bury()
+        await asyncio.sleep(2 * KILL_GRACE_S)
+        if self.hub.open_calls:
+            self.checks.violated("I7", f"{len(self.hub.open_calls)} calls are open after everyone ended")
+        self.checks.finished(self.written)
+
+    def _found(self, violation: Violation) -> None:
+        self.transcript.tell("checks", str(violation))
+        if not self._over.done():
+            self._over.set_result(None)
+
+    # ---- what is seen ------------------------------------------------------------------------------------------------
+
+    def asked(self, sender: Endpoint, receiver: Endpoint, request: Request, payload: bytes) -> None:
+        """A request sets out."""
+        self.transcript.trace(f"{sender.member} -> {receiver.member}: {type(request).__name__} {len(payload)}")
+        self.checks.asked(sender, request, payload)
+        if isinstance(request, Open) and self._mischief is not None:
+            self._mischief.see(request.plan)
+        if self._director is not None:
+            self._script.see(self._director, Moment(sender, receiver, request, None))
+
+    def answered(self, sender: Endpoint, receiver: Endpoint, request: Request, outcome: Outcome) -> None:
+        """A handler has ended."""
+        shown = type(outcome.message).__name__ if isinstance(outcome, Reply) else str(outcome)
+        self.transcript.trace(f"{receiver.member} -> {sender.member}: {shown}")
+        self.checks.answered(receiver, request, outcome)
+        if self._director is not None:
+            self._script.see(self._director, Moment(sender, receiver, request, outcome))
+
+    def befell(self, what: str) -> None:
+        """The network did something to a call."""
+        self.transcript.tell("network", what)
+
+    def _told(self, member: Member, event: Event) -> None:
+        self.transcript.tell_event(str(member), event)
+        self.statistics.events[type(event).__name__] += 1
+        self.checks.told(event)
+        now_s = self.loop.time()
+        if isinstance(event, IterationCommitted):
+            if self._committed_s:
+                self.statistics.longest_gap_s = max(self.statistics.longest_gap_s, now_s - self._committed_s)
+            self._committed_s = now_s
+        elif isinstance(event, (StageLost, StageBuilt)):
+            self._changed_s = now_s
+
+    def _count(self, cast: Cast) -> None:
+        counted, network = self.statistics, self.hub.statistics
+        counted.iterations = len(self.checks.committed)
+        counted.virtual_s, counted.steps = self.loop.time(), self.loop.step_count
+        counted.checks, counted.handlers = self.checks.made_count, network.handlers_run
+        counted.payload_bytes = network.payload_sent_bytes
+        counted.calls.update(network.calls)
+        counted.faults.update(cast.faults + network.faults)
+
+
+def rehearse(
+    seed: int,
+    *,
+    setup: Setup | None = None,
+    factories: Factories | None = None,
+    script: Script | None = None,
+    full_transcript: bool = False,
+) -> RehearsalResult:
+    """Play one rehearsal.
+
+    Args:
+        seed: of everything.
+        setup: what is played; None = drawn from the seed.
+        factories: what it is made of; None = the trainer with the integer engine.
+        script: what happens at chosen moments, besides the faults of the setup.
+        full_transcript: keep a line for every call and every answer.
+    """
+    setup = setup or draw_setup(seed)
+    loop = VirtualLoop(time_limit_s=TIME_LIMIT_S)
+    rehearsal = _Rehearsal(seed, setup, factories or Factories(), script or Script(), loop, full=full_transcript)
+
+    def complain(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        rehearsal.checks.violated("I7", f"the loop complains: {context.get('message')}: {context.get('exception')!r}")
+
+    loop.set_exception_handler(complain)
+    with _collector_resting():
+        try:
+            loop.run_until_complete(loop.create_task(rehearsal.run(), name="rehearsal"))
+        except StuckError as error:
+            rehearsal.details = str(error)
+            rehearsal.checks.violated("I6", str(error).splitlines()[0])
+        finally:
+            loop.abandon()
+            loop.close()
+    return RehearsalResult(
+        seed=seed,
+        violation=rehearsal.checks.violation,
+        details=rehearsal.details,
+        digest=rehearsal.transcript.digest(),
+        transcript=rehearsal.transcript.lines,
+        statistics=rehearsal.statistics,
+    )
+
+
+@contextmanager
+def _collector_resting() -> Iterator[None]:
+    """Collect garbage before and after, not in between, so that no finaliser runs at a moment that memory chose."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

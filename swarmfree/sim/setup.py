@@ -1,0 +1,114 @@
+"""What one rehearsal plays: the run, the cast, the faults; all of it drawn from the seed unless given.
+
+Every seed is another shape of swarm, and leaves out some kinds of faults altogether, so that each kind is also met alone.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from swarmfree.sim.faults import FaultPlan
+from swarmfree.swarm.actions import MergeMode
+from swarmfree.swarm.manifest import (
+    BatchSection,
+    Manifest,
+    ModelSection,
+    RecoverySection,
+    RingSection,
+    RunSection,
+    StagesSection,
+    TimingSection,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One rehearsal.
+
+    Args:
+        manifest: of the run.
+        faults: what may go wrong.
+        feeders: peers that can be a source; the first of them is up before anyone else.
+        bodies: further peers that want a place at once.
+        standbys: peers that wait for a lost stage.
+        sequence_count: sequences per epoch.
+        start_spread_s: the cast starts within so many seconds.
+        work_min_s, work_max_s: mean compute time of one piece of device work, drawn per peer.
+        cache_bytes_max: stored outputs and answers a peer keeps for repair; an integer tensor has 24 bytes.
+        progress_bound_s: after the last disturbance a commit must come within this time (I6).
+    """
+
+    manifest: Manifest
+    faults: FaultPlan
+    feeders: int = 1
+    bodies: int = 3
+    standbys: int = 1
+    sequence_count: int = 37
+    start_spread_s: float = 1.0
+    work_min_s: float = 0.002
+    work_max_s: float = 0.008
+    cache_bytes_max: int = 1 << 30
+    progress_bound_s: float = 60.0
+
+
+def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
+    """The rehearsal of this seed.
+
+    Args:
+        seed: of everything.
+        iterations: of the run; None = drawn as well.
+    """
+    rng = random.Random(f"{seed}/setup")
+    body = rng.choice((2, 3, 3, 3, 4))
+    sources = rng.choice((1, 1, 1, 2))
+    replicas = rng.choice((1, 2, 2, 2, 3))
+    blocks = body + rng.randint(0, body)
+    manifest = Manifest(
+        run=RunSection(
+            name=f"rehearsal-{seed}",
+            seed=seed,
+            iterations=iterations or rng.randint(8, 14),
+            evaluate_every=rng.choice((0, 3, 5)),
+            evaluate_windows=rng.randint(1, 3),
+        ),
+        model=ModelSection(width=8, blocks=blocks, heads=2, kv_heads=1, mlp_width=8, tokens_per_row=3),
+        stages=StagesSection(body=body, replicas_min=1, replicas_max=replicas, sources_max=sources),
+        batch=BatchSection(rows=rng.randint(1, 3), microbatches=rng.randint(4, 8)),
+        ring=RingSection(credits=rng.randint(1, 4)),
+        recovery=RecoverySection(merge=rng.choice((*MergeMode, MergeMode.NORM2, MergeMode.NORM2))),
+        timing=TimingSection(join_wait_s=20.0, split_wait_s=10.0),
+    )
+    return Setup(
+        manifest=manifest,
+        faults=draw_faults(rng),
+        feeders=sources,
+        bodies=body * replicas - rng.choice((0, 0, 1)) if replicas > 1 else body,
+        standbys=rng.choice((0, 1, 1, 2)),
+        sequence_count=rng.randint(11, 41),
+        start_spread_s=rng.choice((0.0, 0.5, 3.0)),
+        cache_bytes_max=rng.choice((1 << 30, 1 << 30, 1 << 30, 150)),
+    )
+
+
+def draw_faults(rng: random.Random) -> FaultPlan:
+    """Rates of one rehearsal; each kind of fault is absent at times, and seldom all are there."""
+
+    def often(rate: float, chance: float = 0.6) -> float:
+        return rate * rng.uniform(0.3, 1.5) if rng.random() < chance else 0.0
+
+    return FaultPlan(
+        delay_max_s=rng.choice((0.002, 0.01, 0.05)),
+        late_rate=often(0.04),
+        late_max_s=rng.choice((0.3, 1.5, 3.5)),
+        request_loss_rate=often(0.008),
+        response_loss_rate=often(0.012),
+        duplicate_rate=often(0.06),
+        crash_rate=often(0.6),
+        bystander_crash_rate=often(0.2, 0.4),
+        stage_loss_rate=often(0.2),
+        freeze_rate=often(0.3),
+        join_rate=often(0.2, 0.4),
+        respawn_rate=rng.choice((0.0, 0.5, 1.0)),
+        stale_rate=rng.choice((0.0, 0.1, 0.4)),
+    )

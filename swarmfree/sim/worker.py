@@ -1,0 +1,80 @@
+"""A process that plays rehearsals for `many`: seeds come in on standard input, one a line; a JSON line goes out for each.
+
+It ends when its input ends, so it never outlives whoever started it by more than one rehearsal. Every such process has its own hash seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+
+from swarmfree.sim.rehearsal import rehearse
+
+TAIL_LINES = 60
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SeedReport:
+    """How one seed went, as it travels between processes.
+
+    Args:
+        seed: of everything.
+        violation: one line, empty if every invariant held.
+        details: stacks or a traceback.
+        digest: of everything that happened.
+        tail: the last lines of the transcript, where there is a violation.
+        iterations: committed.
+        virtual_s, cpu_s: how long it took inside and outside.
+        faults: faults by kind.
+        events: events by kind.
+    """
+
+    seed: int
+    violation: str
+    details: str
+    digest: str
+    tail: tuple[str, ...]
+    iterations: int
+    virtual_s: float
+    cpu_s: float
+    faults: dict[str, int]
+    events: dict[str, int]
+
+    @property
+    def command(self) -> str:
+        """Replays this seed."""
+        return f"swarmfree rehearse --first-seed {self.seed} --seeds 1"
+
+
+def report(seed: int) -> SeedReport:
+    """Play one seed."""
+    begun_s = time.process_time()
+    result = rehearse(seed)
+    return SeedReport(
+        seed=seed,
+        violation=str(result.violation or ""),
+        details=result.details,
+        digest=result.digest,
+        tail=result.transcript[-TAIL_LINES:] if result.violation else (),
+        iterations=result.statistics.iterations,
+        virtual_s=result.statistics.virtual_s,
+        cpu_s=time.process_time() - begun_s,
+        faults=dict(result.statistics.faults),
+        events=dict(result.statistics.events),
+    )
+
+
+def main() -> None:
+    """Play what is asked for until there is no more."""
+    try:
+        for line in sys.stdin:
+            sys.stdout.write(json.dumps(dataclasses.asdict(report(int(line)))) + "\n")
+            sys.stdout.flush()
+    except (KeyboardInterrupt, BrokenPipeError):
+        return
+
+
+if __name__ == "__main__":
+    main()

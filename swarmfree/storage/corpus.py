@@ -1,0 +1,287 @@
+"""The corpus: which files a run learns from, cut once into a flat training file and a flat held-out file of tokens.
+
+Tokens are bytes, 0 to 255, one byte each on disk. The default is the Python standard library's own source without its tests, whose bytes differ
+between patch releases; `--data` names a file or a folder instead. Nothing is downloaded, nothing is shuffled here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import sysconfig
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from platform import python_version
+from uuid import uuid4
+
+import numpy as np
+
+from swarmfree.storage.whole import flush_to_disk, told_in_one_line
+from swarmfree.swarm.errors import DataError
+
+_CHUNK_SIZE_BYTES = 1 << 20
+_NOT_SOURCE = frozenset({"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__"})
+_BUILT_PREFIXES = (b"_sysconfigdata", b"config-")
+_TRAIN, _HELD_OUT, _INDEX = "train.u8", "held_out.u8", "index.json"
+_TEMPORARY_PREFIX = ".preparing-"
+_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """A corpus cut into token files.
+
+    Args:
+        name: for people.
+        corpus_hash: SHA-256, hex, over name, size and bytes of every file in order; same text, same hash, on any machine.
+        folder: where its token files lie.
+        train_tokens, held_out_tokens: sizes; a token is one byte of a file.
+        token_max: the largest token in it.
+    """
+
+    name: str
+    corpus_hash: str
+    folder: Path
+    train_tokens: int
+    held_out_tokens: int
+    token_max: int
+
+    @property
+    def train_file(self) -> Path:
+        """Training tokens, one byte each."""
+        return self.folder / _TRAIN
+
+    @property
+    def held_out_file(self) -> Path:
+        """Held-out tokens, one byte each."""
+        return self.folder / _HELD_OUT
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """One file of the corpus: `name` is its path below the corpus in bytes, empty where the corpus is this one file."""
+
+    path: Path
+    name: bytes
+    size_bytes: int
+    digest: bytes
+
+
+def prepare_corpus(data_path: str, cache_folder: Path, held_out_percent: int) -> Corpus:
+    """Cut a corpus into token files in `cache_folder`, or find it there; safe against other processes that do the same.
+
+    All files are read once to know the hash, and a second time only where the cache has not got them. Held-out files are chosen by hash of
+    their bytes: in the order of their hashes, each that still fits into `held_out_percent` of the bytes. Equal files stay together. Where that
+    finds less than half the share (one file, or few large ones), the last `held_out_percent` of each file are held out instead.
+
+    Args:
+        data_path: a file or a folder of text in any encoding, "" = Python's standard library. Of a folder all files count but hidden ones.
+        cache_folder: made if missing.
+        held_out_percent: 1 to 50.
+
+    Raises:
+        DataError: missing, empty or unreadable, or it changed while being read.
+        SwarmfreeError: the cache cannot be written.
+    """
+    name, files = _standard_library() if not data_path else _files_of(Path(data_path).expanduser())
+    texts = [_read_text(path, relative) for path, relative in files]
+    if not sum(text.size_bytes for text in texts):
+        raise DataError(f"{name}: {len(texts)} files without a single byte; text to learn from expected")
+    overall = hashlib.sha256()
+    for text in texts:
+        overall.update(len(text.name).to_bytes(8, "little") + text.name + text.size_bytes.to_bytes(8, "little") + text.digest)
+    corpus_hash = overall.hexdigest()
+    folder = cache_folder / f"{corpus_hash[:16]}-{held_out_percent}"
+    with told_in_one_line(cache_folder, "keeping the corpus"):
+        cache_folder.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(cache_folder)
+        for _ in range(_TRIES):
+            if found := _cached(folder, corpus_hash):
+                return replace(found, name=name)
+            _prepare(Corpus(name, corpus_hash, folder, 0, 0, 0), texts, held_out_percent)
+    raise DataError(f"{folder}: somebody else removed or changed the corpus {_TRIES} times as soon as it was written")
+
+
+# ---- which files ---------------------------------------------------------------------------------------------------
+
+
+def _standard_library() -> tuple[str, list[tuple[Path, bytes]]]:
+    """Python's own source: .py files without tests, and without what is written when an interpreter is built, which differs by machine."""
+    folder = Path(sysconfig.get_path("stdlib"))
+    files = [
+        (path, relative)
+        for path, relative in _walk(folder, _NOT_SOURCE)
+        if path.suffix == ".py" and not any(part.startswith(_BUILT_PREFIXES) for part in relative.split(b"/"))
+    ]
+    if not files:
+        raise DataError(f"{folder}: this Python has no source of its standard library; name a file or folder with --data")
+    return f"python-stdlib-{python_version()}", files
+
+
+def _files_of(path: Path) -> tuple[str, list[tuple[Path, bytes]]]:
+    try:
+        if path.is_file():
+            return path.name, [(path, b"")]
+        if not path.exists():
+            raise DataError(f"{path}: no such file or folder; --data names text to learn from")
+        if not path.is_dir():
+            raise DataError(f"{path}: neither a file nor a folder; --data names text to learn from")
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+    files = list(_walk(path))
+    if not files:
+        raise DataError(f"{path}: a folder without files; --data names text to learn from")
+    return path.resolve().name or str(path), files
+
+
+def _walk(folder: Path, left_out: frozenset[str] = frozenset()) -> Iterator[tuple[Path, bytes]]:
+    """Regular files below `folder` with their relative paths, sorted by these as bytes; hidden ones and folders in `left_out` are passed over."""
+
+    def refuse(error: OSError) -> None:
+        raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
+
+    found: list[tuple[bytes, Path]] = []
+    for place, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in left_out]
+        paths = (Path(place, name) for name in names if not name.startswith("."))
+        found += [(os.fsencode(path.relative_to(folder).as_posix()), path) for path in paths if path.is_file()]
+    for relative, path in sorted(found):
+        yield path, relative
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as stream:
+            while chunk := stream.read(_CHUNK_SIZE_BYTES):
+                yield chunk
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _read_text(path: Path, relative: bytes) -> _Text:
+    digest, size_bytes = hashlib.sha256(), 0
+    for chunk in _chunks(path):
+        digest.update(chunk)
+        size_bytes += len(chunk)
+    return _Text(path, relative, size_bytes, digest.digest())
+
+
+def _train_sizes(texts: list[_Text], held_out_percent: int) -> list[int]:
+    """How many bytes of each text, from its start, are trained on; the rest is held out."""
+    total = sum(text.size_bytes for text in texts)
+    size_of_all_equal = Counter[bytes]()
+    for text in texts:
+        size_of_all_equal[text.digest] += text.size_bytes
+    held_out: set[bytes] = set()
+    room = total * held_out_percent // 100
+    for digest, size_bytes in sorted(size_of_all_equal.items()):
+        if size_bytes <= room:
+            held_out.add(digest)
+            room -= size_bytes
+    if room > total * held_out_percent // 200:
+        return [text.size_bytes - text.size_bytes * held_out_percent // 100 for text in texts]
+    return [0 if text.digest in held_out else text.size_bytes for text in texts]
+
+
+# ---- the cache -----------------------------------------------------------------------------------------------------
+
+
+def _cached(folder: Path, corpus_hash: str) -> Corpus | None:
+    """The corpus in `folder`; None where it is missing, torn or another one."""
+    try:
+        content = json.loads((folder / _INDEX).read_bytes())
+        corpus = Corpus(**content, folder=folder)
+        whole = (
+            corpus.train_file.stat().st_size == corpus.train_tokens
+            and corpus.held_out_file.stat().st_size == corpus.held_out_tokens
+        )
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
+        return None
+    return corpus if whole and corpus.corpus_hash == corpus_hash else None
+
+
+def _prepare(corpus: Corpus, texts: list[_Text], held_out_percent: int) -> None:
+    """Write the token files under a name of their own and rename the folder; who comes second finds it there and takes it."""
+    with _temporary_folder(corpus.folder.parent) as temporary:
+        written = _write_tokens(replace(corpus, folder=temporary), texts, held_out_percent)
+        content = asdict(written)
+        del content["folder"]
+        (temporary / _INDEX).write_text(json.dumps(content))
+        for file in (written.train_file, written.held_out_file, temporary / _INDEX):
+            flush_to_disk(file)
+        if corpus.folder.exists() and _cached(corpus.folder, corpus.corpus_hash) is None:
+            with _temporary_folder(corpus.folder.parent) as torn, contextlib.suppress(FileNotFoundError):
+                corpus.folder.rename(torn / corpus.folder.name)
+        # Renaming onto a folder that is not empty fails: another process was first, and its bytes are the same.
+        with contextlib.suppress(FileExistsError, NotADirectoryError):
+            _rename_folder(temporary, corpus.folder)
+
+
+def _rename_folder(temporary: Path, folder: Path) -> None:
+    try:
+        temporary.rename(folder)
+    except OSError as error:
+        if error.errno == errno.ENOTEMPTY:
+            raise FileExistsError(error.errno, error.strerror, str(folder)) from error
+        raise
+
+
+def _write_tokens(corpus: Corpus, texts: list[_Text], held_out_percent: int) -> Corpus:
+    token_max = 0
+    with corpus.train_file.open("wb") as train, corpus.held_out_file.open("wb") as held_out:
+        for text, train_size in zip(texts, _train_sizes(texts, held_out_percent), strict=True):
+            digest, done = hashlib.sha256(), 0
+            for chunk in _chunks(text.path):
+                digest.update(chunk)
+                split = min(len(chunk), max(0, train_size - done))
+                train.write(chunk[:split])
+                held_out.write(chunk[split:])
+                done += len(chunk)
+                token_max = max(token_max, int(np.frombuffer(chunk, np.uint8).max()))
+            if digest.digest() != text.digest:
+                raise DataError(f"{text.path}: changed while it was being read; the corpus must not change during a run")
+        return replace(corpus, train_tokens=train.tell(), held_out_tokens=held_out.tell(), token_max=token_max)
+
+
+@contextlib.contextmanager
+def _temporary_folder(parent: Path) -> Iterator[Path]:
+    """A folder that nobody else touches while this process lives, and that the next one removes if this one is killed."""
+    folder, descriptor = _locked_folder(parent)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _locked_folder(parent: Path) -> tuple[Path, int]:
+    """Make a folder and lock it; one that somebody takes for a leftover before it is locked is given up for another."""
+    while True:
+        folder = parent / f"{_TEMPORARY_PREFIX}{uuid4().hex}"
+        folder.mkdir()
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(folder, os.O_RDONLY)
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if folder.exists():
+                    return folder, descriptor
+            os.close(descriptor)
+
+
+def _remove_leftovers(parent: Path) -> None:
+    """Remove temporary folders of processes that were killed: those that nobody holds locked."""
+    for folder in parent.glob(f"{_TEMPORARY_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)

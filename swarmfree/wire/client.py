@@ -1,0 +1,357 @@
+"""Client: calling. One channel per peer, three shapes of call, a limit on silence, and every failure as one of our errors.
+
+A call lives in its caller's task; only a payload on its way up has a task of its own, so that frames are heard while it is sent. Nothing is
+tried again here: whether and whom to ask again is the caller's decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import grpc
+
+from swarmfree.swarm.errors import CallFailed, ConfigError, PeerSilent, PeerUnreachable, ProtocolViolation
+from swarmfree.swarm.messages import Response
+from swarmfree.swarm.names import Endpoint
+from swarmfree.swarm.ports import Reply
+from swarmfree.wire.addresses import parse_address
+from swarmfree.wire.codec_messages import Rpc, Shape, decode_response
+from swarmfree.wire.frames import Assembly, FrameKind, Malformed, chunk_frames, decode_frame, encode_frame
+from swarmfree.wire.limits import WireLimits
+from swarmfree.wire.status import error_of
+
+Call: TypeAlias = Any  # grpc.aio's stream calls; their published types do not know calls without serializers.
+
+_ENDED = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)  # What writing into a call that has ended raises.
+
+
+def target_of(to: Endpoint) -> str:
+    """What gRPC is to connect to: the first address, and the others of its kind where that is an IP address.
+
+    Raises:
+        PeerUnreachable: there is no address, or none that can be read.
+    """
+    if not to.addresses:
+        raise PeerUnreachable(f"peer {to.member} has no address")
+    try:
+        return _target(to.addresses)
+    except ConfigError as error:
+        raise PeerUnreachable(f"peer {to.member} cannot be called: {error}") from error
+
+
+@functools.lru_cache(maxsize=1024)
+def _target(texts: tuple[str, ...]) -> str:
+    addresses = [parse_address(text) for text in texts]
+    first = addresses[0]
+    if not first.kind.startswith("ip"):
+        return first.grpc_target
+    return ",".join([first.grpc_target, *[a.host_and_port for a in addresses[1:] if a.kind == first.kind]])
+
+
+class Line:
+    """One channel to one peer, and how many calls are on it."""
+
+    __slots__ = ("_callables", "calls", "channel")
+
+    def __init__(self, target: str, limits: WireLimits) -> None:
+        """Do not connect yet; the first call does."""
+        self.channel = grpc.aio.insecure_channel(target, options=limits.channel_options())
+        self.calls = 0
+        self._callables: dict[str, Call] = {}
+
+    def callable(self, rpc: Rpc) -> Call:
+        """How this RPC is called here: bytes in, bytes out."""
+        made = self._callables.get(rpc.name)
+        if made is None:
+            make = {
+                Shape.UNARY: self.channel.unary_unary,
+                Shape.WATCHED: self.channel.unary_stream,
+                Shape.FRAMED: self.channel.stream_stream,
+            }[rpc.shape]
+            made = self._callables[rpc.name] = make(rpc.path)
+        return made
+
+
+class Client:
+    """Calls peers.
+
+    Args:
+        limits: bounds.
+        group: owns the tasks that send payloads and that close channels.
+    """
+
+    def __init__(self, limits: WireLimits, group: asyncio.TaskGroup) -> None:
+        """Know nobody yet."""
+        self._limits = limits
+        self._group = group
+        self._lines: dict[str, Line] = {}
+        self._open: set[Line] = set()  # Also those that are no more called but still have calls under way.
+        self._is_closing = False
+
+    async def call(
+        self, to: Endpoint, rpc: Rpc, request: bytes, payload: bytes, *, silence_s: float, header_first: bool
+    ) -> Reply:
+        """Send an encoded request and its payload; see `swarm.ports.Network.call`."""
+        if self._is_closing:
+            raise PeerUnreachable(f"{rpc.name}: this peer is closing")
+        target = target_of(to)
+        line = self._line(target)
+        line.calls += 1
+        conversation = Conversation(line, rpc, str(to.member), self._limits, self._group)
+        try:
+            if rpc.shape is Shape.UNARY:
+                return await conversation.unary(request, silence_s)
+            return await conversation.stream(request, payload, silence_s, header_first=header_first)
+        except PeerUnreachable:
+            self._forget(target, line)
+            raise
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling() and self._is_closing:
+                raise PeerUnreachable(f"{rpc.name}: this peer is closing") from None
+            raise
+        finally:
+            line.calls -= 1
+            if not line.calls and self._lines.get(target) is not line:
+                self._hang_up(line)
+
+    async def close(self) -> None:
+        """Break off all calls."""
+        self._is_closing = True
+        self._lines.clear()
+        for line in tuple(self._open):
+            await self._close(line)
+
+    def _line(self, target: str) -> Line:
+        line = self._lines.pop(target, None) or Line(target, self._limits)
+        self._lines[target] = line  # At the end: the dictionary is ordered by last use.
+        self._open.add(line)
+        if len(self._lines) > self._limits.channels_max:
+            unused = next((t for t, other in self._lines.items() if not other.calls and other is not line), None)
+            if unused is not None:
+                self._hang_up(self._lines.pop(unused))
+        return line
+
+    def _forget(self, target: str, line: Line) -> None:
+        """The next call connects anew at once and does not wait for the channel's own attempts."""
+        if self._lines.get(target) is line:
+            del self._lines[target]
+
+    def _hang_up(self, line: Line) -> None:
+        if not self._is_closing:
+            self._group.create_task(self._close(line))
+
+    async def _close(self, line: Line) -> None:
+        self._open.discard(line)
+        await line.channel.close()
+
+
+class Download:
+    """What comes back on a stream: progress, then one response, then its payload.
+
+    Args:
+        rpc: says what the response must be.
+        payload_bytes_max: larger ones are refused.
+    """
+
+    __slots__ = ("_assembly", "_payload_bytes_max", "_rpc", "response")
+
+    def __init__(self, rpc: Rpc, payload_bytes_max: int) -> None:
+        """Expect everything."""
+        self._rpc = rpc
+        self._payload_bytes_max = payload_bytes_max
+        self._assembly = Assembly(0, 0)
+        self.response: Response | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """The response and all of its payload are there."""
+        return self.response is not None and self._assembly.is_complete
+
+    def take(self, kind: FrameKind, content: memoryview) -> None:
+        """Take a RESPONSE or CHUNK frame.
+
+        Raises:
+            Malformed: out of turn, or it does not add up.
+        """
+        if kind is FrameKind.CHUNK and self.response is not None:
+            self._assembly.add(content)
+        elif kind is FrameKind.RESPONSE and self.response is None:
+            self.response, size_bytes = decode_response(self._rpc, content)
+            self._assembly = Assembly(size_bytes, self._payload_bytes_max)
+        else:
+            raise Malformed(f"a {kind.name} frame out of turn")
+
+    def reply(self) -> Reply:
+        """All of it.
+
+        Raises:
+            Malformed: the stream ended too early.
+        """
+        if self.response is None:
+            raise Malformed("an end where the response was expected")
+        if not self._assembly.is_complete:
+            raise Malformed(f"an end before all {self._assembly.size_bytes:,} bytes of the payload")
+        return Reply(self.response, self._assembly.payload())
+
+
+class Sending:
+    """The payload on its way up, in a task of its own.
+
+    Args:
+        call: the stream; this object alone writes to it once it has begun.
+        frames: what to send.
+        group: owns the task.
+        heard: called after each chunk that was taken.
+    """
+
+    __slots__ = ("_call", "_frames", "_group", "_heard", "_is_over", "_task")
+
+    def __init__(self, call: Call, frames: Iterator[bytes], group: asyncio.TaskGroup, heard: Callable[[], None]) -> None:
+        """Send nothing yet."""
+        self._call = call
+        self._frames = frames
+        self._group = group
+        self._heard = heard
+        self._is_over = False
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Send, then close our side; does nothing the second time."""
+        if self._task is None:
+            self._task = self._group.create_task(self._send())
+
+    def stop(self) -> None:
+        """The peer needs no more: close our side after the chunk under way."""
+        self._is_over = True
+        self.begin()
+
+    def cancel(self) -> None:
+        """The call is over."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _send(self) -> None:
+        try:
+            while not self._is_over and (frame := next(self._frames, None)) is not None:
+                await self._call.write(frame)
+                self._heard()
+            await self._call.done_writing()
+        except _ENDED:
+            return  # Whoever reads the call learns why.
+
+
+class Conversation:
+    """One call to one peer.
+
+    Args:
+        line: its channel.
+        rpc: what is called.
+        peer: whom, for people.
+        limits: bounds.
+        group: owns the task that sends a payload.
+    """
+
+    __slots__ = ("_group", "_limits", "_line", "_peer", "_rpc")
+
+    def __init__(self, line: Line, rpc: Rpc, peer: str, limits: WireLimits, group: asyncio.TaskGroup) -> None:
+        """Say nothing yet."""
+        self._line = line
+        self._rpc = rpc
+        self._peer = peer
+        self._limits = limits
+        self._group = group
+
+    async def unary(self, request: bytes, silence_s: float) -> Reply:
+        """One request, one response; the limit on silence is the deadline."""
+        try:
+            data = await self._line.callable(self._rpc)(request, timeout=silence_s)
+            response, _ = decode_response(self._rpc, data)
+        except grpc.aio.AioRpcError as error:
+            raise self._error(error) from None
+        except Malformed as error:
+            raise self._violation(error) from error
+        return Reply(response)
+
+    async def stream(self, request: bytes, payload: bytes, silence_s: float, *, header_first: bool) -> Reply:
+        """One request, frames back, and a payload up where the RPC has one."""
+        download = Download(self._rpc, self._limits.payload_bytes_max)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(silence_s) as limit:
+
+                def heard() -> None:
+                    limit.reschedule(loop.time() + silence_s)
+
+                start = self._line.callable(self._rpc)
+                call = start(request) if self._rpc.shape is Shape.WATCHED else start()
+                try:
+                    if self._rpc.shape is Shape.WATCHED:
+                        await self._listen(call, download, None, heard)
+                    else:
+                        await self._converse(call, request, payload, download, heard, header_first=header_first)
+                finally:
+                    if not call.done():
+                        call.cancel()
+                return download.reply()
+        except TimeoutError:
+            raise PeerSilent(f"{self._rpc.name}: peer {self._peer} sent nothing for {silence_s:g} s") from None
+        except grpc.aio.AioRpcError as error:
+            raise self._error(error) from None
+        except grpc.aio.BaseError as error:
+            raise PeerUnreachable(f"{self._rpc.name}: the connection to peer {self._peer} broke: {error}") from error
+        except Malformed as error:
+            raise self._violation(error) from error
+
+    async def _converse(
+        self, call: Call, request: bytes, payload: bytes, download: Download, heard: Callable[[], None], *, header_first: bool
+    ) -> None:
+        """Send the request, with the first chunk unless the peer is to ask for it, then listen while the rest is sent."""
+        begin = 0 if header_first else self._limits.chunk_bytes
+        await call.write(encode_frame(FrameKind.REQUEST, request, memoryview(payload)[:begin]))
+        if len(payload) <= begin:
+            with contextlib.suppress(*_ENDED):  # An answer that is faster than this is still read.
+                await call.done_writing()
+            await self._listen(call, download, None, heard)
+            return
+        sending = Sending(call, chunk_frames(payload, self._limits.chunk_bytes, begin), self._group, heard)
+        if not header_first:
+            sending.begin()
+        try:
+            await self._listen(call, download, sending, heard)
+        finally:
+            sending.cancel()
+
+    async def _listen(self, call: Call, download: Download, sending: Sending | None, heard: Callable[[], None]) -> None:
+        """Take frames until the stream ends; an answer that is whole counts however the stream ends after it."""
+        try:
+            while (data := await call.read()) is not grpc.aio.EOF:
+                heard()
+                kind, content, chunk = decode_frame(data)
+                if kind is FrameKind.PROGRESS:
+                    continue
+                if kind is FrameKind.WANT_PAYLOAD and sending is not None:
+                    sending.begin()
+                elif kind is FrameKind.HALT:
+                    if sending is not None:
+                        sending.stop()
+                else:
+                    download.take(kind, content)
+                    if chunk is not None:
+                        download.take(FrameKind.CHUNK, chunk)
+                    if sending is not None:
+                        sending.stop()
+        except grpc.aio.AioRpcError:
+            if not download.is_complete:
+                raise
+
+    def _error(self, error: grpc.aio.AioRpcError) -> CallFailed:
+        metadata = error.trailing_metadata() or ()
+        return error_of(error.code(), error.details() or "", metadata, self._peer, self._rpc.name)
+
+    def _violation(self, error: Malformed) -> ProtocolViolation:
+        return ProtocolViolation(f"{self._rpc.name}: peer {self._peer} sent {error}")

@@ -1,0 +1,279 @@
+"""One hivemind DHT node and its libp2p daemon, behind a narrow typed face. The only module that talks to hivemind's objects.
+
+Importing it takes about two seconds and loads torch: it is imported when a directory starts, never before. Everything here
+runs in the directory's own event loop. hivemind's forking `DHT` and its averagers are not used: they survive their parent
+and die of large records. A node never repairs itself: `dht_keeper` does.
+"""
+
+# ruff: noqa: SLF001 - what must be known of hivemind's daemon lies in private members
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hivemind.dht.node import DHTNode
+from hivemind.dht.protocol import ValidationError
+from hivemind.p2p import P2P, PeerID
+from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError, P2PHandlerError
+from hivemind.utils.logging import use_hivemind_log_handler
+from hivemind.utils.multiaddr import Multiaddr
+
+from swarmfree.swarm.errors import ConfigError
+from swarmfree.wire.addresses import Address, parse_address
+from swarmfree.wire.dht_validator import SignedRecordValidator
+from swarmfree.wire.dht_values import DhtFault, Entry, Listening, SignedRecord
+from swarmfree.wire.identity import Identity
+from swarmfree.wire.socket_folder import SocketFolder
+
+_FAULTS = (P2PDaemonError, P2PHandlerError, OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError, AssertionError)
+_REPLICAS = 5
+_BEAM = 8  # nodes asked per search: the replicas and a few more, so that the cost of a search does not grow with the swarm
+_CALL_LIMIT_S = 3.0
+_MEET_LIMIT_S = 5.0
+_START_LIMIT_S = 10.0
+_END_LIMIT_S = 1.0
+_IDLE_LIMIT_S = 5.0  # p2pd ends by itself when its parent was killed before it opened its lasting connection
+
+
+class DhtNode:
+    """A live node. Made by `open_node`."""
+
+    def __init__(self, p2p: Any, node: Any, validator: SignedRecordValidator, addresses: tuple[Address, ...]) -> None:
+        """Hold hivemind's objects."""
+        self._p2p = p2p
+        self._node = node
+        self._validator = validator
+        self.addresses = addresses
+
+    @property
+    def daemon_pid(self) -> int:
+        """Process id of p2pd."""
+        return int(self._p2p._child.pid)
+
+    @property
+    def neighbours(self) -> frozenset[str]:
+        """Peer ids in the routing table."""
+        return frozenset(peer_id.to_base58() for peer_id in self._node.protocol.routing_table.peer_id_to_uid)
+
+    async def died(self) -> None:
+        """Return when p2pd has ended, for whatever reason."""
+        await self._p2p._child.wait()
+
+    async def meet(self, address: Address) -> None:
+        """Connect to a peer at an address and enter each other's routing tables.
+
+        Raises:
+            DhtFault: nobody answers there, or the peer answers and the two cannot work together (clocks, reachability).
+        """
+        peer_id = PeerID.from_base58(address.peer_id)
+        try:
+            async with asyncio.timeout(_MEET_LIMIT_S):
+                await self._p2p._client.connect(peer_id, [Multiaddr(address.transport)])
+                node_id = await self._node.protocol.call_ping(peer_id, validate=True, strict=True)
+        except ValidationError as error:
+            raise DhtFault(_why_not_valid(str(error)), answered=True) from error
+        except (*_FAULTS, TimeoutError) as error:
+            raise DhtFault(f"{address.host_and_port}: {error!r}") from error
+        if node_id is None:
+            raise DhtFault(f"{address.host_and_port}: connected, but it does not answer")
+        await self._node.protocol.update_routing_table(node_id, peer_id, responded=True)
+
+    async def settle(self) -> None:
+        """Look around: fill the routing table with the nodes nearest to this one. Best effort."""
+        with contextlib.suppress(*_FAULTS, TimeoutError):
+            async with asyncio.timeout(_CALL_LIMIT_S):
+                await self._node.find_nearest_nodes([self._node.node_id])
+
+    async def store(self, entries: Sequence[Entry]) -> bool:
+        """Store records under this peer's subkey at the nearest nodes; False where a later one is held already.
+
+        Raises:
+            DhtFault: it failed.
+        """
+        try:
+            stored = await self._node.store_many(
+                [entry.key for entry in entries],
+                [entry.value for entry in entries],
+                [float(entry.expires_s) for entry in entries],
+                subkeys=[self._validator.local_public_key] * len(entries),
+                beam_size=_BEAM,
+            )
+        except _FAULTS as error:
+            raise DhtFault(f"store: {error!r}") from error
+        return all(stored.values())
+
+    async def read(self, keys: Sequence[str]) -> dict[str, tuple[SignedRecord, ...]]:
+        """The live records under each key, by owner.
+
+        Raises:
+            DhtFault: it failed.
+        """
+        try:
+            found = await self._node.get_many(keys, sufficient_expiration_time=float("inf"), beam_size=_BEAM)
+        except _FAULTS as error:
+            raise DhtFault(f"read: {error!r}") from error
+        return {key: self._records(found.get(key)) for key in keys}
+
+    async def close(self) -> None:
+        """End p2pd; SIGKILL where it does not heed SIGTERM."""
+        self._node.is_alive = False
+        await _end_daemon(self._p2p)
+
+    def _records(self, found: Any) -> tuple[SignedRecord, ...]:
+        if found is None or not isinstance(found.value, dict):
+            return ()
+        records: list[SignedRecord] = []
+        for subkey, (value, expires_s) in found.value.items():
+            owner = self._validator.owner_of(subkey)
+            if owner is not None and isinstance(value, bytes):
+                records.append(SignedRecord(owner, value, float(expires_s)))
+        return tuple(sorted(records, key=lambda record: record.owner))
+
+
+async def open_node(
+    identity: Identity, listening: Listening, sockets: SocketFolder, now_s: Callable[[], float], before: DhtNode | None = None
+) -> DhtNode:
+    """Start p2pd and a node that knows nobody yet.
+
+    Args:
+        identity: names the peer and signs its records.
+        listening: where others reach it.
+        sockets: where p2pd's control socket lies.
+        now_s: Unix seconds.
+        before: the node whose place it takes; its records, node id and routing entries elsewhere stay good.
+
+    Raises:
+        DhtFault: p2pd does not start.
+    """
+    opened: list[Any] = []
+    made: DhtNode | None = None
+
+    class P2PInFolder(P2P):  # type: ignore[misc]  # hivemind has no types
+        """p2pd with its sockets in the peer's folder; remembers itself, so that a start that fails half-way leaves no process."""
+
+        _UNIX_SOCKET_PREFIX = "/unix" + sockets.prefix
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._daemon_listen_maddr = self._client_listen_maddr = None  # asked for also when the start fails before they are set
+            opened.append(self)
+
+    kind = "ip6" if ":" in listening.host else "ip4"
+    try:
+        async with asyncio.timeout(_START_LIMIT_S):
+            p2p = await P2PInFolder.create(
+                host_maddrs=[f"/{kind}/{listening.host}/tcp/{listening.port}"],
+                identity_path=identity.path,
+                idle_timeout=_IDLE_LIMIT_S,
+                auto_nat=listening.beyond_nat,
+                nat_port_map=listening.beyond_nat,
+                use_relay=listening.beyond_nat,
+                use_auto_relay=listening.beyond_nat,
+            )
+            # From here on the socket has no name: nothing of it is left however this process ends.
+            socket_path = sockets.pin(p2p._daemon_listen_maddr["unix"].rpartition("/")[2])
+            p2p._client.control.daemon_connector.control_maddr = Multiaddr("/unix" + socket_path)
+            validator = SignedRecordValidator(identity, now_s)
+            node = await DHTNode.create(
+                p2p=p2p,
+                node_id=None if before is None else before._node.node_id,
+                num_replicas=_REPLICAS,
+                wait_timeout=_CALL_LIMIT_S,
+                record_validator=validator,
+                cache_locally=False,
+                cache_on_store=False,
+                cache_nearest=0,
+                cache_refresh_before_expiry=0,
+                reuse_get_requests=False,
+            )
+            visible = [str(multiaddr) for multiaddr in await node.get_visible_maddrs()]
+            made = DhtNode(p2p, node, validator, _tcp_addresses(visible))
+    except (*_FAULTS, TimeoutError) as error:
+        raise DhtFault(f"p2pd did not start: {error or repr(error)}") from error
+    finally:
+        if made is None:  # also when this call was cancelled
+            for half_open in opened:
+                await _end_daemon(half_open)
+            sockets.unpin()
+    if before is not None:
+        node.protocol.storage = before._node.protocol.storage
+    return made
+
+
+async def _end_daemon(p2p: Any) -> None:
+    """End p2pd and wait for it."""
+    p2p._terminate()
+    child = p2p._child
+    if child is None:
+        return
+    try:
+        async with asyncio.timeout(_END_LIMIT_S):
+            await child.wait()
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            child.kill()
+        await child.wait()
+
+
+def quiet_hivemind() -> None:
+    """Hand hivemind's log lines to `swarmfree.wire.hivemind` instead of its own handler on stderr, without the harmless ones."""
+    # How it finds p2pd in its package is deprecated in Python 3.11 and 3.12.
+    warnings.filterwarnings("ignore", "path is deprecated", DeprecationWarning, module=r"hivemind\.p2p")
+    use_hivemind_log_handler("nowhere")
+    logger = logging.getLogger("hivemind")
+    logger.setLevel(logging.WARNING)
+    logger.propagate = False
+    logging.addLevelName(logging.WARNING, "WARNING")  # hivemind renames it for the whole process
+    if not any(isinstance(handler, _Forward) for handler in logger.handlers):
+        forward = _Forward()
+        forward.addFilter(HarmlessWarnings())
+        logger.addHandler(forward)
+
+
+class _Forward(logging.Handler):
+    """Hands a record on to swarmfree's own logger."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        target = logging.getLogger("swarmfree.wire.hivemind")
+        if target.isEnabledFor(record.levelno):
+            target.handle(record)
+
+
+class HarmlessWarnings(logging.Filter):
+    """Drops lines of hivemind and p2pd that are no news: a peer that went away, and a daemon that was told to end."""
+
+    PHRASES = (
+        "use of closed network connection",
+        "Handler failed with the exception",
+        "Exception while receiving requests",
+        "none of the initial_peers responded to a ping",
+        "Protocol DHTProtocol",
+    )
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is worth showing."""
+        message = record.getMessage()
+        return not any(phrase in message for phrase in self.PHRASES)
+
+
+def _tcp_addresses(multiaddrs: Sequence[str]) -> tuple[Address, ...]:
+    """Plain TCP addresses; those that only this machine can reach stay away where there are others."""
+    found: list[Address] = []
+    for text in multiaddrs:
+        with contextlib.suppress(ConfigError):
+            found.append(parse_address(text))
+    outside = [
+        address for address in found if address.kind.startswith("dns") or not ipaddress.ip_address(address.host).is_loopback
+    ]
+    return tuple(outside or found)
+
+
+def _why_not_valid(text: str) -> str:
+    if "local time" in text:
+        return "its clock and this machine's differ by more than 3 s: set the clock (NTP)"
+    return "it cannot reach this peer back: open this peer's libp2p port, or let it announce an address that others can reach"

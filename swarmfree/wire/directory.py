@@ -1,0 +1,399 @@
+"""The directory of a run on hivemind's DHT: small signed records that expire, of who is there, the manifest and genesis.
+
+Each record stands under its owner's own subkey and is signed by it: ``<run>.peers`` (announcement and libp2p entry points),
+``<run>.manifest`` and ``<run>.genesis`` (copies, believed for their hash and the organiser's signature), and under the key
+``swarmfree.runs``, which all runs share, what run a peer serves, so that a wrong address can be told from a dead one. Losing the
+directory for a while costs newcomers only: a temporary fault is never raised, and what could not be stored is stored later.
+
+The node lives in a thread and loop of its own (`loop_thread`, `dht_keeper`); every wait for it is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import ipaddress
+import logging
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from swarmfree.swarm.announcement import Announcement
+from swarmfree.swarm.config import manifest_from_bytes
+from swarmfree.swarm.errors import ConfigError, InviteError, ProtocolViolation, SwarmfreeError
+from swarmfree.swarm.manifest import Manifest
+from swarmfree.wire.addresses import parse_address
+from swarmfree.wire.announcement_record import (
+    ADDRESSES_MAX,
+    PeerRecord,
+    peer_record_from_bytes,
+    peer_record_to_bytes,
+    run_record_from_bytes,
+    run_record_to_bytes,
+)
+from swarmfree.wire.dht_values import DhtFault, Entry, Listening, SignedRecord
+from swarmfree.wire.genesis import Genesis, make_genesis, read_genesis
+from swarmfree.wire.identity import Identity
+from swarmfree.wire.invite import ENTRY_POINTS_MAX
+from swarmfree.wire.known_peers import read_known_peers, write_known_peers
+from swarmfree.wire.loop_thread import LoopThread, ThreadEnded
+from swarmfree.wire.socket_folder import SocketFolder
+
+if TYPE_CHECKING:  # these load hivemind and torch, about two seconds
+    from collections.abc import Coroutine
+    from typing import Any
+
+    from swarmfree.wire.dht_keeper import DhtKeeper
+
+T = TypeVar("T")
+Records = dict[str, tuple[SignedRecord, ...]]
+RUNS_KEY = "swarmfree.runs"
+COPIES_MIN = 5  # of manifest and genesis; who joins later keeps copies only when some of these went
+LEASE_S_MAX = 3000.0
+_CALL_LIMIT_S = 8.0
+_START_LIMIT_S = 60.0  # importing hivemind on a busy machine takes its time
+_OPEN_LIMIT_S = 20.0
+_CLOSE_LIMIT_S = 3.0
+_GRACE_S = 1.0  # the keeper bounds its own work; this bounds a thread that does not answer at all
+_LOOK_AGAIN_S = 0.5
+_WRONG_RUN_S = 3.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectorySettings:
+    """How one peer takes part in the directory.
+
+    Args:
+        folder: the peer's own folder; sockets, and the entry points it knows, lie there.
+        host: IP address to listen on and to announce.
+        dht_port: libp2p port, 0 = given by the system; an explicit one is kept for good.
+        entry_points: multiaddrs of peers to join through, from the invite; none for a bootstrap node.
+        patience_s: how long to look for somebody who answers there.
+        beyond_nat: use relays and UPnP, and let others check that this peer can be reached.
+    """
+
+    folder: str
+    host: str = "127.0.0.1"
+    dht_port: int = 0
+    entry_points: tuple[str, ...] = ()
+    patience_s: float = 20.0
+    beyond_nat: bool = False
+
+    def __post_init__(self) -> None:
+        try:
+            ipaddress.ip_address(self.host)
+        except ValueError as error:
+            raise ConfigError(f"host = {self.host!r}: an IP address of this machine is expected") from error
+        for entry_point in self.entry_points:
+            parse_address(entry_point)
+
+
+class DhtDirectory:
+    """Implements the port `Directory` for one run, and what a bootstrap node and a joiner need besides."""
+
+    def __init__(
+        self,
+        settings: DirectorySettings,
+        identity: Identity,
+        fingerprint: str,
+        *,
+        manifest: Manifest | None = None,
+        wall_s: Callable[[], float] = time.time,
+        on_replaced: Callable[[float], None] | None = None,
+    ) -> None:
+        """Nothing runs before `start`.
+
+        Args:
+            settings: this machine's choices.
+            identity: signs what this peer publishes.
+            fingerprint: of the run.
+            manifest: where it is known already (the organiser); otherwise `fetch_manifest` finds it.
+            wall_s: Unix seconds.
+            on_replaced: told, in the loop that called `start`, after how many seconds a dead p2pd was replaced.
+        """
+        assert manifest is None or manifest.fingerprint() == fingerprint, "the manifest is the run's"
+        self._settings = settings
+        self._identity = identity
+        self._run = fingerprint
+        self._manifest = manifest
+        self._wall_s = wall_s
+        self._on_replaced = on_replaced
+        self._genesis: Genesis | None = None
+        self._keeps_copies = False
+        self._seen: dict[str, PeerRecord] = {}
+        self._known: tuple[str, ...] = ()
+        self._thread = LoopThread("swarmfree-directory")
+        self._sockets: SocketFolder | None = None
+        self._keeper: DhtKeeper | None = None
+        self._living: Future[None] | None = None
+
+    # -- life
+
+    async def start(self) -> None:
+        """Start the node and join the directory through one of the entry points, if there are any.
+
+        Raises:
+            ConfigError: the port is taken, the folder is in use or cannot be used, or p2pd does not start.
+            InviteError: nobody answers at the entry points.
+        """
+        self._sockets = SocketFolder(self._settings.folder)
+        self._known = read_known_peers(self._settings.folder, self._run)
+        self._thread.start()
+        joined = False
+        try:
+            self._keeper = await self._ask(self._make_keeper(self._sockets), _START_LIMIT_S)
+            await self._ask(self._keeper.open, _OPEN_LIMIT_S)
+            self._living = self._thread.submit(self._keeper.live)
+            await self._join(self._keeper)
+            joined = True
+        finally:
+            if not joined:
+                await self.close()
+
+    async def close(self) -> None:
+        """End p2pd and the thread; afterwards nothing of either is left. May be called twice."""
+        if self._keeper is not None:
+            await self._thread.attempt(self._keeper.close, _CLOSE_LIMIT_S)
+        if not await self._thread.stop(_CLOSE_LIMIT_S if self._keeper is not None else 0.0):
+            _log.warning("the directory's thread goes on until this process ends")
+        if self._living is not None and self._living.done() and not self._living.cancelled():
+            fault = self._living.exception()
+            if fault is not None:
+                _log.error("the directory had stopped: %r", fault)
+        if self._sockets is not None:
+            self._sockets.close()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Multiaddrs of this peer's libp2p daemon, without those that only this machine reaches where there are others."""
+        return () if self._keeper is None else tuple(map(str, self._keeper.addresses))
+
+    @property
+    def daemon_pid(self) -> int | None:
+        """Process id of p2pd; None while there is none."""
+        return None if self._keeper is None else self._keeper.daemon_pid
+
+    # -- the run
+
+    async def fetch_manifest(self, patience_s: float) -> Manifest:
+        """The run's manifest, found under its fingerprint and checked against it.
+
+        Raises:
+            InviteError: the peers at the entry points serve another run, or none of them has the manifest within `patience_s`.
+        """
+        if self._manifest is not None:
+            return self._manifest
+        loop = asyncio.get_running_loop()
+        asked_s = loop.time()
+        while True:
+            found = await self._read((self._key("manifest"), RUNS_KEY), min(_CALL_LIMIT_S, patience_s))
+            for record in found.get(self._key("manifest"), ()):
+                if hashlib.sha256(record.value).hexdigest() != self._run:
+                    _log.debug("a manifest that %s published is not the run's", record.owner)
+                    continue
+                try:
+                    self._manifest = manifest_from_bytes(record.value)
+                except ConfigError as error:
+                    raise InviteError(f"this swarmfree cannot read the manifest of run {self._run[:12]}: {error}") from error
+                return self._manifest
+            runs = {run for run, _ in self._run_records(found.get(RUNS_KEY, ()))}
+            waited_s = loop.time() - asked_s
+            if runs and self._run not in runs and waited_s >= min(_WRONG_RUN_S, patience_s):
+                others = ", ".join(run[:12] for run in sorted(runs)[:3])
+                raise InviteError(
+                    f"the peers at {self._entry_names()} serve another run ({others}), not {self._run[:12]} as the invite says: "
+                    "ask for that run's invite"
+                )
+            if waited_s >= patience_s:
+                raise InviteError(
+                    f"peers answer at {self._entry_names()}, but none had the manifest of run {self._run[:12]} "
+                    f"within {patience_s:g} s: has the run ended? Ask for a new invite"
+                )
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+    async def name_founder(self, founder: str, lease_s: float) -> Genesis:
+        """Make the genesis record and publish it; where one is known already, that one stays.
+
+        Raises:
+            ConfigError: this peer is not the run's organiser, or `founder` is no peer id.
+        """
+        assert self._manifest is not None, "the organiser has the manifest"
+        if await self.founder() is None:
+            self._genesis = make_genesis(self._identity, self._manifest, founder)
+        assert self._genesis is not None, "found or made"
+        await self.publish_run(lease_s)
+        return self._genesis
+
+    async def founder(self) -> str | None:
+        """Peer id named by the genesis record; None while there is none, or while the manifest is not known."""
+        if self._genesis is None and self._manifest is not None:
+            found = await self._read((self._key("genesis"),), _CALL_LIMIT_S)
+            valid: list[Genesis] = []
+            for record in found.get(self._key("genesis"), ()):
+                try:
+                    valid.append(read_genesis(record.value, self._manifest))
+                except ProtocolViolation as violation:
+                    _log.debug("a record of %s is passed over: %s", record.owner, violation)
+            # An organiser that named two is not to be trusted, but all peers shall read the same.
+            self._genesis = min(valid, key=Genesis.canonical, default=None)
+        return None if self._genesis is None else self._genesis.founder
+
+    async def publish_run(self, lease_s: float) -> None:
+        """Republish the manifest and, where known, the genesis record, unless enough others keep copies."""
+        if self._manifest is None or self._keeper is None:
+            return
+        now_s = self._wall_s()
+        expires_s = now_s + min(lease_s, LEASE_S_MAX)
+        await self.founder()
+        if not self._keeps_copies:
+            found = await self._read((self._key("manifest"), self._key("genesis")), _CALL_LIMIT_S)
+            wanted = [self._key("manifest")] + ([self._key("genesis")] if self._genesis is not None else [])
+            copies = min(sum(r.expires_s > now_s + lease_s / 2 for r in found.get(key, ())) for key in wanted)
+            if copies >= COPIES_MIN:
+                return
+        self._keeps_copies = True
+        run_record = run_record_to_bytes(self._run, self.addresses[:ADDRESSES_MAX])
+        contents = {self._key("manifest"): self._manifest.canonical(), RUNS_KEY: run_record}
+        if self._genesis is not None:
+            contents[self._key("genesis")] = self._genesis.canonical()
+        await self._store(contents, expires_s)
+
+    # -- peers
+
+    async def announce(self, announcement: Announcement) -> None:
+        """Publish this peer's announcement, with its libp2p entry points, until it expires; later if it cannot be now."""
+        assert announcement.endpoint.member.peer_id == self._identity.peer_id, "a peer speaks for itself only"
+        expires_s = float(min(announcement.expires_s, self._wall_s() + LEASE_S_MAX))
+        record = PeerRecord(dataclasses.replace(announcement, expires_s=expires_s), self.addresses[:ADDRESSES_MAX])
+        await self._store({self._key("peers"): peer_record_to_bytes(record)}, expires_s)
+
+    async def announcements(self) -> tuple[Announcement, ...]:
+        """All live announcements, one per peer, sorted by member; those seen last where the directory does not answer."""
+        found = await self._read((self._key("peers"),), _CALL_LIMIT_S)
+        for record in found.get(self._key("peers"), ()):
+            held = self._seen.get(record.owner)
+            if held is not None and held.announcement.expires_s >= record.expires_s:
+                continue
+            try:
+                self._seen[record.owner] = peer_record_from_bytes(record.value, record.owner, record.expires_s)
+            except ValueError as error:
+                _log.debug("the announcement of %s is passed over: %s", record.owner, error)
+        now_s = self._wall_s()
+        self._seen = {owner: seen for owner, seen in self._seen.items() if seen.announcement.expires_s > now_s}
+        self._learn(entry for owner in sorted(self._seen) for entry in self._seen[owner].entry_points[:1])
+        return tuple(sorted((seen.announcement for seen in self._seen.values()), key=lambda a: a.endpoint.member))
+
+    async def entry_points(self) -> tuple[str, ...]:
+        """Multiaddrs of live peers for a new invite: this peer's first, then one of each other that is known; at most 8."""
+        await self.announcements()
+        found = await self._read((RUNS_KEY,), _CALL_LIMIT_S)
+        others = {owner: seen.entry_points for owner, seen in self._seen.items()}
+        for record in found.get(RUNS_KEY, ()):
+            for run, entry_points in self._run_records((record,)):
+                if run == self._run:
+                    others.setdefault(record.owner, entry_points)
+        others.pop(self._identity.peer_id, None)
+        return (*self.addresses[:1], *(others[owner][0] for owner in sorted(others) if others[owner]))[:ENTRY_POINTS_MAX]
+
+    # -- how it is done
+
+    def _make_keeper(self, sockets: SocketFolder) -> Callable[[], Coroutine[Any, Any, DhtKeeper]]:
+        here = asyncio.get_running_loop()
+
+        def tell_replaced(seconds: float) -> None:
+            if self._on_replaced is not None and not here.is_closed():
+                here.call_soon_threadsafe(self._on_replaced, seconds)
+
+        async def make() -> DhtKeeper:
+            # Imported in the directory's thread, so that the caller's loop goes on meanwhile.
+            from swarmfree.wire.dht_keeper import DhtKeeper  # noqa: PLC0415 - loads hivemind and torch
+            from swarmfree.wire.dht_node import quiet_hivemind  # noqa: PLC0415
+
+            quiet_hivemind()
+            listening = Listening(self._settings.host, self._settings.dht_port, self._settings.beyond_nat)
+            return DhtKeeper(self._identity, listening, sockets, self._wall_s, tell_replaced)
+
+        return make
+
+    async def _ask(self, make: Callable[[], Coroutine[Any, Any, T]], limit_s: float) -> T:
+        """Something that must succeed for the directory to start."""
+        answer = await self._thread.attempt(make, limit_s)
+        if isinstance(answer, SwarmfreeError):
+            raise answer
+        if isinstance(answer, BaseException):
+            raise ConfigError(f"the directory does not start on {self._settings.host}: {answer or repr(answer)}") from answer
+        return answer
+
+    async def _join(self, keeper: DhtKeeper) -> None:
+        """Meet somebody at the entry points. A bootstrap node looks for the peers it knew, and goes on without them."""
+        entry_points = [parse_address(text) for text in self._settings.entry_points]
+        remembered = [parse_address(text) for text in self._known]
+        everywhere = list(dict.fromkeys(entry_points + remembered))
+        patience_s = self._settings.patience_s if entry_points else 0.0
+        faults = await self._thread.attempt(lambda: keeper.join(everywhere, patience_s), patience_s + _CALL_LIMIT_S)
+        if isinstance(faults, BaseException):
+            raise ConfigError(f"the directory does not start: {faults or repr(faults)}") from faults
+        if not entry_points or not faults or all(address.peer_id == self._identity.peer_id for address in entry_points):
+            return
+        refusals = [str(fault) for fault in faults if fault.answered]
+        if refusals:
+            raise InviteError(f"a peer answers at {self._entry_names()}, but {refusals[0]}")
+        raise InviteError(
+            f"nobody answers at {self._entry_names()} (tried for {patience_s:g} s): is the bootstrap node up and its port open? "
+            "An invite from any live peer serves as well"
+        )
+
+    def _entry_names(self) -> str:
+        return ", ".join(parse_address(text).host_and_port for text in self._settings.entry_points) or "the known addresses"
+
+    def _key(self, what: str) -> str:
+        return f"{self._run}.{what}"
+
+    def _run_records(self, records: Iterable[SignedRecord]) -> list[tuple[str, tuple[str, ...]]]:
+        """(fingerprint, entry points) of each well-formed record under the well-known key."""
+        found: list[tuple[str, tuple[str, ...]]] = []
+        for record in records:
+            try:
+                found.append(run_record_from_bytes(record.value, record.owner))
+            except ValueError as error:
+                _log.debug("the run record of %s is passed over: %s", record.owner, error)
+        return found
+
+    def _learn(self, entry_points: Iterable[str]) -> None:
+        """Remember where live peers are, in memory and, when it changed, on disk: the bootstrap node may be gone next time."""
+        others = tuple(text for text in entry_points if parse_address(text).peer_id != self._identity.peer_id)
+        if not others or others == self._known or self._keeper is None:
+            return
+        self._known = others
+        keeper, addresses = self._keeper, [parse_address(text) for text in others]
+        self._thread.tell(lambda: keeper.learn(addresses))
+        write_known_peers(self._settings.folder, self._run, others)
+
+    async def _read(self, keys: tuple[str, ...], limit_s: float) -> Records:
+        """What is found under the keys; nothing where the directory does not answer."""
+        keeper = self._keeper
+        if keeper is None:
+            return {}
+        answer = await self._thread.attempt(lambda: keeper.read(keys, limit_s), limit_s + _GRACE_S)
+        if isinstance(answer, BaseException):
+            self._tell_fault(answer)
+            return {}
+        return answer
+
+    async def _store(self, contents: dict[str, bytes], expires_s: float) -> None:
+        """Store records of this peer, now or later."""
+        keeper = self._keeper
+        if keeper is None:
+            return
+        entries = [Entry(key, value, expires_s) for key, value in contents.items()]
+        answer = await self._thread.attempt(lambda: keeper.store(entries, _CALL_LIMIT_S), _CALL_LIMIT_S + _GRACE_S)
+        if isinstance(answer, BaseException):
+            self._tell_fault(answer)
+
+    def _tell_fault(self, fault: BaseException) -> None:
+        expected = isinstance(fault, DhtFault | TimeoutError | ThreadEnded)
+        _log.log(logging.DEBUG if expected else logging.WARNING, "the directory does not answer: %r", fault)

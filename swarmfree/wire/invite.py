@@ -1,0 +1,142 @@
+"""The invite: one line that a volunteer pastes; the run's fingerprint and where to find peers of it.
+
+``swarmfree1`` and then base32 in lower case: letters and digits only, so that no shell, mail program or double click breaks
+it. Inside: the length, the fingerprint, the entry points in binary and a checksum, so that a cut or mistyped invite is told
+apart from a run that is gone. An invite is no secret and proves nothing; the fingerprint is what a joiner checks the
+manifest against.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from swarmfree.swarm.errors import ConfigError, InviteError
+from swarmfree.wire.addresses import KINDS, Address, parse_address
+from swarmfree.wire.base58 import base58_decode, base58_encode
+
+PREFIX = "swarmfree1"
+ENTRY_POINTS_MAX = 8
+_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
+_LETTERS_MAX = 4096
+_CHECKSUM_SIZE_BYTES = 4
+_FINGERPRINT_SIZE_BYTES = 32
+_COPY_AGAIN = "copy the whole line that the bootstrap node or any peer printed"
+_LOOKALIKES = {"0": "o", "1": "l", "8": "b", "9": "g"}
+
+
+@dataclass(frozen=True, slots=True)
+class Invite:
+    """What a volunteer needs.
+
+    Args:
+        fingerprint: of the run's manifest, 64 hex digits.
+        entry_points: libp2p multiaddrs of peers through which the directory can be joined, best first; 1 to 8.
+    """
+
+    fingerprint: str
+    entry_points: tuple[str, ...]
+
+
+def encode_invite(invite: Invite) -> str:
+    """The line that `decode_invite` reads.
+
+    Raises:
+        ConfigError: the fingerprint or an address is malformed, or there are none or too many addresses.
+    """
+    if not re.fullmatch(r"[0-9a-f]{64}", invite.fingerprint):
+        raise ConfigError(f"fingerprint {invite.fingerprint!r}: 64 hex digits expected")
+    if not 1 <= len(invite.entry_points) <= ENTRY_POINTS_MAX:
+        raise ConfigError(f"an invite names 1 to {ENTRY_POINTS_MAX} addresses, not {len(invite.entry_points)}")
+    body = bytearray(bytes.fromhex(invite.fingerprint))
+    for text in invite.entry_points:
+        body += _pack(parse_address(text))
+    data = len(body).to_bytes(2, "big") + bytes(body)
+    return PREFIX + base64.b32encode(data + _checksum(data)).decode().rstrip("=").lower()
+
+
+def decode_invite(text: str) -> Invite:
+    """Read an invite as a person pasted it; blanks, line breaks, quotes and capitals do no harm.
+
+    Raises:
+        InviteError: one line that says what is wrong and how to mend it.
+    """
+    line = "".join(text.split()).strip("'\"`<>()[],.;").lower()
+    if not line:
+        raise InviteError(f"the invite is empty: {_COPY_AGAIN}")
+    if not line.startswith(PREFIX):
+        if PREFIX.startswith(line):
+            raise InviteError(f"the invite is cut off after {len(line)} letters: {_COPY_AGAIN}")
+        if re.match(r"swarmfree[2-9]", line):
+            raise InviteError(f"the invite begins with {line[:10]!r}: it was made by a newer swarmfree; update this one")
+        raise InviteError(f"{line[:24]!r} is no invite: an invite begins with {PREFIX!r}; {_COPY_AGAIN}")
+    letters = line[len(PREFIX) :]
+    if len(letters) > _LETTERS_MAX:
+        raise InviteError(f"the invite has {len(line)} letters, far too many: {_COPY_AGAIN}, once")
+    for position, letter in enumerate(letters, len(PREFIX) + 1):
+        if letter not in _LETTERS:
+            hint = f" (perhaps {_LOOKALIKES[letter]!r}?)" if letter in _LOOKALIKES else ""
+            raise InviteError(f"letter {position} of the invite is {letter!r}, which no invite has{hint}: {_COPY_AGAIN}")
+    return _unpack_body(_checked_body(letters))
+
+
+def _checked_body(letters: str) -> bytes:
+    """The body behind length and checksum."""
+    if len(letters) < 4:
+        raise InviteError(f"the invite is cut off after {len(PREFIX) + len(letters)} letters: {_COPY_AGAIN}")
+    head = base64.b32decode((letters[:4] + "AAAA").upper())
+    body_size_bytes = int.from_bytes(head[:2], "big")
+    size_bytes = 2 + body_size_bytes + _CHECKSUM_SIZE_BYTES
+    expected = (size_bytes * 8 + 4) // 5
+    if len(letters) < expected <= _LETTERS_MAX:
+        found = len(PREFIX) + len(letters)
+        raise InviteError(f"the invite is cut off: {found} of {len(PREFIX) + expected} letters are there; {_COPY_AGAIN}")
+    if len(letters) > expected:
+        more = len(letters) - expected
+        raise InviteError(f"the invite has {more} letters too many at its end: {_COPY_AGAIN}, and nothing else")
+    data = base64.b32decode((letters + "=" * (-len(letters) % 8)).upper()) if len(letters) == expected else b""
+    if not data or data[-_CHECKSUM_SIZE_BYTES:] != _checksum(data[:-_CHECKSUM_SIZE_BYTES]):
+        raise InviteError(f"the invite has a wrong letter somewhere (its checksum does not fit): {_COPY_AGAIN}")
+    return data[2:-_CHECKSUM_SIZE_BYTES]
+
+
+def _unpack_body(body: bytes) -> Invite:
+    malformed = InviteError("the invite is whole, but this swarmfree cannot read it: update swarmfree, or ask for a new invite")
+    entry_points: list[str] = []
+    rest = body[_FINGERPRINT_SIZE_BYTES:]
+    while rest:
+        try:
+            address, rest = _unpack(rest)
+            entry_points.append(str(parse_address(str(address))))
+        except (ConfigError, ValueError, IndexError) as error:
+            raise malformed from error
+    if len(body) <= _FINGERPRINT_SIZE_BYTES or len(entry_points) > ENTRY_POINTS_MAX:
+        raise malformed
+    return Invite(body[:_FINGERPRINT_SIZE_BYTES].hex(), tuple(entry_points))
+
+
+def _checksum(data: bytes) -> bytes:
+    return hashlib.sha256(PREFIX.encode() + data).digest()[:_CHECKSUM_SIZE_BYTES]
+
+
+def _pack(address: Address) -> bytes:
+    """Kind, host, port and peer id: each variable part behind a byte with its length."""
+    host = ipaddress.ip_address(address.host).packed if address.kind.startswith("ip") else address.host.encode()
+    peer = base58_decode(address.peer_id)
+    return bytes([KINDS.index(address.kind), len(host)]) + host + address.port.to_bytes(2, "big") + bytes([len(peer)]) + peer
+
+
+def _unpack(data: bytes) -> tuple[Address, bytes]:
+    """The first address in `data`, and what follows it; ValueError or IndexError where there is none."""
+    kind, host_size_bytes = KINDS[data[0]], data[1]
+    port_at = 2 + host_size_bytes
+    host_bytes, peer_at = data[2:port_at], port_at + 3
+    peer_end = peer_at + data[port_at + 2]
+    if len(data) < peer_end:
+        raise ValueError("cut off")
+    host = str(ipaddress.ip_address(host_bytes)) if kind.startswith("ip") else host_bytes.decode("ascii")
+    port = int.from_bytes(data[port_at : port_at + 2], "big")
+    return Address(kind, host, port, base58_encode(data[peer_at:peer_end])), data[peer_end:]

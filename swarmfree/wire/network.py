@@ -1,0 +1,180 @@
+"""Network: the `Network` port over grpc.aio, both calling and being called.
+
+It binds one port, names this peer by it, checks that who calls means this run, this protocol and this life, and owns every task of `server` and
+`client`. What is said is the trainer's affair. Connections are plaintext: transport encryption is not here yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from swarmfree.swarm.errors import ConfigError, RefusalKind, Refused, SwarmfreeError
+from swarmfree.swarm.messages import Header, Request
+from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Member
+from swarmfree.swarm.ports import Handler, Reply
+from swarmfree.wire.addresses import address_of
+from swarmfree.wire.client import Client
+from swarmfree.wire.codec_messages import encode_request, rpc_of
+from swarmfree.wire.limits import WireLimits
+from swarmfree.wire.server import Server
+
+_SHORT = 8
+_FAREWELL_S = 0.2  # For callers to hear that their calls are over; then the connections are cut.
+
+
+class GrpcNetwork:
+    """Calls to other peers, and calls from them, over gRPC.
+
+    Start it, give it a handler, and close it, best as a context manager; once closed it stays closed.
+
+    Args:
+        run: fingerprint of the manifest; calls of other runs are refused.
+        member: who this peer is.
+        host: address or name to listen on and to be called at.
+        port: 0 = given by the system.
+        limits: bounds on sizes, times and counts.
+        revision: of the protocol; calls of others are refused.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        member: Member,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        limits: WireLimits | None = None,
+        revision: int = PROTOCOL_REVISION,
+    ) -> None:
+        """Keep the choices; `start` opens the port."""
+        self._run = run
+        self._member = member
+        self._host = host
+        self._port = port
+        self._limits = limits or WireLimits()
+        self._revision = revision
+        self._group = asyncio.TaskGroup()
+        self._server = Server(self._limits, self._group, self.admit)
+        self._client = Client(self._limits, self._group)
+        self._listener: grpc.aio.Server | None = None
+        self._here: Endpoint | None = None
+
+    @property
+    def here(self) -> Endpoint:
+        """This peer's member name and its one address, known once started."""
+        assert self._here is not None, "the network has not been started"
+        return self._here
+
+    async def start(self) -> None:
+        """Open the port and begin to answer; until `serve` has been called every call is refused with `not_yet`.
+
+        Raises:
+            SwarmfreeError: the port is taken or the host is not this machine's.
+        """
+        assert self._listener is None, "the network is started once"
+        await _check_port(self._host, self._port)
+        shown_host = f"[{self._host}]" if ":" in self._host else self._host
+        listener = grpc.aio.server(options=self._limits.server_options())
+        listener.add_generic_rpc_handlers((self._server.generic_handler(),))
+        try:
+            self._port = listener.add_insecure_port(f"{shown_host}:{self._port}")
+            address = address_of(self._host, self._port, self._member.peer_id)
+        except (RuntimeError, ConfigError) as error:
+            raise SwarmfreeError(f"cannot listen on {shown_host}:{self._port}: {error}") from error
+        await self._group.__aenter__()
+        await listener.start()
+        self._listener = listener
+        self._here = Endpoint(self._member, (str(address),))
+
+    async def close(self, grace_s: float = 0.0) -> None:
+        """Take no more calls, give those under way `grace_s`, then end everything that belongs to this network. May be called twice."""
+        if self._listener is None:
+            return
+        listener, self._listener = self._listener, None
+        stopping = self._group.create_task(listener.stop(grace_s + _FAREWELL_S))
+        await asyncio.wait((stopping,), timeout=grace_s)
+        self._server.cancel_handlers()
+        await stopping
+        await self._client.close()
+        await self._group.__aexit__(None, None, None)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def serve(self, handler: Handler) -> None:
+        """Give every incoming call of this run to `handler`; `Refused` raised by it reaches the caller as `Refused`."""
+        self._server.handler = handler
+
+    async def call(
+        self,
+        to: Endpoint,
+        request: Request,
+        payload: bytes = b"",
+        *,
+        silence_s: float,
+        header_first: bool = False,
+    ) -> Reply:
+        """Ask another peer and wait for its answer; see `swarm.ports.Network.call`."""
+        assert self._here is not None, "the network has not been started"
+        rpc = rpc_of(request)
+        header = Header(self._run, self._revision, self._here, to.member.incarnation)
+        encoded = encode_request(rpc, header, request, len(payload), waits=header_first)
+        return await self._client.call(to, rpc, encoded, payload, silence_s=silence_s, header_first=header_first)
+
+    def admit(self, header: Header) -> None:
+        """Refuse a caller that means another run, another protocol or another life of this peer.
+
+        Raises:
+            Refused: with one sentence that names what was expected and what was found.
+        """
+        caller = header.sender.member
+        if header.run != self._run:
+            found, own = header.run[:_SHORT], self._run[:_SHORT]
+            raise Refused(
+                RefusalKind.WRONG_RUN, f"peer {self._member} trains run {own}, the call of peer {caller} is for run {found}"
+            )
+        if header.revision != self._revision:
+            side = "this peer" if header.revision > self._revision else f"peer {caller}"
+            detail = f"peer {caller} speaks protocol revision {header.revision}, this run speaks {self._revision}: upgrade {side}"
+            raise Refused(RefusalKind.WRONG_REVISION, detail)
+        if header.receiver_incarnation not in ("", self._member.incarnation):
+            meant = Member(self._member.peer_id, header.receiver_incarnation)
+            detail = f"the call is for {meant}, an earlier life of this peer, which is {self._member} now"
+            raise Refused(RefusalKind.WRONG_INCARNATION, detail)
+
+
+async def _check_port(host: str, port: int) -> None:
+    """Try the port before gRPC does, because gRPC's own failure has no reason in it."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(address)
+            trial.listen(1)
+    except OSError as error:
+        raise SwarmfreeError(_port_trouble(host, port, error)) from error
+
+
+def _port_trouble(host: str, port: int, error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return f"cannot listen on host {host}: no such host is known; an address of this machine was expected"
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} on {host} is taken by another process: stop it, choose another port, or 0 to let the system choose"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"cannot listen on host {host}: it is no address of this machine"
+    if error.errno == errno.EACCES:
+        return f"port {port} on {host} needs more rights than this process has: choose one above 1023, or 0"
+    return f"cannot listen on port {port} of {host}: {error.strerror}"

@@ -1,0 +1,383 @@
+"""Server: being called. Checks headers, runs the handler, sends progress while it works, then the response or the refusal.
+
+The handler runs in a task of the network's own group and never in the RPC's, so a caller that hangs up or dies does not cancel work that
+somebody else may still ask for. The RPC's coroutine is the only one that writes to its stream. What is asked is the handler's affair.
+
+Source: protocol section 3.9; facts on cancellation of the ring prototype (hazard H1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, NoReturn, Protocol, Self, TypeAlias
+
+import grpc
+
+from swarmfree.swarm.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
+from swarmfree.swarm.messages import Header, Request
+from swarmfree.swarm.ports import Handler
+from swarmfree.wire import frames
+from swarmfree.wire.codec_messages import RPCS, SERVICE, ReceivedRequest, Rpc, Shape, decode_request, encode_response
+from swarmfree.wire.frames import Assembly, FrameKind, Malformed, chunk_frames, decode_frame, encode_frame
+from swarmfree.wire.limits import WireLimits
+from swarmfree.wire.status import status_of
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+log = logging.getLogger(__name__)
+
+
+class Doorkeeper(Protocol):
+    """Says whether a call with this header may come in."""
+
+    def __call__(self, header: Header) -> None:
+        """Raise `Refused` if not."""
+        ...
+
+
+class Outcome:
+    """What became of one handler: an encoded response and its payload, or an error.
+
+    Entered around the handler's work it keeps whatever happens there, so that a broken handler is an answer to one caller and not the end of
+    the task group. Cancellation passes through.
+    """
+
+    __slots__ = ("bell", "error", "is_done", "payload", "response")
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.bell = asyncio.Event()
+        self.is_done = False
+        self.response = b""
+        self.payload = b""
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
+        self.error = error
+        self.is_done = True
+        self.bell.set()
+        return isinstance(error, Exception)
+
+
+class Nothing:
+    """The payload of a call that brings none."""
+
+    async def read(self) -> bytes:
+        """No bytes."""
+        return b""
+
+
+class Upload:
+    """The payload that a caller sends with or after its request; the rest of it is read only when the handler asks.
+
+    Args:
+        context: the RPC's stream; after the first frame this object alone reads from it.
+        group: owns the task that reads.
+        bell: rung when the RPC's coroutine is to ask the caller.
+    """
+
+    __slots__ = (
+        "_assembly",
+        "_context",
+        "_group",
+        "_is_discarding",
+        "_payload",
+        "_task",
+        "_waits",
+        "bell",
+        "must_ask",
+        "violation",
+    )
+
+    def __init__(self, context: Context, group: asyncio.TaskGroup, bell: asyncio.Event) -> None:
+        """Expect nothing yet."""
+        self._context = context
+        self._assembly: Assembly | None = None
+        self._group = group
+        self._payload: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._task: asyncio.Task[None] | None = None
+        self._is_discarding = False
+        self._waits = False
+        self.bell = bell
+        self.must_ask = False
+        self.violation: Malformed | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Nothing more can come: the caller closes its side without being told."""
+        return self._assembly is not None and self._assembly.is_complete
+
+    def expect(self, assembly: Assembly, chunk: memoryview | None, *, waits: bool) -> None:
+        """Know what must come, and take what came with the request.
+
+        Args:
+            assembly: knows how many bytes.
+            chunk: the first of them.
+            waits: the others come only when asked for.
+
+        Raises:
+            Malformed: the chunk does not fit.
+        """
+        self._assembly = assembly
+        self._waits = waits
+        if chunk is not None:
+            assembly.add(chunk)
+        if assembly.is_complete:
+            self._payload.set_result(assembly.payload())
+
+    async def read(self) -> bytes:
+        """The whole payload; for the handler.
+
+        Raises:
+            PeerUnreachable: the caller went away before all of it was there.
+            ProtocolViolation: it sent something else.
+        """
+        if self._task is None and not self._payload.done():
+            self._task = self._group.create_task(self._receive())
+            if self._waits:
+                self.must_ask = True
+                self.bell.set()
+        return await asyncio.shield(self._payload)
+
+    async def drain(self) -> None:
+        """Throw away what still comes, until the caller closes its side; who asks for it from now on is too late."""
+        self._is_discarding = True
+        self._fail(PeerUnreachable("the call was answered before its payload was asked for"))
+        if self._task is None:
+            await self._receive()
+        else:
+            await asyncio.wait((self._task,))
+
+    def abandon(self) -> None:
+        """The RPC is over: whoever waits for the payload is told."""
+        if self._task is not None:
+            self._task.cancel()
+        self._fail(PeerUnreachable("the caller went away before its payload was here"))
+
+    async def _receive(self) -> None:
+        try:
+            while (data := await self._context.read()) is not grpc.aio.EOF:
+                if not self._is_discarding:
+                    self._take(data)
+        except grpc.aio.BaseError:
+            log.debug("a caller's stream broke while its payload was read", exc_info=True)
+        self._fail(PeerUnreachable("the caller closed its side before its payload was here"))
+
+    def _take(self, data: bytes) -> None:
+        assert self._assembly is not None, "chunks come after the request"
+        try:
+            self._assembly.add(_content(data, FrameKind.CHUNK)[0])
+        except Malformed as error:
+            self.violation = error
+            self._is_discarding = True
+            self._fail(ProtocolViolation(f"the caller sent {error}"))
+            return
+        if self._assembly.is_complete and not self._payload.done():
+            self._payload.set_result(self._assembly.payload())
+
+    def _fail(self, error: PeerUnreachable | ProtocolViolation) -> None:
+        if not self._payload.done():
+            self._payload.set_exception(error)
+            self._payload.exception()  # Marks it as seen: a handler that never reads does not care.
+
+
+class Server:
+    """Turns RPCs into calls of one handler.
+
+    Args:
+        limits: bounds.
+        group: owns the handlers.
+        doorkeeper: checks every header.
+    """
+
+    def __init__(self, limits: WireLimits, group: asyncio.TaskGroup, doorkeeper: Doorkeeper) -> None:
+        """Know no handler yet: calls are refused with `not_yet`."""
+        self._limits = limits
+        self._group = group
+        self._doorkeeper = doorkeeper
+        self._handling: set[asyncio.Task[None]] = set()
+        self._is_closing = False
+        self.handler: Handler | None = None
+
+    def generic_handler(self) -> grpc.GenericRpcHandler:
+        """All RPCs of the service, with bytes in and out: what they mean is decoded here, so that nonsense gets a sentence."""
+        return grpc.method_handlers_generic_handler(SERVICE.full_name, {rpc.name: self._method(rpc) for rpc in RPCS})
+
+    def cancel_handlers(self) -> None:
+        """End all work and begin no more; for closing."""
+        self._is_closing = True
+        for task in tuple(self._handling):
+            task.cancel()
+
+    def _method(self, rpc: Rpc) -> grpc.RpcMethodHandler[Any, Any]:
+        async def unary(data: bytes, context: Context) -> bytes:
+            return await self._unary(rpc, data, context)
+
+        async def watched(data: bytes, context: Context) -> None:
+            await self._watched(rpc, data, context)
+
+        async def framed(_: object, context: Context) -> None:
+            await self._framed(rpc, context)
+
+        if rpc.shape is Shape.UNARY:
+            return grpc.unary_unary_rpc_method_handler(_untyped(unary))
+        if rpc.shape is Shape.WATCHED:
+            return grpc.unary_stream_rpc_method_handler(_untyped(watched))
+        return grpc.stream_stream_rpc_method_handler(_untyped(framed))
+
+    async def _unary(self, rpc: Rpc, data: bytes, context: Context) -> bytes:
+        outcome = Outcome()
+        try:
+            self._begin(self._admitted(decode_request(rpc, data)), Nothing(), outcome)
+        except (Malformed, Refused) as error:
+            await self._refuse(context, error)
+        await outcome.bell.wait()
+        if outcome.error is not None:
+            await self._refuse(context, self._refusal(rpc, outcome.error))
+        return outcome.response
+
+    async def _watched(self, rpc: Rpc, data: bytes, context: Context) -> None:
+        outcome = Outcome()
+        try:
+            self._begin(self._admitted(decode_request(rpc, data)), Nothing(), outcome)
+        except (Malformed, Refused) as error:
+            await self._refuse(context, error)
+        await self._show_progress(context, outcome, None)
+        if outcome.error is not None:
+            await self._refuse(context, self._refusal(rpc, outcome.error))
+        await self._respond(context, outcome)
+
+    async def _framed(self, rpc: Rpc, context: Context) -> None:
+        outcome = Outcome()
+        upload = Upload(context, self._group, outcome.bell)
+        try:
+            self._open(rpc, await self._first(context), upload, outcome)
+        except (Malformed, Refused) as error:
+            await self._end(context, upload, error)
+        try:
+            await self._show_progress(context, outcome, upload)
+            await self._finish_framed(rpc, context, outcome, upload)
+        finally:
+            upload.abandon()
+
+    async def _first(self, context: Context) -> Any:
+        try:
+            async with asyncio.timeout(self._limits.drain_s):
+                return await context.read()
+        except TimeoutError:
+            raise Malformed(f"no frame within {self._limits.drain_s:g} s") from None
+
+    def _open(self, rpc: Rpc, data: Any, upload: Upload, outcome: Outcome) -> None:
+        """Begin the work that the first frame asks for; its bytes are not kept longer than that."""
+        if data is grpc.aio.EOF:
+            raise Malformed("nothing where REQUEST was expected")
+        content, chunk = _content(data, FrameKind.REQUEST)
+        received = decode_request(rpc, content)
+        upload.expect(Assembly(received.payload_size_bytes, self._limits.payload_bytes_max), chunk, waits=received.waits)
+        self._begin(self._admitted(received), upload, outcome)
+
+    async def _finish_framed(self, rpc: Rpc, context: Context, outcome: Outcome, upload: Upload) -> None:
+        if upload.violation is not None or outcome.error is not None:
+            await self._end(context, upload, upload.violation or self._refusal(rpc, outcome.error))
+        await self._respond(context, outcome)
+        if not upload.is_complete:
+            await self._drain(upload)
+
+    def _admitted(self, received: ReceivedRequest) -> tuple[Rpc, Header, Request, Handler]:
+        self._doorkeeper(received.header)
+        if self._is_closing:
+            raise Refused(RefusalKind.NOT_YET, "this peer is closing")
+        if self.handler is None:
+            raise Refused(RefusalKind.NOT_YET, "this peer is still starting")
+        if len(self._handling) >= self._limits.calls_max:
+            raise Refused(RefusalKind.NOT_YET, f"this peer works on {len(self._handling)} calls, more than it takes at once")
+        return received.rpc, received.header, received.content(), self.handler
+
+    def _begin(self, admitted: tuple[Rpc, Header, Request, Handler], incoming: Upload | Nothing, outcome: Outcome) -> None:
+        rpc, header, request, handler = admitted
+
+        async def work() -> None:
+            with outcome:
+                reply = await handler(header, request, incoming)
+                outcome.response = encode_response(rpc, reply.message, len(reply.payload))
+                outcome.payload = reply.payload
+            if outcome.error is not None and not isinstance(outcome.error, Refused):
+                is_peers_fault = isinstance(outcome.error, CallFailed)
+                log.error(
+                    "the handler of %s failed: %s", rpc.name, outcome.error, exc_info=None if is_peers_fault else outcome.error
+                )
+
+        task = self._group.create_task(work())
+        self._handling.add(task)
+        task.add_done_callback(self._handling.discard)
+
+    async def _show_progress(self, context: Context, outcome: Outcome, upload: Upload | None) -> None:
+        """Wait for the handler; meanwhile be heard every `progress_s`, and ask for the payload once it is wanted."""
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + self._limits.progress_s
+        while not outcome.is_done:
+            if upload is not None and upload.must_ask:
+                upload.must_ask = False
+                await context.write(frames.WANT_PAYLOAD)
+            elif loop.time() >= due_s:
+                await context.write(frames.PROGRESS)
+                due_s = loop.time() + self._limits.progress_s
+            else:
+                outcome.bell.clear()
+                timer = loop.call_at(due_s, outcome.bell.set)
+                try:
+                    await outcome.bell.wait()
+                finally:
+                    timer.cancel()
+
+    async def _respond(self, context: Context, outcome: Outcome) -> None:
+        chunk_bytes = self._limits.chunk_bytes
+        await context.write(encode_frame(FrameKind.RESPONSE, outcome.response, memoryview(outcome.payload)[:chunk_bytes]))
+        for frame in chunk_frames(outcome.payload, chunk_bytes, chunk_bytes):
+            await context.write(frame)
+
+    async def _end(self, context: Context, upload: Upload, error: Refused | Malformed | None) -> NoReturn:
+        """Refuse, but first make the caller stop sending: a status that comes while it writes would be lost in its library."""
+        if not upload.is_complete:
+            await context.write(frames.HALT)
+            await self._drain(upload)
+        await self._refuse(context, error)
+
+    async def _drain(self, upload: Upload) -> None:
+        try:
+            async with asyncio.timeout(self._limits.drain_s):
+                await upload.drain()
+        except TimeoutError:
+            log.warning("a caller did not close its side within %g s", self._limits.drain_s)
+
+    def _refusal(self, rpc: Rpc, error: BaseException | None) -> Refused | None:
+        """What the caller is told about a handler that ended without a reply; None where it was cancelled."""
+        if isinstance(error, Refused):
+            return error
+        if error is None or isinstance(error, asyncio.CancelledError):
+            return None
+        return Refused(RefusalKind.FAILED, f"{rpc.name}: {type(error).__name__}: {error}")
+
+    async def _refuse(self, context: Context, error: Refused | Malformed | None) -> NoReturn:
+        """End the RPC with a status."""
+        if error is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this peer is closing")
+        status = status_of(error)
+        await context.abort(status.code, status.detail, status.metadata)
+
+
+def _content(data: bytes, expected: FrameKind) -> tuple[memoryview, memoryview | None]:
+    kind, content, chunk = decode_frame(data)
+    if kind is not expected:
+        raise Malformed(f"a {kind.name} frame where {expected.name} was expected")
+    return content, chunk
+
+
+def _untyped(behaviour: Callable[..., Awaitable[Any]]) -> Any:
+    """The published types of the handler factories know synchronous functions only."""
+    return behaviour

@@ -1,0 +1,94 @@
+"""Status: the one table between our errors and gRPC status codes, for the side that refuses and the side that hears it.
+
+The code is for anybody's tools; what decides is the kind in the trailing metadata, because there are fewer fitting codes than
+kinds. Nothing here sends anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from grpc import StatusCode
+
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
+from swarmfree.wire.frames import Malformed
+
+REFUSAL_KEY = "swarmfree-refusal"
+DETAIL_BYTES_MAX = 1500
+
+CODES: dict[RefusalKind, StatusCode] = {
+    RefusalKind.NOT_YET: StatusCode.RESOURCE_EXHAUSTED,
+    RefusalKind.PAST: StatusCode.OUT_OF_RANGE,
+    RefusalKind.STALE: StatusCode.ABORTED,
+    RefusalKind.GONE: StatusCode.NOT_FOUND,
+    RefusalKind.BEHIND: StatusCode.FAILED_PRECONDITION,
+    RefusalKind.EXHAUSTED: StatusCode.RESOURCE_EXHAUSTED,
+    RefusalKind.FAILED: StatusCode.UNKNOWN,
+    RefusalKind.WRONG_RUN: StatusCode.PERMISSION_DENIED,
+    RefusalKind.WRONG_REVISION: StatusCode.UNIMPLEMENTED,
+    RefusalKind.WRONG_INCARNATION: StatusCode.PERMISSION_DENIED,
+    RefusalKind.SUPERSEDED: StatusCode.ABORTED,
+}
+VIOLATION_CODE = StatusCode.INVALID_ARGUMENT
+
+_BROKEN = frozenset({StatusCode.UNAVAILABLE, StatusCode.CANCELLED, StatusCode.INTERNAL, StatusCode.UNKNOWN})
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a call that gets no response ends.
+
+    Args:
+        code: for gRPC.
+        detail: one sentence.
+        metadata: trailing metadata; names the kind of a refusal.
+    """
+
+    code: StatusCode
+    detail: str
+    metadata: tuple[tuple[str, str], ...] = ()
+
+
+def status_of(error: Refused | Malformed) -> Status:
+    """What the refusing side sends."""
+    if isinstance(error, Malformed):
+        return Status(VIOLATION_CODE, _shortened(str(error)))
+    return Status(CODES[error.kind], _shortened(error.detail), ((REFUSAL_KEY, error.kind.value),))
+
+
+def error_of(code: StatusCode, detail: str, metadata: Iterable[tuple[str, str | bytes]], peer: str, rpc: str) -> CallFailed:
+    """What the calling side raises.
+
+    Args:
+        code: how the call ended.
+        detail: the sentence with it.
+        metadata: trailing metadata; names the kind of a refusal.
+        peer: whom was called, for people.
+        rpc: which RPC, for people.
+    """
+    for key, value in metadata:
+        if key == REFUSAL_KEY:
+            return _refusal(code, detail, value, peer, rpc)
+    if code in _BROKEN:
+        return PeerUnreachable(f"{rpc}: peer {peer} cannot be reached: {detail}")
+    if code is StatusCode.DEADLINE_EXCEEDED:
+        return PeerSilent(f"{rpc}: peer {peer} did not answer in time")
+    if code is VIOLATION_CODE:
+        return ProtocolViolation(f"{rpc}: peer {peer} says that it was sent {detail}")
+    return ProtocolViolation(f"{rpc}: peer {peer} ended the call with {code.name}: {detail}")
+
+
+def _refusal(code: StatusCode, detail: str, name: str | bytes, peer: str, rpc: str) -> CallFailed:
+    try:
+        kind = RefusalKind(str(name))
+    except ValueError:
+        return ProtocolViolation(f"{rpc}: peer {peer} refuses with the unknown kind {name!r}: {detail}")
+    if CODES[kind] is not code:
+        return ProtocolViolation(f"{rpc}: peer {peer} refuses with {kind} as {code.name}; {CODES[kind].name} was expected")
+    return Refused(kind, detail)
+
+
+def _shortened(sentence: str) -> str:
+    encoded = sentence.encode(errors="replace")
+    return sentence if len(encoded) <= DETAIL_BYTES_MAX else encoded[: DETAIL_BYTES_MAX - 3].decode(errors="ignore") + "..."

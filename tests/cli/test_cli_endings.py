@@ -1,0 +1,102 @@
+"""How commands end on a signal, and where events go."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from swarmfree.cli.journals import TextJournal, open_journal
+from swarmfree.cli.options import Log
+from swarmfree.cli.rehearsing import Rehearsing
+from swarmfree.swarm.events import Note, Opened, Stepped
+
+WAITER = """
+import asyncio, sys, time
+from swarmfree.cli import endings
+endings.CLEAN_END_S = 0.5
+async def work():
+    print("ready", flush=True)
+    try:
+        {wait}
+    finally:
+        print("cleaned", flush=True)
+endings.leave(endings.run_until_told(work))
+"""
+
+
+def _ended_by(number: signal.Signals, wait: str) -> tuple[int, str, float]:
+    command = [sys.executable, "-c", WAITER.format(wait=wait)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        began_s = time.monotonic()
+        process.send_signal(number)
+        rest, words = process.communicate(timeout=20)
+    assert words == ""
+    return process.returncode, rest, time.monotonic() - began_s
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_command_cleanly(number: signal.Signals, code: int) -> None:
+    """Ctrl-C and SIGTERM cancel the command's work, which cleans up, and give exit codes 130 and 143."""
+    assert _ended_by(number, "await asyncio.sleep(60)")[:2] == (code, "cleaned\n")
+
+
+def test_a_command_that_cannot_stop_is_stopped() -> None:
+    """Work in a thread that does not end is not waited for longer than the limit."""
+    code, rest, seconds = _ended_by(signal.SIGTERM, "await asyncio.to_thread(time.sleep, 60)")
+    assert (code, rest) == (143, "cleaned\n")
+    assert seconds < 5
+
+
+def test_text_goes_to_people_and_json_to_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    """Text lines leave out what every iteration repeats; JSON lines leave out nothing."""
+    out = io.StringIO()
+    for event in (Note("hello"), Opened(1, 0, "00"), Stepped(2, "00")):
+        open_journal(Log.TEXT, out).tell(event)
+        open_journal(Log.JSON, out).tell(event)
+    assert [line[10:] for line in out.getvalue().splitlines()] == ["hello"]
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert '"kind": "Stepped"' in lines[2]
+
+
+def test_a_reader_that_goes_away_does_not_end_a_peer(capsys: pytest.CaptureFixture[str]) -> None:
+    """When the text log's reader is gone, the journal says so once and goes on without it."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w", buffering=1, closefd=False) as out:  # noqa: PTH123 - a descriptor
+        journal = TextJournal(out)
+        for number in range(3):
+            journal.tell(Note(f"line {number}"))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writing)
+    os.close(writing)
+    assert capsys.readouterr().err == "events are no longer shown: Broken pipe\n"
+
+
+def test_a_rehearsal_that_fails_prints_how_to_play_it_again() -> None:
+    """The result line says what was run; each seed that failed is named with its violation and its command; the exit code is 1."""
+    lines: list[str] = []
+    rehearsing = Rehearsing(2, 7, "torch", lines.append)
+    rehearsing._count_one(7, "", 4, 60.0, {"kill": 2})
+    rehearsing._count_one(8, "I1 at 3.000 s: microbatch 12 counts twice", 3, 30.0, {"kill": 1, "join": 1})
+    assert rehearsing._finish("") == 1
+    assert lines[0] == "seed 8: I1 at 3.000 s: microbatch 12 counts twice"
+    assert lines[1].startswith("2 rehearsals (seeds 7 to 8, torch engine): 7 iterations, 1 min 30 s of virtual time in ")
+    assert lines[1].endswith("faults: 1 join, 3 kill")
+    assert lines[-1] == "  swarmfree rehearse --first-seed 8 --seeds 1 --engine torch --verbose"
+
+
+def test_one_rehearsal_can_be_played_and_held() -> None:
+    """A seed that holds all invariants ends with one line of what was run and exit code 0."""
+    lines: list[str] = []
+    assert Rehearsing(1, 3, "integer", lines.append).one_by_one(is_verbose=True) == 0
+    assert lines[-1] == "all invariants held"
+    assert lines[-2].startswith("1 rehearsals (seed 3, integer engine): ")
+    assert len(lines) > 100

@@ -1,0 +1,189 @@
+"""What a person gets wrong ends in one line on stderr and an exit code, never in a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from swarmfree.cli.endings import exit_code_of, one_of
+from swarmfree.cli.main import app
+from swarmfree.swarm.errors import ConfigError, DataError, Excluded, InviteError, RunEnded, SwarmfreeError
+from swarmfree.wire.invite import Invite, encode_invite
+
+RUN = '[run]\nname = "small"\niterations = 4\n[stages]\nbody = 3\n'
+PEER_ID = "QmUHPRwTVD6VufJiSHscHvsZMvkprm7pc6VXQH2iUTuBSv"
+
+
+def _invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), prog_name="swarmfree")
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> str:
+    """A small run config."""
+    path = tmp_path / "small.toml"
+    path.write_text(RUN)
+    return str(path)
+
+
+def _told_in_one_line(result: Result, code: int, *words: str) -> None:
+    assert result.exit_code == code, (result.output, result.exception)
+    assert result.stdout == ""
+    assert result.stderr.startswith("swarmfree: ")
+    assert result.stderr.count("\n") == 1
+    for word in words:
+        assert word in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("model.head=3", ("model.head", "did you mean model.heads")),
+        ("model.heads=x", ("model.heads = ", "whole number")),
+        ("model.heads=3", ("model.heads = 3", "must divide model.width")),
+        ("stages.body=99", ("stages.body = 99", "more stages than model.blocks")),
+        ("nonsense", ("nonsense",)),
+        ("batch.rows=0", ("batch.rows = 0", "above 0")),
+    ],
+)
+@pytest.mark.parametrize("command", [("config", "show"), ("bootstrap",), ("local", "--peers", "4")])
+def test_a_bad_value_is_one_line(run_file: str, change: str, words: tuple[str, ...], command: tuple[str, ...]) -> None:
+    """An unknown or mistyped key, or a broken relation, is told with key, value and rule, by every command that reads a run config."""
+    _told_in_one_line(_invoke(*command, "--run", run_file, "--set", change), 2, *words)
+
+
+def test_a_run_config_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    """A missing file is named."""
+    _told_in_one_line(_invoke("config", "show", "--run", str(tmp_path / "no.toml")), 2, "no.toml", "No such file")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--peers", "3"), ("--peers 3", "4 stages (0 to 3)")),
+        (("--peers", "4", "--set", "stages.replicas_min=2", "--set", "stages.replicas_max=2"), ("needs 7 peers",)),
+        (("--peers", "4", "--kill", "stage=9,iteration=1"), ("stages 0 to 3",)),
+        (("--peers", "4", "--kill", "stage=1,iteration=4"), ("iterations 0 to 3",)),
+        (("--peers", "4", "--kill", "stage=1"), ("iteration is missing",)),
+        (("--peers", "many"), ("--peers", "See swarmfree local --help")),
+        ((), ("--peers",)),
+        (("--peers", "4", "--bogus"), ("--bogus",)),
+    ],
+)
+def test_a_local_swarm_that_cannot_be_is_one_line(run_file: str, tmp_path: Path, options: tuple[str, ...], words: tuple[str, ...]) -> None:
+    """Too few peers, a kill that can never strike, or a mistyped option is told before anything is started or written."""
+    _told_in_one_line(_invoke("local", "--run", run_file, "--out", str(tmp_path / "report"), *options), 2, *words)
+    assert not (tmp_path / "report").exists()
+
+
+def test_a_report_folder_with_something_in_it_is_refused(run_file: str, tmp_path: Path) -> None:
+    """A report is not written over another."""
+    _told_in_one_line(_invoke("local", "--run", run_file, "--peers", "4", "--out", str(tmp_path)), 2, "not empty")
+
+
+@pytest.mark.parametrize("command", ["peer", "status"])
+@pytest.mark.parametrize(("invite", "word"), [("hello", "no invite"), ("swarmfree1abc", "cut off"), ("", "empty")])
+def test_a_malformed_invite_is_one_line(command: str, invite: str, word: str) -> None:
+    """An invite that cannot be one is told from its letters alone."""
+    _told_in_one_line(_invoke(command, invite), 2, word)
+
+
+def test_a_local_choice_that_does_not_hold_is_one_line(tmp_path: Path) -> None:
+    """A peer's own choices are checked before it starts."""
+    invite = encode_invite(Invite("ab" * 32, (f"/ip4/127.0.0.1/tcp/9/p2p/{PEER_ID}",)))
+    _told_in_one_line(_invoke("peer", invite, "--folder", str(tmp_path), "--port", "70000"), 2, "--port")
+    _told_in_one_line(_invoke("peer", invite, "--folder", str(tmp_path), "--threads", "0"), 2, "--threads")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, ("no such file or folder",)),
+        ("", ("without a single byte",)),
+        ("short", ("too short",)),
+    ],
+)
+def test_text_that_cannot_be_learned_from_is_one_line(run_file: str, tmp_path: Path, text: str | None, words: tuple[str, ...]) -> None:
+    """A data path that is missing, empty or too short is told by the bootstrap node before anything is published."""
+    data = tmp_path / "text.txt"
+    if text is not None:
+        data.write_text(text)
+    result = _invoke("bootstrap", "--run", run_file, "--data", str(data), "--folder", str(tmp_path / "node"))
+    _told_in_one_line(result, 2, "text.txt", *words)
+
+
+@pytest.mark.parametrize("arguments", [("bogus",), ("--bogus",), ("config", "bogus"), ("peer",)])
+def test_a_mistyped_command_line_is_one_line(arguments: tuple[str, ...]) -> None:
+    """An unknown command or option, or a missing argument, names the help that lists them."""
+    _told_in_one_line(_invoke(*arguments), 2, "See swarmfree", "--help")
+
+
+@pytest.mark.parametrize("command", [(), ("bootstrap",), ("peer",), ("local",), ("status",), ("rehearse",), ("config",), ("config", "show")])
+def test_every_command_and_option_has_help(command: tuple[str, ...]) -> None:
+    """Help exits with 0 and says something about every option."""
+    result = _invoke(*command, "--help")
+    assert result.exit_code == 0
+    options = [line.split()[0] for line in result.stdout.splitlines() if line.startswith("  --")]
+    assert "--help" in options
+    lines = result.stdout.splitlines()
+    for option in options:
+        at = next(i for i, line in enumerate(lines) if line.startswith(f"  {option}"))
+        assert len((lines[at] + " " + lines[min(at + 1, len(lines) - 1)]).split()) > 3, option
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """To show help, neither torch nor hivemind nor anything else that takes long is loaded."""
+    heavy = "{'torch', 'hivemind', 'numpy', 'scipy', 'grpc', 'rich', 'matplotlib', 'cryptography', 'psutil'}"
+    code = f"import sys; from swarmfree.cli.main import app; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n"
+
+
+def test_the_version_is_told() -> None:
+    """`--version` prints one line."""
+    result = _invoke("--version")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("swarmfree ")
+
+
+def test_what_config_show_prints_can_be_fed_back(run_file: str, tmp_path: Path) -> None:
+    """The printed config gives the same config again, changes and defaults included."""
+    first = _invoke("config", "show", "--run", run_file, "--set", "optimizer.rate=0.002")
+    assert first.exit_code == 0
+    assert "rate = 0.002" in first.stdout
+    again = tmp_path / "again.toml"
+    again.write_text(first.stdout)
+    assert _invoke("config", "show", "--run", str(again)).stdout == first.stdout
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(ConfigError(""), 2), (DataError(""), 2), (InviteError(""), 2), (RunEnded(""), 3), (Excluded(""), 4), (SwarmfreeError(""), 1)],
+)
+def test_exit_codes_follow_the_kind_of_error(error: SwarmfreeError, code: int) -> None:
+    """2 for bad input, 3 where the run has ended, 4 where the swarm refuses, 1 for the rest."""
+    assert exit_code_of(error) == code
+
+
+def test_a_group_of_operating_failures_is_one_and_a_bug_is_none() -> None:
+    """Failures that tasks gathered are told as the first of them; a programmer's error among them is not hidden."""
+    disk, bug = SwarmfreeError("disk full"), ValueError("bug")
+    assert one_of(ExceptionGroup("g", [ExceptionGroup("h", [disk])])) is disk
+    assert one_of(ExceptionGroup("g", [disk, bug])) is None
+    assert one_of(bug) is None
+
+
+def test_a_closed_output_is_no_traceback(run_file: str) -> None:
+    """When the reader of stdout is gone, the command ends without a word."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as closed:
+        command = [sys.executable, "-m", "swarmfree", "config", "show", "--run", run_file]
+        done = subprocess.run(command, check=False, stdout=closed, stderr=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stderr) == (141, b"")

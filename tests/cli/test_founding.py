@@ -1,0 +1,116 @@
+"""What a bootstrap node keeps in its folder, so that a restart is the same run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from swarmfree.cli.founding import FOUNDER_FILE, MANIFEST_FILE, PORT_FILE, Founding
+from swarmfree.cli.journals import TextJournal
+from swarmfree.swarm.config import RunConfig
+from swarmfree.swarm.errors import ConfigError, DataError
+from swarmfree.swarm.manifest import DataSection, Manifest, RunSection
+from swarmfree.wire.identity import Identity, load_or_create_identity
+
+
+class _Silent:
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is kept."""
+
+
+@pytest.fixture(scope="module")
+def identity(tmp_path_factory: pytest.TempPathFactory) -> Identity:
+    """One key for all tests; drawing one takes a while."""
+    return load_or_create_identity(tmp_path_factory.mktemp("identity"))
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """Enough text for the small run."""
+    path = tmp_path / "text.txt"
+    path.write_text("All that is gold does not glitter. " * 400)
+    return path
+
+
+def _founding(folder: Path, manifest: Manifest, data: Path | str = "", data_path: str = "") -> Founding:
+    return Founding(RunConfig(manifest, data_path), str(folder), str(data), "127.0.0.1", 0, TextJournal(_Silent()))  # type: ignore[arg-type]
+
+
+def test_a_manifest_is_completed_once(tmp_path: Path, small_manifest: Manifest, text: Path, identity: Identity) -> None:
+    """The manifest gets corpus, sizes and organiser; a restart in the same folder gives the same one without reading the corpus."""
+    made = _founding(tmp_path / "node", small_manifest, text)._manifest(identity)
+    assert made.organiser == identity.peer_id
+    assert made.data.name == "text.txt"
+    assert made.data.train_tokens + made.data.held_out_tokens == text.stat().st_size
+    assert len(made.data.corpus_hash) == 64
+    text.unlink()
+    assert _founding(tmp_path / "node", small_manifest)._manifest(identity) == made
+    assert (tmp_path / "node" / MANIFEST_FILE).read_bytes() == made.canonical()
+
+
+def test_a_folder_keeps_one_run(tmp_path: Path, small_manifest: Manifest, text: Path, identity: Identity) -> None:
+    """Another run config, other text or another identity in the same folder is refused and named."""
+    folder = tmp_path / "node"
+    _founding(folder, small_manifest, text)._manifest(identity)
+    other = dataclasses.replace(small_manifest, run=RunSection(name="small", iterations=99))
+    with pytest.raises(ConfigError, match=r"keeps run .* differs from it in \[run\]"):
+        _founding(folder, other, text)._manifest(identity)
+    with pytest.raises(ConfigError, match="but the identity"):
+        _founding(folder, small_manifest, text)._manifest(load_or_create_identity(tmp_path / "other"))
+    text.write_text("Not all those who wander are lost. " * 400)
+    with pytest.raises(DataError, match=r"text\.txt: hash .* but the run learns from text\.txt with hash"):
+        _founding(folder, small_manifest, text)._manifest(identity)
+
+
+def test_a_config_that_names_its_corpus_and_organiser_is_held_to_them(
+    tmp_path: Path, small_manifest: Manifest, text: Path, identity: Identity
+) -> None:
+    """A run config that was printed by another node, with its corpus hash and organiser, makes no run of this one."""
+    named = dataclasses.replace(small_manifest, data=DataSection(corpus_hash="ab" * 32))
+    with pytest.raises(DataError, match="but the run learns from python-stdlib with hash abababababab"):
+        _founding(tmp_path / "a", named, text)._manifest(identity)
+    with pytest.raises(ConfigError, match=r"organiser = QmElse: this node is"):
+        _founding(tmp_path / "b", dataclasses.replace(small_manifest, organiser="QmElse"), text)._manifest(identity)
+
+
+def test_a_given_name_of_the_text_is_kept(tmp_path: Path, small_manifest: Manifest, text: Path, identity: Identity) -> None:
+    """A name in the run config stays; without one the corpus names itself. The path in the run config counts where no other is given."""
+    named = dataclasses.replace(small_manifest, data=DataSection(name="my-poem"))
+    assert _founding(tmp_path / "node", named, data_path=str(text))._manifest(identity).data.name == "my-poem"
+
+
+def test_the_founder_is_kept_for_its_run_alone(tmp_path: Path, small_manifest: Manifest) -> None:
+    """A founder that was written down is named again after a restart, but not for another run."""
+    founding = _founding(tmp_path, small_manifest)
+    assert founding._kept_founder(small_manifest) == ""
+    founding._keep_founder(small_manifest, "QmFounder")
+    assert founding._kept_founder(small_manifest) == "QmFounder"
+    assert founding._kept_founder(dataclasses.replace(small_manifest, organiser="other")) == ""
+    assert json.loads((tmp_path / FOUNDER_FILE).read_bytes())["founder"] == "QmFounder"
+
+
+def test_a_kept_port_is_used_and_damage_is_named(tmp_path: Path, small_manifest: Manifest) -> None:
+    """The port of the last life is used again; a damaged file is named with what to do."""
+    founding = _founding(tmp_path, small_manifest)
+    assert founding._kept_port() == 0
+    (tmp_path / PORT_FILE).write_text('{"port": 4711}')
+    assert founding._kept_port() == 4711
+    (tmp_path / PORT_FILE).write_text('{"port": 471100}')
+    assert founding._kept_port() == 0
+    for damage in ("", "[]", "{"):
+        (tmp_path / PORT_FILE).write_text(damage)
+        with pytest.raises(ConfigError, match=r"port\.json is damaged"):
+            founding._kept_port()
+
+
+def test_a_damaged_manifest_is_named(tmp_path: Path, small_manifest: Manifest, identity: Identity) -> None:
+    """A kept manifest that cannot be read is not made again in silence: that would be another run."""
+    (tmp_path / MANIFEST_FILE).write_text("{}")
+    with pytest.raises(ConfigError, match=r"manifest\.json is damaged"):
+        _founding(tmp_path, small_manifest)._manifest(identity)

@@ -1,0 +1,139 @@
+"""A local swarm of stand-in processes as a person sees it: lines, report, Ctrl-C, a full disk, a closed stdout."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarmfree.cli.local_run import LocalRun, order_of
+from swarmfree.cockpit.folding import fold_all
+from swarmfree.lab.report import read_events
+from swarmfree.swarm.manifest import Manifest
+
+PROGRAM = Path(__file__).parents[1] / "lab" / "dummy_program.py"
+SCRIPT = """
+import dataclasses, sys
+from pathlib import Path
+from swarmfree.cli.endings import leave
+from swarmfree.cli.local_run import LocalRun, order_of
+from swarmfree.swarm.manifest import Manifest
+order = order_of(Manifest(), Path(sys.argv[1]), peers=4, standbys=0, respawn=False, kills=(), run_arguments=(), peer_arguments=())
+order = dataclasses.replace(order, peer_arguments=(), program=(sys.executable, sys.argv[2]))
+leave(LocalRun(Manifest(), order, is_json=False).run())
+"""
+
+
+def _commit(number: int) -> dict[str, Any]:
+    fields = {"attempt": 0, "loss": 5.0 - number, "evaluation": None, "tokens": 100, "seconds": 0.5, "squared_norms": [1.0], "lineage": "00"}
+    return {"time_s": time.time() + number, "kind": "IterationCommitted", "iteration": number, **fields}
+
+
+def _behaviour(tmp_path: Path, **steps: list[Any]) -> None:
+    done = [{"exit": 0, "line": ""}]
+    first = [_commit(0), _commit(1), *done]
+    (tmp_path / "behaviour.json").write_text(json.dumps({"*": done, "bootstrap": ["swarmfree1x"], "peer-1": first, **steps}))
+
+
+def _run(tmp_path: Path, small_manifest: Manifest, *, is_json: bool) -> int:
+    out = tmp_path / "report"
+    order = order_of(small_manifest, out, peers=4, standbys=0, respawn=False, kills=(), run_arguments=(), peer_arguments=())
+    order = dataclasses.replace(order, peer_arguments=(), program=(sys.executable, str(PROGRAM)))
+    return LocalRun(small_manifest, order, is_json=is_json).run()
+
+
+def test_a_run_ends_with_summary_and_report(tmp_path: Path, small_manifest: Manifest, capsys: pytest.CaptureFixture[str]) -> None:
+    """Plain lines, a summary on stdout, and a folder with events, figure, summary and logs; the events fold to what was summed up."""
+    _behaviour(tmp_path)
+    assert _run(tmp_path, small_manifest, is_json=False) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == f"a bootstrap node, 4 peers and 0 on standby; report in {tmp_path / 'report'}"
+    assert "small: ended before its end (no reason given), 2 of 4 iterations" in out
+    assert sorted(os.listdir(tmp_path / "report")) == ["events.jsonl", "logs", "loss.png", "summary.json", "summary.txt"]
+    summary = json.loads((tmp_path / "report" / "summary.json").read_text())
+    assert (summary["exit_code"], summary["iterations"], summary["tokens"]) == (0, 2, 200)
+    assert fold_all(read_events(tmp_path / "report")).committed_count == 2
+
+
+def test_machines_get_one_object_per_line(tmp_path: Path, small_manifest: Manifest, capsys: pytest.CaptureFixture[str]) -> None:
+    """With JSON every line of stdout is an object; the first describes the run, the last is the summary."""
+    _behaviour(tmp_path)
+    assert _run(tmp_path, small_manifest, is_json=True) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (lines[0]["kind"], lines[-1]["kind"]) == ("RunDescribed", "Summary")
+    assert {"ProcessStarted", "Started", "IterationCommitted", "ProcessEnded"} <= {line["kind"] for line in lines}
+    assert [line["peer"] for line in lines if line["kind"] == "IterationCommitted"] == ["peer-1", "peer-1"]
+
+
+def test_a_failing_peer_gives_its_line_and_code(tmp_path: Path, small_manifest: Manifest, capsys: pytest.CaptureFixture[str]) -> None:
+    """The line of the peer that failed stands on stderr, once, and its exit code is the swarm's."""
+    _behaviour(tmp_path, **{"peer-2": [{"exit": 3, "line": "the coordinator is gone"}], "*": []})
+    assert _run(tmp_path, small_manifest, is_json=False) == 3
+    assert capsys.readouterr().err == "swarmfree: peer-2: the coordinator is gone\n"
+
+
+def test_a_full_disk_is_told_at_once_and_the_run_goes_on(
+    tmp_path: Path, small_manifest: Manifest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """When the report cannot be written, one line says so, the run ends as it would, and only the exit code differs."""
+    _behaviour(tmp_path)
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (700, old[1]))
+    try:
+        code = _run(tmp_path, small_manifest, is_json=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    told = capsys.readouterr()
+    assert code == 1
+    assert told.err.count("\n") == 1
+    assert "events.jsonl cannot be written: File too large; what was written before is kept" in told.err
+    assert "2 of 4 iterations" in told.out
+    lines = (tmp_path / "report" / "events.jsonl").read_text().splitlines()
+    assert lines
+    assert all(json.loads(line) for line in lines)
+
+
+def _start(tmp_path: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "report"), str(PROGRAM)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("lines_before", [1, 4])
+def test_ctrl_c_ends_with_a_summary(tmp_path: Path, lines_before: int) -> None:
+    """Ctrl-C after the first line of output, or later, ends within 5 s with a summary and exit code 130."""
+    _behaviour(tmp_path, **{"peer-1": [_commit(0)], "*": [{"time_s": 1.0, "kind": "Note", "text": "up"}]})
+    with _start(tmp_path) as process:
+        assert process.stdout is not None
+        for _ in range(lines_before):
+            process.stdout.readline()
+        began_s = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        out, words = process.communicate(timeout=20)
+        assert time.monotonic() - began_s < 5
+    assert (process.returncode, words) == (130, "")
+    assert "ended before its end (interrupted)" in out
+    assert json.loads((tmp_path / "report" / "summary.json").read_text())["why"] == "interrupted"
+    assert not (tmp_path / "report" / "peers").exists()
+
+
+def test_a_reader_that_goes_away_ends_the_swarm(tmp_path: Path) -> None:
+    """When nobody reads the output any more, the swarm ends cleanly with exit code 141 and no complaint."""
+    _behaviour(tmp_path, **{"peer-1": [], "*": [{"time_s": 1.0, "kind": "Note", "text": "up"}]})
+    with _start(tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        words = process.stderr.read()
+        process.wait(timeout=20)
+    assert (process.returncode, words) == (141, "")
+    assert not (tmp_path / "report" / "peers").exists()

@@ -1,0 +1,156 @@
+"""What a person sees: live view, plain lines, status."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from rich.console import Console, RenderableType
+
+from swarmfree.cockpit.folding import fold, fold_all
+from swarmfree.cockpit.live import LiveView, PlainView, open_view, picture, progress_line, span
+from swarmfree.cockpit.state import SwarmState
+from swarmfree.cockpit.status import Status, status_json, status_picture
+from swarmfree.swarm.announcement import Announcement, PeerState
+from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
+from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.names import Endpoint, Position, Term
+from swarmfree.swarm.plan import Plan, Replica, Share
+from tests.cockpit.stories import START_S, beginning, iteration, member_of, whole_story, wiped_out
+
+
+def _text(renderable: RenderableType, width: int = 140) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
+
+
+def test_the_picture_of_nothing_is_a_picture() -> None:
+    """Before anything is known, the live view can be drawn."""
+    assert "starting" in _text(picture(SwarmState(), now_s=1.0))
+
+
+def test_the_picture_shows_stages_peers_speed_loss_and_events() -> None:
+    """The live view has a row per stage with its peers, the progress, the loss, the speed, the time left and the last events."""
+    text = _text(picture(fold_all([*beginning(), *iteration(0, 10), *iteration(1, 12)]), now_s=START_S + 15))
+    for part in (
+        "made-up",
+        "15 s",
+        "peer-2 (2)  peer-5 (2)",
+        "standby-1",
+        "iteration 2 of 6",
+        "8,192 tokens/s",
+        "4 s left",
+        "loss 5.0000",
+    ):
+        assert part in text
+
+
+def test_a_lost_stage_stands_out() -> None:
+    """While a stage is being rebuilt, its row says by whom and how."""
+    until_built = [h for h in wiped_out() if h.time_s <= START_S + 20.5]
+    text = _text(picture(fold_all([*beginning(), *iteration(2, 14), *until_built]), now_s=START_S + 21))
+    assert "merge by standby-1" in text
+    assert "stage 2 is lost at iteration 3; its last replica was peer-6" in text
+
+
+def test_the_picture_fits_a_narrow_terminal() -> None:
+    """No line is wider than the terminal, however narrow it is."""
+    text = _text(picture(fold_all(whole_story()), now_s=START_S + 30), width=50)
+    assert max(len(line) for line in text.splitlines()) <= 50
+
+
+def test_plain_lines_tell_news_and_progress() -> None:
+    """Without a terminal each news is a line, and progress comes at most every so many seconds, the last one at the end."""
+    out, state = io.StringIO(), SwarmState()
+    view = PlainView(out, interval_s=5.0)
+    for happening in whole_story():
+        state = fold(state, happening)
+        view.show(state)
+    view.close(state)
+    lines = out.getvalue().splitlines()
+    assert sum("iteration" in line and "tokens/s" in line for line in lines) == 4
+    assert any("stage 2: merge by standby-1, weights 0.750 before and 0.250 after" in line for line in lines)
+    assert any("training goes on: iteration 3 committed 3.1 s after stage 2 was lost" in line for line in lines)
+    assert lines[-1].endswith("iteration 6 of 6, loss 3.0000, held-out 2.800 bits per byte, 8,192 tokens/s")
+
+
+def test_the_live_view_draws_in_place_and_gives_the_terminal_back() -> None:
+    """On a terminal the picture is drawn over itself, and the cursor is shown again at the end."""
+    out = io.StringIO()
+    view = LiveView(Console(file=out, force_terminal=True, width=120), frame_s=0.0)
+    state = fold_all([*beginning(), *iteration(0, 10)])
+    view.show(state)
+    view.show(state)
+    view.close(state)
+    view.close(state)
+    assert out.getvalue().count("made-up") >= 3
+    assert out.getvalue().rstrip().endswith("\x1b[?25h")
+
+
+def test_a_pipe_gets_plain_lines() -> None:
+    """What is no terminal gets lines."""
+    assert isinstance(open_view(io.StringIO()), PlainView)
+
+
+def test_spans_have_the_right_units() -> None:
+    """Durations are told in the unit a person would choose."""
+    assert [span(s) for s in (0.2, 8, 185, 7800)] == ["0 s", "8 s", "3 min 05 s", "2 h 10 min"]
+
+
+def test_progress_before_the_first_commit_says_what_is_missing() -> None:
+    """Before the first commit the progress line says what the run waits for."""
+    state = fold_all(h for h in beginning() if h.time_s < START_S + 5)
+    assert progress_line(state) == "iteration 0 of 6: waits: 1 more replica of stage 3"
+
+
+def _status(*, answered: bool) -> Status:
+    manifest = Manifest()
+    names = ("peer-1", "peer-2", "peer-3", "peer-4")
+    endpoints = [Endpoint(member_of(n), (f"/ip4/127.0.0.1/tcp/4001/p2p/{member_of(n).peer_id}",)) for n in names]
+    announcements = tuple(
+        Announcement(e, PeerState.SERVING, stage, 3, "ab" * 32, 2.0, 1.0, 0.125, 0, stage == 0, 1, START_S + 12)
+        for stage, e in enumerate(endpoints)
+    )
+    term = Term(1, endpoints[0].member)
+    entry = StageEntry("aa", float64_bits(2.25), "bb", 3, 0, StepScalars(*range(9)), (endpoints[0].member,))
+    record = Record(
+        2, GENESIS_LINEAGE, term, 0, "00" * 8, (entry,) * 4, float64_bits(4.0), 8192, float64_bits(3.5), (endpoints[0].member,)
+    )
+    plan = Plan(
+        Position(term, 3, 1, 0),
+        "00" * 8,
+        record.lineage(),
+        tuple((Replica(e),) for e in endpoints),
+        (Share(endpoints[0].member, tuple(range(8)), (), 4),),
+        record,
+        8,
+    )
+    told = (plan, record) if answered else (None, None)
+    return Status(manifest, "QmFounder", announcements, str(term.member) if answered else "", *told, "", START_S)
+
+
+def test_status_says_where_the_run_is() -> None:
+    """Status shows the iteration, the losses, and for each stage its members, norm and steps."""
+    text = _text(status_picture(_status(answered=True)))
+    for part in (
+        "3 of 100 iterations",
+        "iteration 3 is open, attempt 1",
+        "loss 4.0000",
+        "held-out 5.049",
+        "2.25",
+        "serving",
+        "0.125",
+    ):
+        assert part in text
+
+
+def test_status_without_an_answer_is_the_directorys_word() -> None:
+    """Where no member answers, status shows what the directory says and that this is all."""
+    status = _status(answered=False)
+    assert "no member answered" in _text(status_picture(status))
+    told = status_json(status)
+    assert told["stages"][1]["announced"] == [str(member_of("peer-2"))]
+    assert told["loss"] is None
+    json.dumps(told)

@@ -1,0 +1,84 @@
+"""Kill scripts: reading, refusing, when and whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmfree.cockpit.folding import fold_all
+from swarmfree.lab.kill_script import FRACTION_MAX, FRACTION_MIN, Kill, Target, check_kills, delay_s, parse_kill, victims
+from swarmfree.swarm.errors import ConfigError
+from tests.cockpit.stories import beginning, iteration, wiped_out
+
+
+@pytest.mark.parametrize(
+    ("text", "kill"),
+    [
+        ("stage=2,iteration=60", Kill(60, 2)),
+        ("iteration=60,stage=2,replicas=all", Kill(60, 2)),
+        ("stage=1,iteration=5,replicas=one", Kill(5, 1, is_all=False)),
+        ("stage=1, iteration=5, process=p2pd", Kill(5, 1, is_all=False, target=Target.P2PD)),
+        ("process=bootstrap,iteration=9", Kill(9, -1, target=Target.BOOTSTRAP)),
+    ],
+)
+def test_a_kill_is_read_and_written(text: str, kill: Kill) -> None:
+    """A kill is read as it was meant, and written so that it can be read again."""
+    assert parse_kill(text) == kill
+    assert parse_kill(str(kill)) == kill
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("", "not understood"),
+        ("stage=2", "iteration is missing"),
+        ("iteration=3", "stage is missing"),
+        ("stage=two,iteration=3", "stage = two is not a number"),
+        ("stage=-1,iteration=3", "stage = -1 is not a number"),
+        ("stage=2,iteration=3,replicas=some", "none of all, one"),
+        ("stage=2,iteration=3,process=me", "none of peer, p2pd, bootstrap"),
+        ("stage=2,stage=2,iteration=3", "not understood"),
+        ("stage=2,iteration=3,when=now", "when=now is not understood"),
+        ("process=bootstrap,stage=1,iteration=3", "serves no stage"),
+    ],
+)
+def test_a_bad_kill_is_refused_in_one_line(text: str, word: str) -> None:
+    """A mistyped kill ends in one line that quotes it and says what is wrong."""
+    with pytest.raises(ConfigError) as caught:
+        parse_kill(text)
+    assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_kill_that_can_never_strike_is_refused() -> None:
+    """A stage or iteration that the run does not have is an error before anything starts."""
+    check_kills([Kill(99, 3), Kill(5, -1, target=Target.BOOTSTRAP)], stage_count=4, iterations=100)
+    with pytest.raises(ConfigError, match="stages 0 to 3"):
+        check_kills([Kill(99, 4)], stage_count=4, iterations=100)
+    with pytest.raises(ConfigError, match="iterations 0 to 99"):
+        check_kills([Kill(100, 3)], stage_count=4, iterations=100)
+
+
+def test_the_moment_is_a_seeded_fraction_of_the_last_iteration() -> None:
+    """The same seed strikes at the same fraction of the last iteration's duration; other seeds and entries elsewhere, within bounds."""
+    state = fold_all([*beginning(), *iteration(0, 10)])
+    delays = [delay_s(Kill(1, 2), index, seed, state) for seed in range(20) for index in range(5)]
+    assert delays == [delay_s(Kill(1, 2), index, seed, state) for seed in range(20) for index in range(5)]
+    assert len(set(delays)) == len(delays)
+    assert all(FRACTION_MIN <= d <= FRACTION_MAX for d in delays)
+
+
+def test_the_victims_serve_the_stage_now() -> None:
+    """All replicas of a stage, or a seeded one of them, or the bootstrap node; after a rebuild the newcomer is the one."""
+    state = fold_all([*beginning(), *iteration(0, 10)])
+    assert victims(Kill(1, 2), 0, 0, state) == ("peer-3", "peer-6")
+    ones = {victims(Kill(1, 2, is_all=False), index, 0, state) for index in range(20)}
+    assert ones == {("peer-3",), ("peer-6",)}
+    assert victims(Kill(1, -1, target=Target.BOOTSTRAP), 0, 0, state) == ("bootstrap",)
+    after = fold_all([*beginning(), *iteration(2, 14), *wiped_out()])
+    assert victims(Kill(4, 2), 0, 0, after) == ("standby-1",)
+
+
+def test_nobody_is_struck_while_nobody_serves() -> None:
+    """A kill of a stage that is just lost finds no victim."""
+    lost = [h for h in wiped_out() if h.time_s < wiped_out()[3].time_s + 0.1]
+    assert victims(Kill(3, 2), 0, 0, fold_all([*beginning(), *iteration(2, 14), *lost])) == ()

@@ -1,0 +1,161 @@
+"""The report of a run: events, summary, figure, and a disk that is full."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from swarmfree.cockpit.folding import fold, fold_all
+from swarmfree.cockpit.state import SwarmState
+from swarmfree.lab.figure import FIGURE_FILE, iteration_at, marks_of
+from swarmfree.lab.report import EVENTS_FILE, EventLog, ReportError, make_folder, read_events, write_summary, write_whole
+from swarmfree.lab.summary import summarise, summary_text
+from swarmfree.swarm.errors import ConfigError
+from swarmfree.swarm.events import Note
+from tests.cockpit.stories import START_S, beginning, told, whole_story
+
+
+def _write_story(folder: Path) -> SwarmState:
+    log, state = EventLog(folder), SwarmState()
+    for happening in whole_story():
+        state = fold(state, happening)
+        log.write(happening, state)
+    log.close()
+    return state
+
+
+def test_the_summary_says_all_of_a_lost_stage() -> None:
+    """When it was lost, noticed, decided with reason and both weights, built, resumed, and the loss before, right after and at the end."""
+    summary = summarise(fold_all(whole_story()), 0, "")
+    assert summary["is_finished"]
+    assert (summary["iterations"], summary["tokens"], summary["processes"]) == (6, 6 * 8192, 8)
+    (lost,) = summary["lost_stages"]
+    after = [lost[f"{what}_after_s"] for what in ("noticed", "decided", "built", "resumed")]
+    assert after == pytest.approx([0.6, 0.7, 1.5, 3.1], abs=2e-3)
+    held_out = [lost[f"held_out_{when}_bits_per_byte"] for when in ("before", "after", "final")]
+    assert held_out == pytest.approx([4.0, 4.5, 2.8])
+    text = summary_text(summary, "reports/made-up")
+    for part in (
+        "finished, 6 of 6 iterations, 4 stages, 8 processes",
+        "stage 2 lost in iteration 3 (killed: peer-3, peer-6)",
+        "noticed after 0.60 s, decided after 0.70 s, built after 1.50 s, resumed after 3.10 s",
+        "merge by standby-1: no replica of stage 2 is left",
+        "weights 0.7500 of the stage before, 0.2500 of the stage after (squared gradient norms 3 and 1)",
+        "held-out bits per byte: 4.000 before, 4.500 right after, 2.800 at the end",
+        "lost peer-3 of stage 2, noticed 0.50 s after SIGKILL (connection broke); next commit after 3.10 s",
+    ):
+        assert part in text
+
+
+def test_the_summary_of_nothing_is_a_summary() -> None:
+    """A swarm that was interrupted before anything happened has a summary too."""
+    for state in (SwarmState(), fold_all(beginning())):
+        summary = summarise(state, 130, "interrupted")
+        assert "ended before its end (interrupted), 0 of" in summary_text(summary, "reports/x")
+        json.dumps(summary)
+
+
+def test_a_stage_that_stays_lost_is_told_as_such() -> None:
+    """Where nobody rebuilt the stage, the summary says what did not happen."""
+    lost = [h for h in whole_story() if h.time_s <= START_S + 20.05]
+    text = summary_text(summarise(fold_all(lost), 1, "nobody is left"), "reports/x")
+    assert "noticed after 0.60 s, not decided, not built, not resumed" in text
+
+
+def test_the_report_can_be_read_again(tmp_path: Path) -> None:
+    """Folding the lines of `events.jsonl` gives the state that was folded while the swarm ran."""
+    state = _write_story(tmp_path)
+    assert fold_all(read_events(tmp_path)) == state
+    line = json.loads((tmp_path / EVENTS_FILE).read_text().splitlines()[4])
+    assert (line["kind"], line["peer"], line["peer_stage"]) == ("Waiting", "peer-1", None)
+
+
+def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+    """A report whose writer was killed in the middle of a line is read up to that line; other damage is named with its line."""
+    _write_story(tmp_path)
+    path = tmp_path / EVENTS_FILE
+    count = len(list(read_events(tmp_path)))
+    with path.open("a") as file:
+        file.write('{"time_s": 1, "kind": "No')
+    assert len(list(read_events(tmp_path))) == count
+    with path.open("a") as file:
+        file.write("\n")
+    with pytest.raises(ConfigError, match=f"line {count + 1}: not an event"):
+        list(read_events(tmp_path))
+
+
+def test_a_full_disk_ends_in_one_line_and_loses_nothing(tmp_path: Path) -> None:
+    """When the file cannot grow, what was written stays whole, one error says so, and later lines are dropped in silence."""
+    log, state = EventLog(tmp_path), fold_all(beginning())
+    note = told(1, "peer-1", Note("x" * 500))
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1800, old[1]))
+    try:
+        with pytest.raises(
+            ReportError, match=r"events\.jsonl cannot be written: File too large; what was written before is kept"
+        ):
+            for _ in range(10):
+                log.write(note, state)
+        log.write(note, state)
+        with pytest.raises(ReportError, match=r"summary\.json cannot be written"):
+            write_whole(tmp_path / "summary.json", b"x" * 4000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    lines = (tmp_path / EVENTS_FILE).read_text().splitlines()
+    assert [json.loads(line)["text"] for line in lines] == ["x" * 500] * 3
+    assert sorted(os.listdir(tmp_path)) == [EVENTS_FILE]
+
+
+def test_a_device_without_room_is_a_full_disk(tmp_path: Path) -> None:
+    """ENOSPC on the first line is the same one-line error."""
+    (tmp_path / EVENTS_FILE).symlink_to("/dev/full")
+    with pytest.raises(ReportError, match="No space left on device"):
+        EventLog(tmp_path).write(told(1, "peer-1", Note("x")), SwarmState())
+
+
+def test_a_report_is_not_written_over_another(tmp_path: Path) -> None:
+    """A folder with something in it, or one that cannot be made, is refused."""
+    assert make_folder(tmp_path / "a" / "b").is_dir()
+    (tmp_path / "a" / "file").touch()
+    with pytest.raises(ConfigError, match="not empty"):
+        make_folder(tmp_path / "a")
+    with pytest.raises(ConfigError, match="cannot be made"):
+        make_folder(tmp_path / "a" / "file" / "c")
+
+
+def test_marks_stand_at_the_iteration_under_way() -> None:
+    """Kills, losses, rebuilds and joins are marked between the commits around them."""
+    state = fold_all(whole_story())
+    assert iteration_at(state, START_S) == 0
+    assert iteration_at(state, START_S + 19.4) == pytest.approx(3 + (19.4 - 15) / (22.5 - 15))
+    assert iteration_at(state, START_S + 99) == 6
+    kinds = [(m.kind, m.label) for m in marks_of(state)]
+    assert kinds == [
+        ("kill", "peer-3 killed (stage 2)"),
+        ("kill", "peer-6 killed (stage 2)"),
+        ("lost", "stage 2 lost"),
+        ("rebuilt", "stage 2: merge"),
+        ("joined", "peer-3 joined stage 2"),
+    ]
+
+
+def test_the_figure_is_drawn_by_a_process_of_its_own(tmp_path: Path) -> None:
+    """`python -m swarmfree.lab.figure FOLDER` draws a PNG from the events; without events it says so in one line."""
+    state = _write_story(tmp_path)
+    write_summary(tmp_path, summarise(state, 0, ""))
+    command = [sys.executable, "-m", "swarmfree.lab.figure", str(tmp_path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / FIGURE_FILE).read_bytes().startswith(b"\x89PNG")
+    assert sorted(os.listdir(tmp_path)) == [EVENTS_FILE, FIGURE_FILE, "summary.json", "summary.txt"]
+    command[-1] = str(tmp_path / "nothing")
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("swarmfree: ")
+    assert done.stderr.count("\n") == 1

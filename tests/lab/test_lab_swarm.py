@@ -1,0 +1,220 @@
+"""A local swarm of stand-in processes: how it starts, kills, respawns, fails and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from swarmfree.cockpit.happenings import Happening, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed, Told
+from swarmfree.cockpit.state import SwarmState
+from swarmfree.lab.kill_script import Kill
+from swarmfree.lab.processes import is_there
+from swarmfree.lab.swarm import Ending, LocalSwarm, SwarmOrder
+from swarmfree.swarm.events import Note, Started
+
+PROGRAM = (sys.executable, str(Path(__file__).with_name("dummy_program.py")))
+
+
+def _event(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"time_s": 1.0, "kind": kind, **fields}
+
+
+def _placed(name: str, stage: int, life: int = 1) -> dict[str, Any]:
+    return _event("Placed", member=f"{('Qm' + name)[-6:]}.{f'{life:016x}'[:3]}", stage=stage)
+
+
+def _opened(iteration: int) -> dict[str, Any]:
+    return _event("Opened", iteration=iteration, attempt=0, base="00", members=[])
+
+
+class Heard:
+    """Keeps what a swarm tells; makes a file for the stand-ins to wait for as soon as the state shows what the file is named after."""
+
+    def __init__(self, folder: Path, **marks: Callable[[SwarmState], bool]) -> None:
+        self.happenings: list[Happening] = []
+        self._folder = folder
+        self._marks = marks
+
+    def __call__(self, happening: Happening, state: SwarmState) -> None:
+        """Hear one happening."""
+        self.happenings.append(happening)
+        for name, is_so in list(self._marks.items()):
+            if is_so(state):
+                del self._marks[name]
+                (self._folder / name).touch()
+
+    def pids(self) -> list[int]:
+        """Every process that was started."""
+        return [h.pid for h in self.happenings if isinstance(h, ProcessStarted)]
+
+    def told(self, kind: type[Any]) -> list[Told]:
+        """What was told of one kind of event."""
+        return [h for h in self.happenings if isinstance(h, Told) and isinstance(h.event, kind)]
+
+
+def _all_up(state: SwarmState) -> bool:
+    return len(state.peers) > 1 and all(p.member for p in state.peers)
+
+
+async def _run(tmp_path: Path, behaviour: dict[str, list[Any]], heard: Heard, **order: Any) -> Ending:
+    (tmp_path / "behaviour.json").write_text(json.dumps({"*": [], "bootstrap": ["swarmfree1invite"], **behaviour}))
+    chosen = dataclasses.replace(
+        SwarmOrder(folder=tmp_path / "report", peer_count=2, program=PROGRAM, respawn_after_s=0.1, stop_grace_s=0.5), **order
+    )
+    chosen.folder.mkdir()
+    ending = await LocalSwarm(chosen, RunDescribed(time.time(), "test", 10, 3, 100), heard).run()
+    assert not any(psutil.pid_exists(pid) for pid in heard.pids())
+    assert sorted(p.name for p in chosen.folder.iterdir()) == ["logs"]
+    return ending
+
+
+DONE = {"exit": 0, "line": ""}
+
+
+async def test_a_run_ends_when_every_peer_has_ended(tmp_path: Path) -> None:
+    """Peers that end with 0 end the run with 0; the bootstrap node is ended then; nothing is left but the logs."""
+    heard = Heard(tmp_path, up=_all_up)
+    done = [{"until": "up"}, DONE]
+    assert await _run(tmp_path, {"peer-1": done, "peer-2": done}, heard) == Ending(0)
+    ended = {h.name: h.code for h in heard.happenings if isinstance(h, ProcessEnded)}
+    assert ended == {"peer-1": 0, "peer-2": 0, "bootstrap": 143}
+    assert {h.name for h in heard.told(Started)} == set(ended)
+
+
+async def test_a_peer_that_fails_ends_the_swarm_with_its_line(tmp_path: Path) -> None:
+    """The first peer that fails by itself ends all, with its exit code and its own one line."""
+    behaviour = {"peer-2": [{"exit": 3, "line": "the coordinator is gone"}]}
+    assert await _run(tmp_path, behaviour, Heard(tmp_path)) == Ending(3, "peer-2: the coordinator is gone")
+
+
+async def test_a_peer_that_dies_without_a_word_is_named_with_its_log(tmp_path: Path) -> None:
+    """Where a process says nothing of ours, the line says how it ended and where its log is."""
+    ending = await _run(tmp_path, {"peer-2": [{"exit": 9, "line": ""}]}, Heard(tmp_path))
+    assert ending.code == 1
+    assert ending.line.startswith("peer-2: ended with exit code 9 and no word; see ")
+    assert ending.line.endswith("logs/peer-2.txt")
+
+
+async def test_a_bootstrap_node_that_fails_ends_everything(tmp_path: Path) -> None:
+    """Bad input that the bootstrap node finds ends the swarm with its line before any peer is started."""
+    heard = Heard(tmp_path)
+    ending = await _run(tmp_path, {"bootstrap": [{"exit": 2, "line": "port 4001 is taken"}]}, heard)
+    assert ending == Ending(2, "bootstrap: port 4001 is taken")
+    assert len(heard.pids()) == 1
+
+
+async def test_a_bootstrap_node_that_gives_no_invite_is_not_waited_for_long(tmp_path: Path) -> None:
+    """Without an invite within the limit the swarm ends and says so."""
+    ending = await _run(tmp_path, {"bootstrap": []}, Heard(tmp_path), invite_within_s=0.3)
+    assert ending.code == 1
+    assert "gave no invite within" in ending.line
+
+
+async def test_a_stop_ends_all_within_the_grace(tmp_path: Path) -> None:
+    """A stop from outside ends everything, those that ignore SIGTERM too, and keeps the exit code it was given."""
+    ready = asyncio.Event()
+    deaf = [{"deaf": True}, _event("Note", text="deaf now")]
+    heard = Heard(tmp_path, deaf=lambda _: ready.set() is None if len(heard.told(Note)) == 2 else False)
+    (tmp_path / "behaviour.json").write_text(json.dumps({"*": deaf, "bootstrap": ["swarmfree1invite"]}))
+    order = SwarmOrder(folder=tmp_path / "report", peer_count=2, program=PROGRAM, stop_grace_s=0.5)
+    order.folder.mkdir()
+    swarm = LocalSwarm(order, RunDescribed(1.0, "test", 10, 3, 100), heard)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(swarm.run())
+        await ready.wait()
+        began_s = time.monotonic()
+        swarm.stop(Ending(130, "interrupted"))
+        assert await running == Ending(130, "interrupted")
+        assert time.monotonic() - began_s < 3
+    assert not any(psutil.pid_exists(pid) for pid in heard.pids())
+    assert [h.event.text for h in heard.told(Note)][-1] == "killed because they did not end within 0.5 s: peer-1, peer-2"
+
+
+async def test_a_script_kills_the_replicas_of_a_stage_and_they_come_back(tmp_path: Path) -> None:
+    """When the iteration is opened, who serves the stage is killed; with respawn it is started again in the same folder."""
+    heard = Heard(
+        tmp_path,
+        served=lambda state: bool(state.replicas(2)),
+        again=lambda s: any(p.lives == 2 and p.stage == 2 for p in s.peers),
+    )
+    behaviour = {
+        "peer-1": [_placed("peer-1", 0), {"until": "served"}, _opened(3), {"until": "again"}, DONE],
+        "peer-2": [_placed("peer-2", 2)],
+        "peer-2#2": [_placed("peer-2", 2, life=2), {"until": "again"}, DONE],
+    }
+    assert await _run(tmp_path, behaviour, heard, kills=(Kill(3, 2),), respawn=True) == Ending(0)
+    kills = [h for h in heard.happenings if isinstance(h, ProcessKilled)]
+    assert [(k.name, k.target, k.why) for k in kills] == [("peer-2", "peer", "--kill stage=2,iteration=3,replicas=all")]
+    ended = [(h.name, h.code, h.expected) for h in heard.happenings if isinstance(h, ProcessEnded) and h.name == "peer-2"]
+    assert ended == [("peer-2", -9, True), ("peer-2", 0, True)]
+    assert heard.told(Started)[-1].event.incarnation == f"{2:016x}"
+
+
+async def test_a_kill_without_a_victim_waits_for_the_next_iteration(tmp_path: Path) -> None:
+    """A stage that nobody serves when the kill is due is struck in the next iteration that is opened."""
+    heard = Heard(
+        tmp_path,
+        up=_all_up,
+        missed=lambda state: any("finds nobody" in n.text for n in state.news),
+        served=lambda state: bool(state.replicas(2)),
+        killed=lambda state: bool(state.kills),
+    )
+    behaviour = {
+        "peer-1": [{"until": "up"}, _opened(3), {"until": "served"}, _opened(4), {"until": "killed"}, DONE],
+        "peer-2": [{"until": "missed"}, _placed("peer-2", 2)],
+    }
+    assert await _run(tmp_path, behaviour, heard, kills=(Kill(3, 2),)) == Ending(0)
+    assert [k.why for k in heard.happenings if isinstance(k, ProcessKilled)] == ["--kill stage=2,iteration=3,replicas=all"]
+
+
+async def test_what_a_killed_peer_had_started_is_ended_too(tmp_path: Path) -> None:
+    """A daemon that a killed peer leaves behind does not outlive the swarm."""
+    found: list[psutil.Process] = []
+
+    def look(_: SwarmState) -> bool:
+        if heard.told(Note):
+            found.extend(psutil.Process(heard.pids()[-1]).children())
+        return bool(found)
+
+    heard = Heard(tmp_path, looked=look, killed=lambda state: bool(state.kills))
+    behaviour = {
+        "peer-1": [{"until": "looked"}, _opened(0), {"until": "killed"}, DONE],
+        "peer-2": [{"child": True}, _placed("peer-2", 1), _event("Note", text="daemon is up")],
+    }
+    assert await _run(tmp_path, behaviour, heard, kills=(Kill(0, 1),)) == Ending(0)
+    assert len(found) == 1
+    assert not is_there(found[0])
+
+
+async def test_when_all_peers_are_killed_the_run_has_failed(tmp_path: Path) -> None:
+    """A script that kills everybody does not end in success."""
+    heard = Heard(tmp_path, served=lambda state: len(state.replicas(1)) == 2)
+    behaviour = {"peer-1": [_placed("peer-1", 1), {"until": "served"}, _opened(0)], "peer-2": [_placed("peer-2", 1)]}
+    assert await _run(tmp_path, behaviour, heard, kills=(Kill(0, 1),)) == Ending(1, "every peer was killed")
+
+
+async def test_a_standby_that_nobody_told_is_dismissed_and_a_member_that_stays_is_an_error(tmp_path: Path) -> None:
+    """Once one peer is done, a standby gets a SIGTERM; a member that does not end within the limit is named."""
+    heard = Heard(tmp_path, served=lambda state: _all_up(state) and bool(state.replicas(1)))
+    behaviour = {"peer-1": [{"until": "served"}, DONE], "peer-2": [_placed("peer-2", 1)]}
+    ending = await _run(tmp_path, behaviour, heard, standby_count=1, end_grace_s=0.6)
+    assert ending.code == 1
+    assert ending.line.endswith("still there: peer-2")
+    assert [h.code for h in heard.happenings if isinstance(h, ProcessEnded) and h.name == "standby-1"] == [143]
+
+
+async def test_lines_that_are_no_events_are_noted(tmp_path: Path) -> None:
+    """Output that is no event of ours does no harm and is noted; plain lines of peers are passed over."""
+    heard = Heard(tmp_path, noted=lambda _: len(heard.told(Note)) == 2)
+    steps = ["a plain line", '{"half": ', _event("NoSuchEvent"), {"until": "noted"}, DONE]
+    assert await _run(tmp_path, {"peer-1": steps, "peer-2": [{"until": "noted"}, DONE]}, heard) == Ending(0)
+    notes = [h.event.text for h in heard.told(Note)]
+    assert [n.partition(": ")[0] for n in notes] == ["said something that is no event"] * 2

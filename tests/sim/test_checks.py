@@ -1,0 +1,292 @@
+"""The checks on hand-made stories: records, votes, steps, rebuilds and tensors that are right, or wrong in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from swarmfree.sim import integer_arithmetic as arithmetic
+from swarmfree.sim.checks import Checks, Step, Violation
+from swarmfree.sim.integer_arithmetic import State
+from swarmfree.sim.integer_tokens import IntegerTokens
+from swarmfree.sim.reference import IntegerReference
+from swarmfree.swarm.actions import Copy
+from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
+from swarmfree.swarm.events import IterationCommitted
+from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
+from swarmfree.swarm.messages import Build, Built, Commit, Loss, Seal, Sealed, Train
+from swarmfree.swarm.names import Endpoint, Member, Position, Term, WorkKey, WorkKind
+from swarmfree.swarm.ports import Reply
+
+MANIFEST = Manifest(
+    run=RunSection(seed=3, iterations=2),
+    model=ModelSection(width=8, blocks=2, heads=2, kv_heads=1, mlp_width=8, tokens_per_row=3),
+    stages=StagesSection(body=2),
+    batch=BatchSection(rows=2, microbatches=4),
+)
+SCALARS = StepScalars(1, 2, 3, 4, 5, 6, 7, 8, 9)
+MEMBERS = tuple(Member(f"peer{stage}", "1") for stage in range(3))
+EVERYONE = tuple(Endpoint(member, (f"/memory/{member.peer_id}",)) for member in MEMBERS)
+TERM = Term(1, MEMBERS[0])
+POSITION = Position(TERM, 0, 0, 1)
+
+
+class Story:
+    """A run of three members, one a stage, told to the checks."""
+
+    def __init__(self, sequence_count: int = 100) -> None:
+        self.found: list[Violation] = []
+        self.tokens = IntegerTokens(MANIFEST, sequence_count)
+        self.checks = Checks(MANIFEST, IntegerReference(MANIFEST, self.tokens), lambda: 1.5, self.found.append)
+        self.states = [arithmetic.drawn(MANIFEST, 0, stage) for stage in range(3)]
+        self.averages: list[tuple[bytes, ...]] = []
+        self.lineage = GENESIS_LINEAGE
+        for state in self.states:
+            self.checks.state_seen(arithmetic.state_digest(state), state)
+
+    def record(self, iteration: int) -> Record:
+        """What is right to seal now; the averages it names are kept by the members."""
+        right = IntegerReference(MANIFEST, self.tokens).iteration(iteration, self.states)
+        self.averages = [stage.parts for stage in right.sums]
+        for stage in right.sums:
+            self.checks.average_seen(stage.digest, stage.parts)
+        entries = tuple(
+            StageEntry(
+                sum_digest=total.digest,
+                squared_norm_bits=float64_bits(total.squared_norm),
+                state_digest=arithmetic.state_digest(state),
+                step_count=iteration + 1,
+                rate_scale_bits=0,
+                scalars=SCALARS,
+                members=(member,),
+            )
+            for total, state, member in zip(right.sums, self.states, MEMBERS, strict=True)
+        )
+        loss, tokens = float64_bits(right.loss), MANIFEST.tokens_per_iteration
+        return Record(iteration, self.lineage, TERM, 0, "0" * 16, entries, loss, tokens, "", MEMBERS)
+
+    def seal(self, record: Record, voters: tuple[int, ...] = (1, 2)) -> None:
+        """The coordinator sends it, these members store it."""
+        for voter in voters:
+            request = Seal(POSITION, record)
+            self.checks.asked(EVERYONE[0], request, b"")
+            self.checks.answered(EVERYONE[voter], request, Reply(Sealed(record.lineage())))
+
+    def step(self, record: Record, stage: int) -> None:
+        """The member of this stage steps."""
+        before = self.states[stage]
+        after: State = tuple(
+            arithmetic.stepped(part, average, SCALARS) for part, average in zip(before, self.averages[stage], strict=True)
+        )
+        self.states[stage] = after
+        self.checks.state_seen(arithmetic.state_digest(after), after)
+        digests = arithmetic.state_digest(before), arithmetic.sum_digest(self.averages[stage])
+        member = record.stages[stage].members[0]
+        self.checks.stepped(Step(member, stage, *digests, SCALARS, arithmetic.state_digest(after), ()))
+
+    def commit(self, record: Record) -> None:
+        """It is decided, and told; everyone steps."""
+        self.checks.asked(EVERYONE[0], Commit(record), b"")
+        for stage in range(3):
+            self.step(record, stage)
+        self.lineage = record.lineage()
+
+    def whole(self, iteration: int) -> Record:
+        """One iteration as it should be."""
+        record = self.record(iteration)
+        self.seal(record)
+        self.commit(record)
+        return record
+
+    def the_one(self) -> Violation:
+        """What was found first."""
+        assert self.found, "something was found"
+        return self.found[0]
+
+
+def test_a_right_story_holds() -> None:
+    """Two iterations as they should be, told by messages and by the coordinator's event, are no violation."""
+    story = Story()
+    for iteration in range(2):
+        record = story.whole(iteration)
+        event = IterationCommitted(iteration, 0, record.loss, None, record.tokens, 1.0, [], record.lineage())
+        story.checks.told(event)
+    assert story.found == []
+    assert story.checks.committed == {0: story.checks.committed[0], 1: story.lineage}
+
+
+WRONG: list[tuple[str, str, Callable[[Record], Record]]] = [
+    ("I3", "stands on", lambda record: replace(record, before="f" * 64)),
+    ("I4", "tokens", lambda record: replace(record, tokens=7)),
+    ("I1", "loss", lambda record: replace(record, loss_bits=float64_bits(record.loss + 2**-20))),
+    ("I2", "no member ever had", lambda record: _entry(record, 1, state_digest="ab")),
+    ("I1", "stage 1: the recorded sum is not the right one", lambda record: _entry(record, 1, sum_digest="ab")),
+    ("I1", "stage 2: squared norm", lambda record: _entry(record, 2, squared_norm_bits=float64_bits(1.0))),
+    ("I5", "evaluation", lambda record: replace(record, evaluation_bits=float64_bits(3.0))),
+]
+
+
+def _entry(record: Record, stage: int, **changes: str) -> Record:
+    stages = list(record.stages)
+    stages[stage] = replace(stages[stage], **changes)  # type: ignore[arg-type]
+    return replace(record, stages=tuple(stages))
+
+
+@pytest.mark.parametrize(("invariant", "text", "change"), WRONG)
+def test_a_record_that_is_wrong_in_one_place_is_found(invariant: str, text: str, change: Callable[[Record], Record]) -> None:
+    """Each field that can be computed is compared, and the violation says which one it was."""
+    story = Story()
+    story.whole(0)
+    record = change(story.record(1))
+    story.seal(record)
+    story.checks.asked(EVERYONE[0], Commit(record), b"")
+    assert story.the_one().invariant == invariant
+    assert text in story.the_one().text
+    assert str(story.the_one()).startswith(f"{invariant} at 1.500 s: iteration 1") or "record 1" in story.the_one().text
+
+
+def test_a_commit_without_a_majority_is_found() -> None:
+    """The coordinator's own vote is one of three: a record that nobody else stored is not decided."""
+    story = Story()
+    story.whole(0)
+    record = story.record(1)
+    story.seal(record, voters=())
+    story.checks.asked(EVERYONE[0], Commit(record), b"")
+    assert story.the_one().invariant == "I3"
+    assert "before a majority stored it" in story.the_one().text
+
+
+def test_a_forced_record_needs_no_majority() -> None:
+    """A record that says it had no majority is what it says."""
+    story = Story()
+    story.whole(0)
+    record = replace(story.record(1), forced=1)
+    story.seal(record, voters=())
+    story.commit(record)
+    assert story.found == []
+
+
+def test_a_step_before_the_decision_is_found() -> None:
+    """Nobody steps by a record that a majority has not stored yet."""
+    story = Story()
+    story.whole(0)
+    record = story.record(1)
+    story.seal(record, voters=())
+    story.checks.asked(EVERYONE[0], Seal(POSITION, record), b"")
+    story.step(record, 2)
+    assert story.the_one().invariant == "I3"
+    assert "before it was decided" in story.the_one().text
+
+
+def test_two_records_of_one_iteration_are_found() -> None:
+    """Another record of an iteration that is committed already breaks I3."""
+    story = Story()
+    first = story.record(0)
+    story.seal(first)
+    story.checks.asked(EVERYONE[0], Commit(first), b"")
+    second = replace(first, base="1" * 16)
+    story.seal(second)
+    story.checks.asked(EVERYONE[0], Commit(second), b"")
+    assert story.the_one().invariant == "I3"
+    assert "two records of iteration 0" in story.the_one().text
+
+
+def test_a_step_with_another_average_is_found() -> None:
+    """A member that steps with something else than the record says is found at that step."""
+    story = Story()
+    story.whole(0)
+    record = story.record(1)
+    story.seal(record)
+    story.checks.asked(EVERYONE[0], Commit(record), b"")
+    story.averages[1] = story.averages[2]
+    story.step(record, 1)
+    assert (story.the_one().invariant, "another average" in story.the_one().text) == ("I2", True)
+
+
+def test_a_step_that_leaves_one_out_is_found() -> None:
+    """A member that was ready for iteration 1 and steps by record 2 has left one out."""
+    story = Story()
+    story.whole(0)
+    sleeper = story.states[2]
+    story.whole(1)
+    record = story.record(2)
+    story.seal(record)
+    story.checks.loaded(MEMBERS[2])
+    build = Build(POSITION, Copy(2, (EVERYONE[2],), ""), 1, story.checks.committed[0], None, 1)
+    story.checks.answered(EVERYONE[2], build, Reply(Built(arithmetic.state_digest(sleeper), 0.1, 9)))
+    story.step(record, 2)
+    assert (story.the_one().invariant, "was ready for 1" in story.the_one().text) == ("I3", True)
+
+
+def test_a_rebuild_with_wrong_bytes_is_found() -> None:
+    """A copy has the bytes of its donor, or it is found when it says that it is built."""
+    story = Story()
+    story.whole(0)
+    build = Build(POSITION, Copy(2, (EVERYONE[2],), ""), 1, story.lineage, None, 1)
+    newcomer = Endpoint(Member("new", "1"), ())
+    story.checks.answered(newcomer, build, Reply(Built(arithmetic.state_digest(story.states[2]), 0.1, 9)))
+    assert story.found == []
+    other = arithmetic.drawn(MANIFEST, 5, 2)
+    story.checks.state_seen(arithmetic.state_digest(other), other)
+    story.checks.answered(newcomer, build, Reply(Built(arithmetic.state_digest(other), 0.1, 9)))
+    assert (story.the_one().invariant, "by copy: wrong bytes" in story.the_one().text) == ("I2", True)
+
+
+def test_a_tensor_under_another_name_is_found() -> None:
+    """What travels as microbatch 2 is microbatch 2, and training is not evaluation."""
+    tensor = arithmetic.embed(b"weights", IntegerTokens(MANIFEST, 9).microbatch(2)).encode()
+    right = WorkKey(0, "0" * 16, WorkKind.TRAIN, 2, 1)
+    story = Story()
+    story.checks.asked(EVERYONE[0], Train(right, 0, EVERYONE[0], 1), tensor)
+    story.checks.asked(EVERYONE[0], Train(right, 1, EVERYONE[0], 1), b"")
+    assert story.found == []
+    for wrong in (replace(right, microbatch=3), replace(right, kind=WorkKind.EVALUATE)):
+        story = Story()
+        story.checks.asked(EVERYONE[0], Loss(wrong, 0), tensor)
+        assert story.the_one().invariant == "I4"
+
+
+def test_a_sequence_shown_twice_is_found() -> None:
+    """Counting sequences as shown finds one that an epoch has had before."""
+
+    class Repeating(IntegerTokens):
+        def sequences(self, number: int) -> tuple[int, ...]:
+            return super().sequences(number % 3)
+
+    reference = IntegerReference(MANIFEST, Repeating(MANIFEST, 100))
+    assert "shows sequence" in reference.show(0)
+    fine = IntegerReference(MANIFEST, IntegerTokens(MANIFEST, 5))
+    assert [fine.show(iteration) for iteration in range(4)] == ["", "", "", ""]
+
+
+def test_the_end_is_looked_at() -> None:
+    """A finished run has every record, and weights of every stage as they were after the last one."""
+    story = Story()
+    story.whole(0)
+    story.checks.finished([])
+    assert "finished with records [0]" in story.the_one().text
+    complete = Story()
+    for iteration in range(2):
+        complete.whole(iteration)
+    reference = IntegerReference(MANIFEST, complete.tokens)
+    written = [(stage, reference.exported(stage, state)) for stage, state in enumerate(complete.states)]
+    complete.checks.finished(written)
+    assert complete.found == []
+    complete.checks.finished(written[:2])
+    assert "without weights of stages [2]" in complete.the_one().text
+    stale = Story()
+    first = stale.states[1]
+    for iteration in range(2):
+        stale.whole(iteration)
+    stale.checks.finished([*written[:1], (1, reference.exported(1, first)), *written[2:]])
+    assert "written for stage 1 are not those after the last record" in stale.the_one().text
+
+
+def test_the_first_violation_is_kept() -> None:
+    """What follows from a violation does not hide it."""
+    story = Story()
+    story.checks.violated("I1", "first")
+    story.checks.violated("I7", "second")
+    assert [str(violation) for violation in story.found] == ["I1 at 1.500 s: first"]

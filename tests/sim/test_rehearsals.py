@@ -1,0 +1,84 @@
+"""Rehearsals of the trainer: many seeds hold every invariant, the same seed tells the same story, a failing one can be replayed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from swarmfree.sim import many
+from swarmfree.sim.faults import CALM
+from swarmfree.sim.many import rehearse_many
+from swarmfree.sim.rehearsal import Factories, rehearse
+from swarmfree.sim.setup import draw_setup
+from swarmfree.sim.worker import SeedReport
+from tests.sim import planted
+
+
+@pytest.mark.timeout(300)
+def test_sixty_seeds_hold_every_invariant() -> None:
+    """Crashes, lost stages, freezes, joins, lost, late, doubled and reordered messages: I1 to I4 and I6 to I8 hold in 60 swarms."""
+    told: list[int] = []
+    result = rehearse_many(0, 60, processes=2, repeat_every=10, progress=lambda report, done, count: told.append(done))
+    assert [f"{report.violation}; replay: {report.command}" for report in result.failures] == []
+    assert [report.seed for report in result.reports] == list(range(60))
+    assert result.repeated == 6
+    assert told == list(range(1, 61))
+    faults = result.faults()
+    for kind in ("kill", "stage kill", "freeze", "join", "request lost", "response lost", "request twice"):
+        assert faults[kind] > 10, f"{kind} hardly happened: {faults}"
+
+
+def test_the_same_seed_tells_the_same_story() -> None:
+    """Played twice in one process, every line is the same, and so is the digest over every call; another seed differs."""
+    first, second, other = rehearse(7), rehearse(7), rehearse(8)
+    assert first.violation is None
+    assert (first.transcript, first.digest) == (second.transcript, second.digest)
+    assert first.digest != other.digest
+
+
+def test_a_full_transcript_has_every_call() -> None:
+    """Asked for in full, the transcript shows each call and answer, and the story is the same."""
+    short, full = rehearse(5), rehearse(5, full_transcript=True)
+    assert short.digest == full.digest
+    assert len(full.transcript) > len(short.transcript) + sum(full.statistics.calls.values())
+    assert set(short.transcript) <= set(full.transcript)
+
+
+def test_a_calm_rehearsal_has_only_what_must_be() -> None:
+    """Without faults nobody is lost, nothing is repaired, and every iteration commits at the first attempt."""
+    setup = draw_setup(2, iterations=4)
+    result = rehearse(2, setup=replace(setup, faults=CALM, start_spread_s=0.0))
+    assert result.violation is None
+    assert result.statistics.faults == {}
+    events = result.statistics.events
+    assert events["IterationCommitted"] == 4
+    assert events["Repaired"] == events["RoundRetried"] == 0
+    assert not [line for line in result.transcript if "attempt=1" in line]
+
+
+def test_a_failing_seed_says_how_to_replay_it() -> None:
+    """The result names the command, and the transcript ends with the violation."""
+    result = rehearse(3, factories=Factories(make_engine=planted.AddsOneTwice))
+    assert result.violation is not None
+    assert result.command == "swarmfree rehearse --first-seed 3 --seeds 1"
+    assert [line for line in result.transcript if f"checks      {result.violation}" in line]
+
+
+def test_another_story_in_another_process_is_a_violation() -> None:
+    """Two digests of one seed that differ are I8, unless the seed failed already."""
+    report = SeedReport(4, "", "", "aa", (), 1, 1.0, 1.0, {}, {})
+    assert not many._compared(report, replace(report, cpu_s=2.0)).violation
+    assert many._compared(report, replace(report, digest="bb")).violation.startswith("I8: seed 4 tells another story")
+    assert many._compared(replace(report, violation="I1"), replace(report, digest="bb")).violation == "I1"
+
+
+@pytest.mark.timeout(300)
+def test_torch_rehearses_as_well() -> None:
+    """One seed with the torch engine, stages lost and rebuilt, holds what can be checked without a reference."""
+    from swarmfree.sim.torch_rehearsal import rehearse_torch
+
+    result = rehearse_torch(1)
+    assert result.violation is None
+    assert result.statistics.iterations == 6
+    assert result.statistics.events["StageLost"] > 0

@@ -1,0 +1,295 @@
+"""What `test_tidy` looks for: each function here finds one kind of fault in one file and yields `file:line: what`.
+
+The table of rooms is section 9 of the architecture; a change here is a change of the architecture.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "swarmfree"
+
+# Room -> the other rooms it may import, and what is not Python's own.
+ROOMS: dict[str, tuple[set[str], set[str]]] = {
+    "swarm": (set(), set()),
+    "policy": ({"swarm"}, {"numpy", "scipy"}),
+    "model": ({"swarm"}, {"torch", "numpy", "blake3", "safetensors"}),
+    "wire": ({"swarm"}, {"grpc", "google", "hivemind", "cryptography", "msgpack", "psutil"}),
+    "storage": ({"swarm"}, {"numpy", "safetensors"}),
+    "trainer": ({"swarm", "policy"}, set()),
+    "sim": ({"swarm", "policy", "trainer"}, {"numpy"}),
+    "cockpit": ({"swarm"}, {"rich"}),
+    "lab": ({"swarm", "cockpit"}, {"matplotlib", "numpy", "psutil", "rich"}),
+    "cli": (
+        {"swarm", "policy", "model", "wire", "storage", "trainer", "sim", "cockpit", "lab"},
+        {"typer", "click", "rich", "torch", "hivemind", "psutil"},
+    ),
+}
+# One file in the room of rehearsals runs them on torch; everything else there stays free of it.
+TORCH_REHEARSAL = re.compile(r"swarmfree/sim/torch_\w+\.py")
+
+GENERATED = re.compile(r"swarmfree/wire/v1/")
+LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+PARAMETERS_MAX = 8
+# A function that takes more says why in its first line, to the linter as well.
+REASON_BESIDE = re.compile(r"# noqa: [A-Z0-9, ]*PLR0913[A-Z0-9, ]* - \w+")
+# File -> how long it may be, and why.
+LONGER_FILES = {
+    "swarmfree/swarm/messages.py": (560, "the protocol's message table, one noun per message, reads best in one place")
+}
+
+BANNED_CALLS = {
+    "asyncio.create_task": "a task has an owner: asyncio.TaskGroup",
+    "asyncio.ensure_future": "a task has an owner: asyncio.TaskGroup",
+    "asyncio.gather": "a task has an owner: asyncio.TaskGroup",
+    "eval": "runs what a stranger sent",
+    "exec": "runs what a stranger sent",
+    "os.fork": "no fork after start",
+    "os.system": "a process is started with its arguments as a list",
+    "torch.load": "reads pickles",
+    "hivemind.DHT": "forks, and dies on large commands",
+    "time.sleep": "blocks the event loop; wait for the thing itself",
+}
+BANNED_IMPORTS = {
+    "pickle": "runs what a stranger sent",
+    "dill": "runs what a stranger sent",
+    "cloudpickle": "runs what a stranger sent",
+    "shelve": "runs what a stranger sent",
+    "marshal": "runs what a stranger sent",
+    "multiprocessing": "forks, or starts what nobody owns",
+    "unittest": "memory ports or the real thing, no mocks",
+    "mock": "memory ports or the real thing, no mocks",
+}
+# Rooms in which a call is right: a local swarm waits for real processes, and only the commands look at the environment.
+CALL_ALLOWED = {("lab", "time.sleep"), ("cli", "time.sleep")}
+
+TEXT_SUFFIXES = {
+    ".py",
+    ".pyi",
+    ".toml",
+    ".txt",
+    ".md",
+    ".proto",
+    ".cfg",
+    ".ini",
+    ".yaml",
+    ".yml",
+    ".json",
+    ".service",
+    ".env",
+    ".sh",
+    ".in",
+    "",
+}
+NOT_OURS = {".git", ".venv", "venv", "reports", "dist", "build", "node_modules"}
+# Places on one person's machine, put together so that this file does not hold them itself.
+MACHINE_PATHS = re.compile(
+    "|".join(rf"(?<![\w.~]){re.escape('/' + place + '/')}\w" for place in ("work", "home", "Users", "root", "farm", "tmp"))
+)
+
+UNDONE = re.compile(r"\b(?:" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3, "HA" + "CK")) + r")\b")
+
+Found = Iterator[str]
+
+
+def python_files(*folders: str) -> list[Path]:
+    """Python files below these folders, generated ones left out, sorted."""
+    return sorted(
+        path
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.py")
+        if not GENERATED.match(relative(path)) and path.relative_to(ROOT).parts[0] not in NOT_OURS
+    )
+
+
+def relative(path: Path) -> str:
+    """A file's name as failures say it."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def tree_of(path: Path) -> ast.Module:
+    """The parsed file."""
+    return ast.parse(path.read_text(encoding="utf-8"), relative(path))
+
+
+def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of everything a file imports, also inside functions; names imported from a package are added to its name."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            source = node.module or ""
+            if node.level:
+                source = ".".join([*path.relative_to(ROOT).parts[: -node.level], *filter(None, [source])])
+            for alias in node.names:
+                yield node.lineno, f"{source}.{alias.name}"
+
+
+def functions_of(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """All functions and methods, nested ones too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def dotted(node: ast.expr) -> str:
+    """`a.b.c` of an attribute access, "" of anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        before = dotted(node.value)
+        return f"{before}.{node.attr}" if before else ""
+    return ""
+
+
+def wrong_imports(path: Path) -> Found:
+    """Imports of a file that its room may not have."""
+    parts = path.relative_to(ROOT / PACKAGE).parts
+    if parts == ("__main__.py",):
+        rooms, packages = {"cli"}, set[str]()
+    elif len(parts) == 1:
+        rooms, packages = set[str](), set[str]()
+    elif parts[0] not in ROOMS:
+        yield f"{relative(path)}:1: there is no room {parts[0]}"
+        return
+    else:
+        rooms, packages = ROOMS[parts[0]]
+        rooms = rooms | {parts[0]}
+    if TORCH_REHEARSAL.fullmatch(relative(path)):
+        rooms, packages = rooms | {"model"}, packages | {"torch"}
+    for line, name in imports_of(path):
+        top, _, rest = name.partition(".")
+        if top == PACKAGE:
+            room = rest.partition(".")[0]
+            if room in ROOMS and room not in rooms:
+                yield f"{relative(path)}:{line}: {parts[0]} may not know {room} ({name})"
+        elif top not in sys.stdlib_module_names and top not in packages:
+            yield f"{relative(path)}:{line}: {parts[0]} may not import {top}"
+
+
+def oversized(path: Path) -> Found:
+    """A file that is too long, and its functions that are too long or take too much."""
+    name, text = relative(path), path.read_text(encoding="utf-8")
+    lines, most = len(text.splitlines()), LONGER_FILES.get(name, (LINES_MAX, ""))[0]
+    if lines > most:
+        yield f"{name}:{lines}: {lines} lines; at most {most}"
+    for function in functions_of(ast.parse(text)):
+        assert function.end_lineno is not None
+        length = function.end_lineno - function.lineno + 1
+        if length > FUNCTION_LINES_MAX:
+            yield f"{name}:{function.lineno}: {function.name} has {length} lines; at most {FUNCTION_LINES_MAX}"
+        arguments = function.args
+        names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+        count = len([argument for argument in names if argument not in {"self", "cls"}])
+        if count > PARAMETERS_MAX and not REASON_BESIDE.search(text.splitlines()[function.lineno - 1]):
+            yield f"{name}:{function.lineno}: {function.name} has {count} parameters; at most {PARAMETERS_MAX}"
+
+
+def banned(path: Path) -> Found:
+    """Calls and imports that are banned, with the reason."""
+    room = path.relative_to(ROOT).parts[1]
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Attribute | ast.Name):
+            name = dotted(node)
+            if name in BANNED_CALLS and (room, name) not in CALL_ALLOWED:
+                yield f"{relative(path)}:{node.lineno}: {name}: {BANNED_CALLS[name]}"
+            if name in {"os.environ", "os.getenv"} and path.is_relative_to(ROOT / PACKAGE) and room != "cli":
+                yield f"{relative(path)}:{node.lineno}: {name}: only the commands look at the environment"
+    for line, name in imports_of(path):
+        if reason := BANNED_IMPORTS.get(name.partition(".")[0]):
+            yield f"{relative(path)}:{line}: import of {name}: {reason}"
+        if reason := BANNED_CALLS.get(name):
+            yield f"{relative(path)}:{line}: import of {name}: {reason}"
+
+
+def blind_handlers(path: Path) -> Found:
+    """Handlers that catch everything; one that catches `BaseException`, cleans up and raises it again is none."""
+    for node in ast.walk(tree_of(path)):
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type] if node.type else []
+        caught = [dotted(kind) for kind in kinds]
+        again = isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None
+        if not caught or "Exception" in caught or ("BaseException" in caught and not again):
+            yield f"{relative(path)}:{node.lineno}: except {', '.join(caught)}"
+
+
+def undocumented(path: Path) -> Found:
+    """Public modules, classes, functions and methods without a docstring."""
+
+    def look(node: ast.Module | ast.ClassDef, within: str) -> Found:
+        for child in node.body:
+            if not isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or child.name.startswith("_"):
+                continue
+            decorators = {dotted(decorator) for decorator in child.decorator_list}
+            if not ast.get_docstring(child) and not decorators & {"overload", "typing.overload", "override", "typing.override"}:
+                yield f"{relative(path)}:{child.lineno}: {within}{child.name} has no docstring"
+            if isinstance(child, ast.ClassDef):
+                yield from look(child, f"{within}{child.name}.")
+
+    tree = tree_of(path)
+    if not ast.get_docstring(tree):
+        yield f"{relative(path)}:1: module has no docstring"
+    yield from look(tree, "")
+
+
+def uncommented_fields(path: Path) -> Found:
+    """Fields, RPCs and enum values of a proto file without a comment above them or behind them."""
+    before = ""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        code, slashes, _ = line.partition("//")
+        is_field = re.match(r"\s+(?:(?:repeated|optional|map<[^>]+>)\s*)?[\w.]*\s*\w+\s*=\s*\d+\s*[;\[]", code)
+        if (is_field or re.match(r"\s+rpc\s", code)) and not slashes and not before.lstrip().startswith("//"):
+            yield f"{relative(path)}:{number}: {code.strip()} has no comment"
+        before = line
+
+
+def text_files() -> Iterator[Path]:
+    """Text files of the project, what tools and runs leave excluded."""
+
+    def walk(folder: Path) -> Iterator[Path]:
+        for path in sorted(folder.iterdir()):
+            if (
+                path.is_symlink()
+                or path.name in NOT_OURS
+                or path.name.endswith(("_cache", "__pycache__", ".egg-info", ".hypothesis"))
+            ):
+                continue
+            if path.is_dir():
+                yield from walk(path)
+            elif path.suffix in TEXT_SUFFIXES:
+                yield path
+
+    return walk(ROOT)
+
+
+def untold_tests(path: Path) -> Found:
+    """Tests without a sentence."""
+    for function in functions_of(tree_of(path)):
+        if function.name.startswith("test_"):
+            sentence = (ast.get_docstring(function) or "").strip()
+            if not sentence.endswith((".", "!", "?", ")")):
+                yield f"{relative(path)}:{function.lineno}: {function.name} has no sentence"
+
+
+def machine_paths(path: Path) -> Found:
+    """Places that exist on one person's machine only."""
+    yield from _matching(path, MACHINE_PATHS)
+
+
+def left_to_do(path: Path) -> Found:
+    """Marks of work that is not done."""
+    yield from _matching(path, UNDONE)
+
+
+def _matching(path: Path, pattern: re.Pattern[str]) -> Found:
+    for number, line in enumerate(path.read_bytes().decode("utf-8", "replace").splitlines(), start=1):
+        if found := pattern.search(line):
+            yield f"{relative(path)}:{number}: {found[0]}"

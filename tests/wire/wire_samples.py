@@ -1,0 +1,161 @@
+"""One filled value of every message, written out by hand, and the bytes it had when the protocol was laid down.
+
+`python tests/wire/wire_samples.py` (with the project on the path) writes the golden bytes anew; do that only for a new protocol revision.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from swarmfree.swarm import actions, messages
+from swarmfree.swarm.books import (
+    Addend,
+    Evaluation,
+    MicrobatchSet,
+    Microloss,
+    Record,
+    Roll,
+    StageEntry,
+    StepScalars,
+    float64_bits,
+)
+from swarmfree.swarm.messages import Header, Request, Response
+from swarmfree.swarm.names import AddendId, Endpoint, Member, Position, Term, WorkKey, WorkKind
+from swarmfree.swarm.plan import Plan, Replica, Share
+from swarmfree.wire.codec_messages import RPCS, Rpc, encode_request, encode_response, rpc_of
+
+GOLDEN = Path(__file__).parent / "golden"
+LINEAGE = "ab" * 32
+BASE = "0123456789abcdef"
+
+ALICE = Member("QmAlice", "00000000000000a1")
+BOB = Member("QmBob", "00000000000000b0")
+AT_ALICE = Endpoint(ALICE, ("/ip4/127.0.0.1/tcp/4001/p2p/QmAlice", "/dns/alice.example/tcp/4001/p2p/QmAlice"))
+AT_BOB = Endpoint(BOB, ("/ip4/127.0.0.1/tcp/4002/p2p/QmBob",))
+HEADER = Header("cd" * 32, 1, AT_ALICE, BOB.incarnation)
+POSITION = Position(Term(3, ALICE), 7, 1, 2)
+KEY = WorkKey(7, BASE, WorkKind.TRAIN, 57, 2)
+ADDENDS = (Addend(AddendId(ALICE, 0), MicrobatchSet.of((0, 2, 9))), Addend(AddendId(BOB, 1), MicrobatchSet()))
+ROLL = Roll(7, BASE, 2, ADDENDS, (AT_ALICE, AT_BOB), 1)
+SCALARS = StepScalars(0x3F800000, 0x3F666666, 0x3DCCCCD0, 0x3F733333, 0x3D4CCCD0, 0x3F000000, 0x322BCC77, 0x3A83126F, 0x3F7FFF58)
+ENTRY = StageEntry("11" * 32, float64_bits(2.5), "22" * 32, 8, 0x3F800000, SCALARS, (ALICE, BOB))
+RECORD = Record(7, LINEAGE, POSITION.term, 1, BASE, (ENTRY, ENTRY), float64_bits(3.25), 8192, float64_bits(3.5), (ALICE, BOB), 1)
+FIRST_RECORD = Record(0, "0" * 64, Term(0, ALICE), 0, BASE, (ENTRY,), float64_bits(5.5), 8192, "", (ALICE,))
+PLAN = Plan(
+    POSITION,
+    BASE,
+    LINEAGE,
+    ((Replica(AT_ALICE, 2),), (), (Replica(AT_ALICE), Replica(AT_BOB, 3))),
+    (Share(ALICE, (0, 1, 3), (0, 1), 4), Share(BOB, (2,), (), 1)),
+    RECORD,
+    8,
+)
+SEGMENT = messages.Segment(5, 1, 2, (AT_ALICE, AT_BOB), AT_BOB, AT_ALICE)
+MERGE = actions.Merge(2, AT_ALICE, AT_BOB, 1, 3, 0x3F400000, 0x3E800000, 3.0, 1.0, "both neighbours of stage 2 are there")
+
+REQUESTS: dict[str, Request] = {
+    "hello": messages.Hello(can_feed=True, standby=False, corpus_hash="ee" * 32, memory_bytes=1 << 34),
+    "build_fresh": messages.Build(POSITION, actions.Fresh(1, 4, "nobody has it"), 0, "0" * 64, None, 0),
+    "build_copy": messages.Build(POSITION, actions.Copy(1, (AT_ALICE, AT_BOB), "a sibling lives"), 7, LINEAGE, RECORD, 7),
+    "build_merge": messages.Build(POSITION, MERGE, 7, LINEAGE, RECORD, 0),
+    "build_neighbour": messages.Build(POSITION, actions.CopyNeighbour(3, AT_ALICE, 2, "end of the body"), 7, LINEAGE, RECORD, 0),
+    "open": messages.Open(PLAN),
+    "open_first": messages.Open(Plan(Position(Term(0, ALICE), 0, 0, 0), BASE, "0" * 64, ((),), (), None, 8)),
+    "beat": messages.Beat(POSITION, 12, 1.5, "two replicas of stage 2"),
+    "redo": messages.Redo(POSITION, BASE, (SEGMENT,)),
+    "roll": messages.TakeRoll(POSITION, ROLL),
+    "seal": messages.Seal(POSITION, RECORD),
+    "commit": messages.Commit(FIRST_RECORD),
+    "train": messages.Train(KEY, 0, AT_ALICE, 2),
+    "train_redo": messages.Train(WorkKey(7, BASE, WorkKind.EVALUATE, 0, 1), 1, AT_ALICE, 2, SEGMENT),
+    "loss": messages.Loss(KEY.at(0), 1),
+    "pull": messages.Pull(KEY, answer=True),
+    "reduce": messages.Reduce(BASE, 3, contributes=True),
+    "get_average": messages.GetAverage(6, "33" * 32, 1),
+    "get_state": messages.GetState(2, 7, LINEAGE, 4, weights_only=True),
+    "get_record": messages.GetRecord(-1),
+    "get_plan": messages.GetPlan(),
+    "get_manifest": messages.GetManifest(),
+    "goodbye": messages.Goodbye(run_over=True, finished=True, why="all iterations are done", write_weights=True),
+}
+
+RESPONSES: dict[str, tuple[str, Response]] = {
+    "place": ("Hello", messages.Place(AT_ALICE, -1, "one replica of stage 3", accepted=True)),
+    "built": ("Build", messages.Built("22" * 32, 0.75, 123_456_789)),
+    "promise": ("Open", messages.Promise(7, RECORD)),
+    "promise_empty": ("Open", messages.Promise(0, None)),
+    "beat_answer": (
+        "Beat",
+        messages.BeatAnswer(
+            13,
+            POSITION,
+            7,
+            BASE,
+            ADDENDS,
+            MicrobatchSet.of((1, 63)),
+            share_done=True,
+            losses=(Microloss(0, float64_bits(0.5)), Microloss(3, float64_bits(0.625))),
+            evaluation=Evaluation(float64_bits(3.5), 4096, (0, 1, 2)),
+            seconds_per_microbatch=0.125,
+            complaints=(messages.Complaint(BOB, "nothing for 3 s"),),
+        ),
+    ),
+    "beat_answer_empty": (
+        "Beat",
+        messages.BeatAnswer(
+            0, None, 0, "", (), MicrobatchSet(), share_done=False, losses=(), evaluation=None, seconds_per_microbatch=0.0
+        ),
+    ),
+    "redone": ("Redo", messages.Redone(MicrobatchSet.of((5,)), ((4, 2), (6, 0)))),
+    "report": ("Roll", messages.Report(BASE, "11" * 32, float64_bits(2.5), "22" * 32)),
+    "other_addends": ("Roll", messages.OtherAddends(ADDENDS)),
+    "round_failed": ("Roll", messages.RoundFailed(BASE, BOB, "it does not answer")),
+    "sealed": ("Seal", messages.Sealed(LINEAGE)),
+    "committed": ("Commit", messages.Committed(8)),
+    "trained": ("Train", messages.Trained(0.25)),
+    "loss_answer": ("Loss", messages.LossAnswer(float64_bits(0.0078125))),
+    "pulled": ("Pull", messages.Pulled()),
+    "reduced": ("Reduce", messages.Reduced(float64_bits(1e-300))),
+    "average": ("GetAverage", messages.Average()),
+    "state": ("GetState", messages.State(9)),
+    "record_answer": ("GetRecord", messages.RecordAnswer(RECORD)),
+    "plan_answer": ("GetPlan", messages.PlanAnswer(PLAN, "")),
+    "plan_answer_empty": ("GetPlan", messages.PlanAnswer(None, "a replica of stage 2")),
+    "manifest_answer": ("GetManifest", messages.ManifestAnswer()),
+    "farewell": ("Goodbye", messages.Farewell("good luck")),
+}
+BY_NAME: dict[str, Rpc] = {rpc.name: rpc for rpc in RPCS}
+PAYLOAD_SIZE_BYTES = 300
+
+
+def request_bytes(name: str) -> bytes:
+    """The sample request as it travels; with a payload announced where it may have one."""
+    rpc = rpc_of(REQUESTS[name])
+    size_bytes = PAYLOAD_SIZE_BYTES if rpc.request_has_payload else 0
+    return encode_request(rpc, HEADER, REQUESTS[name], size_bytes, waits=name == "train_redo")
+
+
+def response_bytes(name: str) -> bytes:
+    """The sample response as it travels; with a payload announced where it may have one."""
+    rpc_name, response = RESPONSES[name]
+    rpc = BY_NAME[rpc_name]
+    return encode_response(rpc, response, PAYLOAD_SIZE_BYTES if rpc.response_has_payload else 0)
+
+
+def golden(side: str, name: str) -> bytes:
+    """The bytes that were laid down."""
+    return bytes.fromhex((GOLDEN / f"{side}_{name}.hex").read_text(encoding="ascii"))
+
+
+def _lay_down(side: str, name: str, data: bytes) -> None:
+    digits = data.hex()
+    lines = [digits[start : start + 120] for start in range(0, len(digits), 120)]
+    (GOLDEN / f"{side}_{name}.hex").write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(exist_ok=True)
+    for sample in REQUESTS:
+        _lay_down("request", sample, request_bytes(sample))
+    for sample in RESPONSES:
+        _lay_down("response", sample, response_bytes(sample))

@@ -1,0 +1,125 @@
+"""What the network tests share: peers on loopback, handlers that do one thing, and raw gRPC ends that misbehave."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+from wire_samples import RESPONSES
+
+from swarmfree.swarm import messages
+from swarmfree.swarm.messages import Header, Request
+from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Member, WorkKey, WorkKind
+from swarmfree.swarm.ports import Handler, Incoming, Reply
+from swarmfree.wire.addresses import address_of
+from swarmfree.wire.base58 import base58_encode
+from swarmfree.wire.codec_messages import RPCS, SERVICE, Shape, encode_request, rpc_of
+from swarmfree.wire.limits import WireLimits
+from swarmfree.wire.network import GrpcNetwork
+
+RUN = "ab" * 32
+KEY = WorkKey(3, "0123456789abcdef", WorkKind.TRAIN, 7, 2)
+GRPC_LIMITS = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 1 << 24), ("grpc.max_send_message_length", 1 << 24)]
+_ANSWERS = dict(reversed(RESPONSES.values()))
+
+
+def member(name: str, incarnation: str = "00000000000000aa") -> Member:
+    """A member whose peer id has the form of a real one."""
+    return Member(base58_encode(b"\x12\x20" + hashlib.sha256(name.encode()).digest()), incarnation)
+
+
+def endpoint(name: str, port: int) -> Endpoint:
+    """A peer that is said to be at a port of this machine."""
+    return Endpoint(member(name), (str(address_of("127.0.0.1", port, member(name).peer_id)),))
+
+
+def train(there: Endpoint) -> messages.Train:
+    """A request that may carry a payload up and down."""
+    return messages.Train(KEY, 0, there, 0)
+
+
+def answer_to(request: Request) -> messages.Response:
+    """The sample response of this request's RPC."""
+    return _ANSWERS[rpc_of(request).name]
+
+
+async def echo(_header: Header, request: Request, incoming: Incoming) -> Reply:
+    """Answer with the sample response, and send the payload back."""
+    return Reply(answer_to(request), await incoming.read())
+
+
+def give(payload: bytes) -> Handler:
+    """Answer with the sample response and this payload; never read."""
+
+    async def handler(_header: Header, request: Request, _incoming: Incoming) -> Reply:
+        return Reply(answer_to(request), payload)
+
+    return handler
+
+
+def fail_with(error: Exception) -> Handler:
+    """Raise this; never read."""
+
+    async def handler(_header: Header, _request: Request, _incoming: Incoming) -> Reply:
+        raise error
+
+    return handler
+
+
+@asynccontextmanager
+async def peers(handler: Handler | None, limits: WireLimits | None = None) -> AsyncIterator[tuple[GrpcNetwork, GrpcNetwork]]:
+    """A caller and a peer that serves `handler`, both closed at the end."""
+    async with (
+        GrpcNetwork(RUN, member("caller"), limits=limits) as caller,
+        GrpcNetwork(RUN, member("peer"), limits=limits) as peer,
+    ):
+        if handler is not None:
+            peer.serve(handler)
+        yield caller, peer
+
+
+RawBehaviour = Callable[[Any], Awaitable[Any]]
+
+
+@asynccontextmanager
+async def raw_peer(behaviour: RawBehaviour) -> AsyncIterator[Endpoint]:
+    """A gRPC server that does `behaviour(context)` for every RPC, whatever it is asked."""
+
+    async def unary(_data: bytes, context: Any) -> Any:
+        return await behaviour(context)
+
+    async def stream(_data: Any, context: Any) -> None:
+        await behaviour(context)
+
+    make: dict[Shape, Callable[[], Any]] = {
+        Shape.UNARY: lambda: grpc.unary_unary_rpc_method_handler(unary),
+        Shape.WATCHED: lambda: grpc.unary_stream_rpc_method_handler(stream),
+        Shape.FRAMED: lambda: grpc.stream_stream_rpc_method_handler(stream),
+    }
+    server = grpc.aio.server(options=GRPC_LIMITS)
+    handlers = {rpc.name: make[rpc.shape]() for rpc in RPCS}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE.full_name, handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield endpoint("raw", port)
+    finally:
+        await server.stop(0)
+
+
+@asynccontextmanager
+async def raw_channel(there: Endpoint) -> AsyncIterator[Any]:
+    """A gRPC channel to a peer, to say what no correct peer says."""
+    port = there.addresses[0].split("/")[4]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=GRPC_LIMITS) as channel:
+        yield channel
+
+
+def train_request(caller: GrpcNetwork, peer: GrpcNetwork, size_bytes: int) -> bytes:
+    """A good request that announces a payload."""
+    header = Header(RUN, PROTOCOL_REVISION, caller.here, peer.here.member.incarnation)
+    request = train(peer.here)
+    return encode_request(rpc_of(request), header, request, size_bytes)
