@@ -74,7 +74,7 @@ async def _cancelled_by_signals(work: Callable[[], Coroutine[Any, Any, int]]) ->
     def end(number: int) -> None:
         if not told:
             told.append(number)
-            end_soon(128 + number)
+            end_soon(128 + number, CLEAN_END_S)
             main.cancel()
 
     for number in SIGNALS:
@@ -87,7 +87,7 @@ async def _cancelled_by_signals(work: Callable[[], Coroutine[Any, Any, int]]) ->
         raise
 
 
-def end_soon(code: int, within_s: float = CLEAN_END_S) -> None:
+def end_soon(code: int, within_s: float) -> None:
     """End this process with `code` after `within_s` seconds, whatever it does then, if it has not ended before."""
     timer = threading.Timer(within_s, os._exit, (code,))
     timer.daemon = True

@@ -126,7 +126,7 @@ class LocalRun:
     def _interrupt(self, number: int) -> None:
         if not self._interrupted:
             self._interrupted, self._interrupted_s = 128 + number, time.monotonic()
-            end_soon(self._interrupted, within_s=INTERRUPTED_S + 0.7)
+            end_soon(self._interrupted, within_s=INTERRUPTED_S + 0.6)
         self._swarm.stop(Ending(self._interrupted, "interrupted" if number == signal.SIGINT else "told to end"))
         if self._figure is not None:
             self._figure.send(signal.SIGKILL)

@@ -146,6 +146,6 @@ class PeerLife:
             return CorpusTokens(corpus, manifest, order.sequence_of)
         except DataError as error:
             if local.data_path:
-                raise
+                raise DataError(f"{error} (--no-feed)") from error
             journal.tell(Note(str(error)))
             return None

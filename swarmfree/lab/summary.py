@@ -24,7 +24,7 @@ def summarise(state: SwarmState, code: int, line: str) -> dict[str, Any]:
     """
     commits, held_out = state.commits, state.evaluations
     tokens = sum(c.tokens for c in commits)
-    span_s = commits[-1].time_s - state.first_opened_s if commits else 0.0
+    span_s = commits[-1].time_s - (state.first_opened_s or commits[0].time_s - commits[0].seconds) if commits else 0.0
     return {
         "name": state.name,
         "exit_code": code,

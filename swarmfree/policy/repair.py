@@ -69,8 +69,6 @@ def plan_segments(missing: Sequence[MicrobatchSet], ledger: Ledger, number: int)
             after = ledger.holder(offset, last + 1 if last < body else ENDS_STAGE)
             if before is None or after is None or any(not ledger.replicas[s] for s in range(first, last + 1)):
                 continue
-            redoers = tuple(
-                ledger.replicas[s][(offset + number) % len(ledger.replicas[s])] for s in range(first, last + 1)
-            )
+            redoers = tuple(ledger.replicas[s][(offset + number) % len(ledger.replicas[s])] for s in range(first, last + 1))
             segments.append(Segment(offset, number, first, redoers, before, after))
     return tuple(segments)

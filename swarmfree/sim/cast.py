@@ -82,6 +82,8 @@ class Cast:
         endpoint = Endpoint(Member(peer_id, incarnation), (address,))
         life = Life(self._stage, endpoint, self._stream(f"peer/{incarnation}"), can_feed=can_feed, standby=standby)
         self.lives[life.member] = life
+        if can_feed:
+            self._stage.hub.spared.add(peer_id)  # stage 0 and the coordinator are among these
         self.changed_s = self._stage.loop.time()
         role = "feeder" if can_feed else "standby" if standby else "body"
         self._transcript.tell(str(life.member), f"starts as {role} at {address}")

@@ -12,7 +12,6 @@ from swarmfree.sim.life import Life
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.transcript import Transcript
-from swarmfree.swarm.names import ENDS_STAGE
 from swarmfree.swarm.plan import Plan
 
 FIRST_ITERATION_S = 0.5
@@ -48,8 +47,6 @@ class Mischief:
         """A plan is sent: who may fall is known, and the faults of its iteration are set off."""
         if self.plan is None or plan.position > self.plan.position:
             self.plan = plan
-            coordinator = plan.position.term.member.peer_id
-            self._hub.spared = {coordinator, *(r.endpoint.member.peer_id for r in plan.replicas[ENDS_STAGE])}
         if plan.iteration in self._opened_s:
             return
         now_s = self._hub.loop.time()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_a_reader_that_goes_away_does_not_end_a_peer(capsys: pytest.CaptureFixtu
     """When the text log's reader is gone, the journal says so once and goes on without it."""
     reading, writing = os.pipe()
     os.close(reading)
-    with open(writing, "w", buffering=1, closefd=False) as out:  # noqa: PTH123 - a descriptor
+    with open(writing, "w", buffering=1, closefd=False) as out:
         journal = TextJournal(out)
         for number in range(3):
             journal.tell(Note(f"line {number}"))
@@ -84,8 +85,8 @@ def test_a_rehearsal_that_fails_prints_how_to_play_it_again() -> None:
     """The result line says what was run; each seed that failed is named with its violation and its command; the exit code is 1."""
     lines: list[str] = []
     rehearsing = Rehearsing(2, 7, "torch", lines.append)
-    rehearsing._count_one(7, "", 4, 60.0, {"kill": 2})
-    rehearsing._count_one(8, "I1 at 3.000 s: microbatch 12 counts twice", 3, 30.0, {"kill": 1, "join": 1})
+    rehearsing._count_one(7, "", 4, 60.0, Counter({"kill": 2}))
+    rehearsing._count_one(8, "I1 at 3.000 s: microbatch 12 counts twice", 3, 30.0, Counter({"kill": 1, "join": 1}))
     assert rehearsing._finish("") == 1
     assert lines[0] == "seed 8: I1 at 3.000 s: microbatch 12 counts twice"
     assert lines[1].startswith("2 rehearsals (seeds 7 to 8, torch engine): 7 iterations, 1 min 30 s of virtual time in ")

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from swarmfree.cli.endings import exit_code_of, one_of
 from swarmfree.cli.main import app
@@ -76,7 +75,9 @@ def test_a_run_config_that_is_not_there_is_one_line(tmp_path: Path) -> None:
         (("--peers", "4", "--bogus"), ("--bogus",)),
     ],
 )
-def test_a_local_swarm_that_cannot_be_is_one_line(run_file: str, tmp_path: Path, options: tuple[str, ...], words: tuple[str, ...]) -> None:
+def test_a_local_swarm_that_cannot_be_is_one_line(
+    run_file: str, tmp_path: Path, options: tuple[str, ...], words: tuple[str, ...]
+) -> None:
     """Too few peers, a kill that can never strike, or a mistyped option is told before anything is started or written."""
     _told_in_one_line(_invoke("local", "--run", run_file, "--out", str(tmp_path / "report"), *options), 2, *words)
     assert not (tmp_path / "report").exists()
@@ -109,7 +110,9 @@ def test_a_local_choice_that_does_not_hold_is_one_line(tmp_path: Path) -> None:
         ("short", ("too short",)),
     ],
 )
-def test_text_that_cannot_be_learned_from_is_one_line(run_file: str, tmp_path: Path, text: str | None, words: tuple[str, ...]) -> None:
+def test_text_that_cannot_be_learned_from_is_one_line(
+    run_file: str, tmp_path: Path, text: str | None, words: tuple[str, ...]
+) -> None:
     """A data path that is missing, empty or too short is told by the bootstrap node before anything is published."""
     data = tmp_path / "text.txt"
     if text is not None:
@@ -124,7 +127,9 @@ def test_a_mistyped_command_line_is_one_line(arguments: tuple[str, ...]) -> None
     _told_in_one_line(_invoke(*arguments), 2, "See swarmfree", "--help")
 
 
-@pytest.mark.parametrize("command", [(), ("bootstrap",), ("peer",), ("local",), ("status",), ("rehearse",), ("config",), ("config", "show")])
+@pytest.mark.parametrize(
+    "command", [(), ("bootstrap",), ("peer",), ("local",), ("status",), ("rehearse",), ("config",), ("config", "show")]
+)
 def test_every_command_and_option_has_help(command: tuple[str, ...]) -> None:
     """Help exits with 0 and says something about every option."""
     result = _invoke(*command, "--help")
@@ -164,7 +169,14 @@ def test_what_config_show_prints_can_be_fed_back(run_file: str, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(ConfigError(""), 2), (DataError(""), 2), (InviteError(""), 2), (RunEnded(""), 3), (Excluded(""), 4), (SwarmfreeError(""), 1)],
+    [
+        (ConfigError(""), 2),
+        (DataError(""), 2),
+        (InviteError(""), 2),
+        (RunEnded(""), 3),
+        (Excluded(""), 4),
+        (SwarmfreeError(""), 1),
+    ],
 )
 def test_exit_codes_follow_the_kind_of_error(error: SwarmfreeError, code: int) -> None:
     """2 for bad input, 3 where the run has ended, 4 where the swarm refuses, 1 for the rest."""

@@ -34,7 +34,15 @@ leave(LocalRun(Manifest(), order, is_json=False).run())
 
 
 def _commit(number: int) -> dict[str, Any]:
-    fields = {"attempt": 0, "loss": 5.0 - number, "evaluation": None, "tokens": 100, "seconds": 0.5, "squared_norms": [1.0], "lineage": "00"}
+    fields = {
+        "attempt": 0,
+        "loss": 5.0 - number,
+        "evaluation": None,
+        "tokens": 100,
+        "seconds": 0.5,
+        "squared_norms": [1.0],
+        "lineage": "00",
+    }
     return {"time_s": time.time() + number, "kind": "IterationCommitted", "iteration": number, **fields}
 
 
@@ -74,9 +82,11 @@ def test_machines_get_one_object_per_line(tmp_path: Path, small_manifest: Manife
     assert [line["peer"] for line in lines if line["kind"] == "IterationCommitted"] == ["peer-1", "peer-1"]
 
 
-def test_a_failing_peer_gives_its_line_and_code(tmp_path: Path, small_manifest: Manifest, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_peer_gives_its_line_and_code(
+    tmp_path: Path, small_manifest: Manifest, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The line of the peer that failed stands on stderr, once, and its exit code is the swarm's."""
-    _behaviour(tmp_path, **{"peer-2": [{"exit": 3, "line": "the coordinator is gone"}], "*": []})
+    _behaviour(tmp_path, **{"peer-1": [], "peer-2": [{"exit": 3, "line": "the coordinator is gone"}], "*": []})
     assert _run(tmp_path, small_manifest, is_json=False) == 3
     assert capsys.readouterr().err == "swarmfree: peer-2: the coordinator is gone\n"
 

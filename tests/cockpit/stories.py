@@ -118,7 +118,7 @@ def the_end() -> list[Happening]:
 
 def whole_story() -> list[Happening]:
     """The run from its first process to its last."""
-    early = [told(9, "peer-1", Evaluated(0, 8.0 * math.log(2)))]
+    early: list[Happening] = [told(9, "peer-1", Evaluated(0, 8.0 * math.log(2)))]
     for number in range(3):
         early += iteration(number, 10 + 2 * number)
     early.insert(-9, told(13.5, "peer-1", Evaluated(2, 4.0 * math.log(2))))

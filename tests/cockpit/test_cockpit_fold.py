@@ -9,10 +9,18 @@ import math
 import pytest
 
 from swarmfree.cockpit.folding import fold, fold_all
-from swarmfree.cockpit.happenings import ProcessEnded, ProcessKilled, ProcessStarted, Told, happening_from_json, happening_to_json
+from swarmfree.cockpit.happenings import (
+    Happening,
+    ProcessEnded,
+    ProcessKilled,
+    ProcessStarted,
+    Told,
+    happening_from_json,
+    happening_to_json,
+)
 from swarmfree.cockpit.lines import TEXT_MAX, describe
 from swarmfree.cockpit.state import NEWS_MAX, SwarmState
-from swarmfree.swarm.events import Evaluated, IterationCommitted, MemberLost, Note, Opened, StageBuilt, StageLost, Waiting
+from swarmfree.swarm.events import Evaluated, Event, IterationCommitted, MemberLost, Note, Opened, StageBuilt, StageLost, Waiting
 from tests.cockpit.stories import START_S, a_join, beginning, iteration, member_of, the_end, told, whole_story, wiped_out
 
 
@@ -105,7 +113,7 @@ def test_the_story_of_a_lost_stage_is_whole() -> None:
 def test_a_stage_lost_twice_has_two_stories() -> None:
     """A second loss of the same stage begins a story of its own; a repeated notice of the first does not."""
     last = str(member_of("standby-1"))
-    again = [
+    again: list[Happening] = [
         ProcessKilled(START_S + 30, "standby-1", "peer", "by hand"),
         told(30.5, "peer-1", MemberLost(last, member_of("standby-1").peer_id, 2, "connection broke")),
         told(30.5, "peer-1", StageLost(2, 5, last)),
@@ -174,7 +182,7 @@ def test_an_unexpected_end_is_news_with_its_line() -> None:
 
 def test_members_that_nobody_knows_do_no_harm() -> None:
     """Events about members that this observer never saw start change no process."""
-    strange = [
+    strange: list[Event] = [
         Opened(0, 0, "00", [["someone.abc"], ["other.def"]]),
         MemberLost("someone.abc", "Qm", 1, "gone"),
         StageLost(1, 0, "x.y"),

@@ -127,8 +127,9 @@ def _status(*, answered: bool) -> Status:
         record,
         8,
     )
-    told = (plan, record) if answered else (None, None)
-    return Status(manifest, "QmFounder", announcements, str(term.member) if answered else "", *told, "", START_S)
+    if not answered:
+        return Status(manifest, "QmFounder", announcements, "", None, None, "", START_S)
+    return Status(manifest, "QmFounder", announcements, str(term.member), plan, record, "", START_S)
 
 
 def test_status_says_where_the_run_is() -> None:

@@ -18,7 +18,7 @@ from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.kill_script import Kill
 from swarmfree.lab.processes import is_there
 from swarmfree.lab.swarm import Ending, LocalSwarm, SwarmOrder
-from swarmfree.swarm.events import Note, Started
+from swarmfree.swarm.events import Event, Note, Started
 
 PROGRAM = (sys.executable, str(Path(__file__).with_name("dummy_program.py")))
 
@@ -55,7 +55,7 @@ class Heard:
         """Every process that was started."""
         return [h.pid for h in self.happenings if isinstance(h, ProcessStarted)]
 
-    def told(self, kind: type[Any]) -> list[Told]:
+    def told(self, kind: type[Event]) -> list[Any]:
         """What was told of one kind of event."""
         return [h for h in self.happenings if isinstance(h, Told) and isinstance(h.event, kind)]
 
@@ -122,7 +122,13 @@ async def test_a_stop_ends_all_within_the_grace(tmp_path: Path) -> None:
     """A stop from outside ends everything, those that ignore SIGTERM too, and keeps the exit code it was given."""
     ready = asyncio.Event()
     deaf = [{"deaf": True}, _event("Note", text="deaf now")]
-    heard = Heard(tmp_path, deaf=lambda _: ready.set() is None if len(heard.told(Note)) == 2 else False)
+
+    def are_deaf(_: SwarmState) -> bool:
+        if len(heard.told(Note)) == 2:
+            ready.set()
+        return ready.is_set()
+
+    heard = Heard(tmp_path, deaf=are_deaf)
     (tmp_path / "behaviour.json").write_text(json.dumps({"*": deaf, "bootstrap": ["swarmfree1invite"]}))
     order = SwarmOrder(folder=tmp_path / "report", peer_count=2, program=PROGRAM, stop_grace_s=0.5)
     order.folder.mkdir()
@@ -204,7 +210,7 @@ async def test_when_all_peers_are_killed_the_run_has_failed(tmp_path: Path) -> N
 async def test_a_standby_that_nobody_told_is_dismissed_and_a_member_that_stays_is_an_error(tmp_path: Path) -> None:
     """Once one peer is done, a standby gets a SIGTERM; a member that does not end within the limit is named."""
     heard = Heard(tmp_path, served=lambda state: _all_up(state) and bool(state.replicas(1)))
-    behaviour = {"peer-1": [{"until": "served"}, DONE], "peer-2": [_placed("peer-2", 1)]}
+    behaviour: dict[str, list[Any]] = {"peer-1": [{"until": "served"}, DONE], "peer-2": [_placed("peer-2", 1)]}
     ending = await _run(tmp_path, behaviour, heard, standby_count=1, end_grace_s=0.6)
     assert ending.code == 1
     assert ending.line.endswith("still there: peer-2")

@@ -156,13 +156,17 @@ class TrustingRolling(Rolling):
         return Cover(tuple(sorted(addends, key=lambda a: a.id)), MicrobatchSet.full(count) - held)
 
 
-class GivesUpPeer(Peer):
-    """A peer with that hop, and as coordinator with that rolling."""
+class ImpatientPeer(Peer):
+    """A peer with that hop."""
 
     def __init__(self, context: Context, group: asyncio.TaskGroup) -> None:
         """Swap the hop in."""
         super().__init__(context, group)
         self.books.hop = self.books.worker._hop = self.books.source._hop = ImpatientHop(context)
+
+
+class GivesUpPeer(ImpatientPeer):
+    """A peer with that hop, and as coordinator with that rolling."""
 
     async def _coordinate(self, coordinator: Coordinator) -> None:
         rolling = coordinator._rolling

@@ -186,3 +186,13 @@ def test_giving_up_on_a_living_replica_that_still_counts_breaks_i1(seed: int, mo
     assert violation is not None
     assert violation.invariant == "I1"
     assert re.search(r"microbatch \d+ counts [2-9] times", violation.text)
+
+
+def test_giving_up_on_the_living_alone_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When both replicas hold a microbatch and the roll takes disjoint sums, impatience costs work and nothing else (scenario 22b)."""
+    patient = rehearse(0, setup=quiet_setup())
+    monkeypatch.setattr(trainer_peer, "Peer", planted.ImpatientPeer)
+    impatient = rehearse(0, setup=quiet_setup())
+    assert patient.violation is None
+    assert impatient.violation is None
+    assert impatient.statistics.calls["Train"] > 1.2 * patient.statistics.calls["Train"]

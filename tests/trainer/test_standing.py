@@ -7,7 +7,7 @@ import random
 import pytest
 
 from swarmfree.sim.loop import run_virtual
-from swarmfree.swarm.errors import Refused, RefusalKind
+from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.names import Endpoint, Member, Position, Term, WorkKey, WorkKind

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from swarmfree.swarm.errors import PeerUnreachable, Refused, RefusalKind
+from swarmfree.swarm.errors import PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.names import WorkKey, WorkKind
 from swarmfree.trainer.ring.table import FIRST_RUN, Entry, Table
 from swarmfree.trainer.tasks import Tasks

@@ -107,9 +107,7 @@ class Assembly:
 
     def _work(self, record: Record | None) -> list[tuple[Guest, BuildAction]]:
         """What can be built now: one newcomer of each stage without state, and all newcomers of stages that have it."""
-        replicas = [
-            tuple(g.endpoint for g in self._roster.holders(stage)) for stage in range(self._context.manifest.stage_count)
-        ]
+        replicas = [tuple(g.endpoint for g in self._roster.holders(stage)) for stage in range(self._context.manifest.stage_count)]
         work: list[tuple[Guest, BuildAction]] = []
         for stage in range(self._context.manifest.stage_count):
             newcomers = [g for g in self._roster.of_stage(stage) if not g.built]
@@ -119,9 +117,7 @@ class Assembly:
                     work.append((guest, action))
         return work
 
-    async def _build(
-        self, guest: Guest, action: BuildAction, iteration: int, lineage: str, record: Record | None
-    ) -> None:
+    async def _build(self, guest: Guest, action: BuildAction, iteration: int, lineage: str, record: Record | None) -> None:
         stage, name = action.stage, type(action).__name__
         lost = name != "Copy"
         if lost:

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from swarmfree.swarm.books import Addend, Roll, bits_float64, float64_bits
-from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, Refused, RefusalKind
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.messages import Average, GetAverage, OtherAddends, Reduce, Reduced, Report, RoundFailed, TakeRoll
 from swarmfree.swarm.names import Endpoint, Member, Position
 from swarmfree.swarm.ports import Incoming, Reply
@@ -253,5 +253,3 @@ def _member_of(roll: Roll, sender: Member) -> Member:
     if all(e.member != sender for e in roll.members):
         raise Refused(RefusalKind.STALE, f"{sender} is not in the roll")
     return sender
-
-

@@ -13,7 +13,7 @@ import itertools
 from swarmfree.policy.commit import is_majority
 from swarmfree.policy.router import deal_shares, speeds
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float64
-from swarmfree.swarm.errors import CallFailed, Refused, RefusalKind, RunEnded
+from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused, RunEnded
 from swarmfree.swarm.events import Ended, Evaluated, IterationCommitted, Note, Opened
 from swarmfree.swarm.messages import BeatAnswer, Commit, Goodbye, Hello, Open, Place, Request, Response, Seal
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position, Term, base_of

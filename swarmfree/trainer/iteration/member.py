@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from swarmfree.swarm.books import MicrobatchSet, Record
-from swarmfree.swarm.errors import Refused, RefusalKind
+from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.events import Stepped
 from swarmfree.swarm.messages import (
     Beat,

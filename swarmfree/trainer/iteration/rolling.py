@@ -118,12 +118,8 @@ class Rolling:
     async def _repair(self, plan: Plan, missing: list[MicrobatchSet], gone: set[tuple[int, int]]) -> bool:
         """Have what is missing redone; whether anything was."""
         live = {g.member: g for g in self.live(plan)}
-        replicas = tuple(
-            tuple(r.endpoint for r in stage if r.endpoint.member in live) for stage in plan.replicas
-        )
-        stored = {
-            g.endpoint: g.answer.stored for g in live.values() if g.answer is not None and g.answer.base == plan.base
-        }
+        replicas = tuple(tuple(r.endpoint for r in stage if r.endpoint.member in live) for stage in plan.replicas)
+        stored = {g.endpoint: g.answer.stored for g in live.values() if g.answer is not None and g.answer.base == plan.base}
         self._redo_number += 1
         segments = plan_segments(missing, Ledger(replicas, stored, frozenset(gone)), self._redo_number)
         by_redoer: dict[Endpoint, list[Segment]] = {}

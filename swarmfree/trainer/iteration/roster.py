@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from swarmfree.policy.placement import STANDBY
-from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, Refused
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable
 from swarmfree.swarm.events import MemberLost, StageLost
 from swarmfree.swarm.messages import Beat, BeatAnswer, Hello
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position

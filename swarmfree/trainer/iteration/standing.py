@@ -6,7 +6,7 @@ Everything that waits for the books waits here. Source: protocol sections 3.1, 3
 from __future__ import annotations
 
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record
-from swarmfree.swarm.errors import Refused, RefusalKind
+from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.names import Position, WorkKey, WorkKind
 from swarmfree.swarm.plan import Plan
 from swarmfree.trainer.context import Context

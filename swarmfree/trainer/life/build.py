@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from swarmfree.policy.recovery import donor_block
 from swarmfree.swarm.actions import BuildAction, Copy, CopyNeighbour, Fresh, Merge
 from swarmfree.swarm.announcement import Announcement
-from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, Refused, RefusalKind
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import DirectoryNorms, Placed
 from swarmfree.swarm.messages import Build, Built, GetState
 from swarmfree.swarm.names import Endpoint
@@ -162,9 +162,7 @@ class Builder:
         per_block = math.ceil(engine.part_count(stage) / blocks)
         return donor_block(part // per_block, blocks, donor_blocks) * per_block + part % per_block
 
-    async def _get(
-        self, building: Building, donors: tuple[Endpoint, ...], stage: int, part: int, *, weights_only: bool
-    ) -> bytes:
+    async def _get(self, building: Building, donors: tuple[Endpoint, ...], stage: int, part: int, *, weights_only: bool) -> bytes:
         request = GetState(stage, building.request.iteration, building.request.lineage, part, weights_only)
         waits = self._context.backoff_s()
         last: CallFailed = PeerUnreachable(f"stage {stage} has no donor")

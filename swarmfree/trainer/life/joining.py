@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from swarmfree.swarm.errors import CallFailed, Excluded, PeerSilent, PeerUnreachable, Refused, RefusalKind, RunEnded
+from swarmfree.swarm.errors import CallFailed, Excluded, PeerSilent, PeerUnreachable, RefusalKind, Refused, RunEnded
 from swarmfree.swarm.events import Note, Waiting
 from swarmfree.swarm.messages import Hello, Place
 from swarmfree.swarm.names import Endpoint

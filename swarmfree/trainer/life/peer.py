@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.books import bits_float32
-from swarmfree.swarm.errors import Excluded, Refused, RefusalKind, RunEnded
+from swarmfree.swarm.errors import Excluded, RefusalKind, Refused, RunEnded
 from swarmfree.swarm.events import Ended, Started, WeightsWritten
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest

@@ -52,7 +52,7 @@ class AddendBook:
         """All that hold something, by number. Also read from outside device work, as a hint; hence the copy first."""
         return tuple(
             Addend(AddendId(self._member, number), microbatches)
-            for number, microbatches in sorted(list(self._sets.items()))
+            for number, microbatches in sorted(self._sets.copy().items())
             if len(microbatches)
         )
 

@@ -82,7 +82,7 @@ class Device:
             begun_s = self._clock.now_s()
             try:
                 result = await self._executor.run(work)
-            except Exception as error:  # whatever the work raised belongs to whoever asked for it
+            except Exception as error:  # noqa: BLE001 - whatever the work raised belongs to whoever asked for it
                 if not future.done():
                     failure = WorkFailed(f"{type(error).__name__}: {error}")
                     failure.__cause__ = error

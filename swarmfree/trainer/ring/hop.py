@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from swarmfree.policy import router
-from swarmfree.swarm.errors import CallFailed, PeerUnreachable, Refused, RefusalKind
+from swarmfree.swarm.errors import CallFailed, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.messages import Train
 from swarmfree.swarm.names import Endpoint, Member, WorkKey
 from swarmfree.swarm.plan import Plan

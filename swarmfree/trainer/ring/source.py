@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from swarmfree.swarm.books import Evaluation, Microloss, bits_float64, float64_bits
-from swarmfree.swarm.errors import Refused, RefusalKind
+from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.messages import Loss, LossAnswer
 from swarmfree.swarm.names import ENDS_STAGE, WorkKey, WorkKind
 from swarmfree.swarm.plan import Plan, Share

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from swarmfree.swarm.books import MicrobatchSet
-from swarmfree.swarm.errors import CallFailed, Refused, RefusalKind
+from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
 from swarmfree.swarm.names import WorkKey, WorkKind
 from swarmfree.trainer.tasks import Tasks
 

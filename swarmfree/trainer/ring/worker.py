@@ -10,7 +10,7 @@ import itertools
 from functools import partial
 
 from swarmfree.swarm.books import MicrobatchSet
-from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, Refused, RefusalKind
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.messages import Loss, Pull, Pulled, Redo, Redone, Segment, Train, Trained
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, WorkKey, WorkKind
 from swarmfree.swarm.ports import Incoming, Reply
@@ -82,12 +82,12 @@ class Worker:
     async def pull(self, request: Pull) -> Reply:
         """Give a stored output or answer to a redoer."""
         await self._standing.admit(request.key)
-        if request.key.stage == ENDS_STAGE and request.answer:
-            entry = self._table.find(request.key, LOSS_RUN)
-        else:
-            entry = self._table.stored(request.key)
+        of_loss = request.key.stage == ENDS_STAGE and request.answer
+        entry = self._table.find(request.key, LOSS_RUN) if of_loss else self._table.stored(request.key)
         if entry is None or not entry.finished:
-            raise Refused(RefusalKind.GONE, f"nothing stored for microbatch {request.key.microbatch} at stage {request.key.stage}")
+            raise Refused(
+                RefusalKind.GONE, f"nothing stored for microbatch {request.key.microbatch} at stage {request.key.stage}"
+            )
         return Reply(Pulled(), entry.answer if request.answer else entry.output)
 
     async def _work(self, entry: Entry, request: Train, activations: bytes) -> None:
@@ -149,9 +149,7 @@ class Worker:
         again = False
         for _ in range(LOSS_ASKS):
             try:
-                reply = await self._context.call(
-                    request.source, Loss(key, request.attempt_number), output, header_first=again
-                )
+                reply = await self._context.call(request.source, Loss(key, request.attempt_number), output, header_first=again)
             except (PeerUnreachable, PeerSilent):
                 again = True
             else:

@@ -1,0 +1,152 @@
+"""What all scenarios share: a small swarm without faults of its own, and scripts that strike once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from swarmfree.sim.faults import CALM, Fate, FaultPlan
+from swarmfree.sim.rehearsal import RehearsalResult, rehearse
+from swarmfree.sim.script import Director, Moment, Script
+from swarmfree.sim.setup import Setup
+from swarmfree.swarm.manifest import (
+    BatchSection,
+    Manifest,
+    ModelSection,
+    RingSection,
+    RunSection,
+    StagesSection,
+    TimingSection,
+)
+from swarmfree.swarm.messages import Beat, BeatAnswer, Request
+from swarmfree.swarm.names import Endpoint
+from swarmfree.swarm.ports import Reply
+
+SEED = 1
+STEADY = replace(CALM, delay_min_s=0.001, delay_max_s=0.003, respawn_rate=1.0, replace_min_s=0.5, replace_max_s=0.5)
+
+
+def swarm(
+    *, body: int = 3, replicas: int = 2, standbys: int = 1, faults: FaultPlan = STEADY, cache_bytes_max: int = 1 << 30
+) -> Setup:
+    """Four iterations of six microbatches; one source, the given body."""
+    manifest = Manifest(
+        run=RunSection(name="scenario", seed=SEED, iterations=4, evaluate_every=0, evaluate_windows=1),
+        model=ModelSection(width=8, blocks=body, heads=2, kv_heads=1, mlp_width=8, tokens_per_row=3),
+        stages=StagesSection(body=body, replicas_max=replicas),
+        batch=BatchSection(rows=1, microbatches=6),
+        ring=RingSection(credits=3),
+        timing=TimingSection(join_wait_s=20.0, split_wait_s=10.0),
+    )
+    return Setup(
+        manifest,
+        faults,
+        feeders=1,
+        bodies=body * replicas,
+        standbys=standbys,
+        start_spread_s=0.1,
+        cache_bytes_max=cache_bytes_max,
+    )
+
+
+def play(setup: Setup, script: Script | None = None, *, full: bool = False) -> RehearsalResult:
+    """Play it; whatever else a scenario expects, every invariant holds and every iteration commits."""
+    result = rehearse(SEED, setup=setup, script=script, full_transcript=full)
+    assert result.violation is None, "\n".join([*result.transcript[-60:], str(result.violation), result.details])
+    assert result.statistics.iterations == setup.manifest.run.iterations
+    return result
+
+
+def lines(result: RehearsalResult, *words: str) -> list[str]:
+    """Lines of the transcript that have all these words."""
+    return [line for line in result.transcript if all(word in line for word in words)]
+
+
+class Once(Script):
+    """Strikes at the first moment that fits, and keeps who was there.
+
+    Args:
+        fits: whether this is the moment.
+        strike: what happens then.
+    """
+
+    def __init__(self, fits: Callable[[Moment], bool], strike: Callable[[Director, Moment], None]) -> None:
+        self._fits, self._strike = fits, strike
+        self.struck = False
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Strike, if this is it."""
+        if not self.struck and self._fits(moment):
+            self.struck = True
+            self._strike(director, moment)
+
+
+class Counting(Once):
+    """Also counts requests that set out, by a name for each."""
+
+    def __init__(
+        self,
+        fits: Callable[[Moment], bool],
+        strike: Callable[[Director, Moment], None],
+        name: Callable[[Moment], str | None],
+    ) -> None:
+        super().__init__(fits, strike)
+        self._name = name
+        self.counts: dict[str, int] = {}
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Count, then as ever."""
+        name = self._name(moment) if moment.outcome is None else None
+        if name is not None:
+            self.counts[name] = self.counts.get(name, 0) + 1
+        super().see(director, moment)
+
+
+class Losing(Script):
+    """Loses, doubles or delays chosen calls.
+
+    Args:
+        choose: the fate of a call, None = as ever.
+    """
+
+    def __init__(self, choose: Callable[[Endpoint, Endpoint, Request], Fate | None]) -> None:
+        self._choose = choose
+
+    def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
+        """As chosen."""
+        return self._choose(sender, receiver, request)
+
+
+def is_asked(kind: type[Request], **fields: object) -> Callable[[Moment], bool]:
+    """A request of this kind sets out, whose fields (`key__stage=2` looks into `key`) have these values."""
+    return lambda moment: moment.outcome is None and _has(moment.request, kind, fields)
+
+
+def is_answered(kind: type[Request], **fields: object) -> Callable[[Moment], bool]:
+    """A handler of such a request has answered."""
+    return lambda moment: isinstance(moment.outcome, Reply) and _has(moment.request, kind, fields)
+
+
+def share_is_done(iteration: int) -> Callable[[Moment], bool]:
+    """The moment at which a member tells the coordinator that it has three microbatches, its share, in this iteration."""
+
+    def fits(moment: Moment) -> bool:
+        match moment.outcome:
+            case Reply(message=BeatAnswer(iteration=found, addends=addends)) if isinstance(moment.request, Beat):
+                return found == iteration and sum(len(addend.microbatches) for addend in addends) >= 3
+            case _:
+                return False
+
+    return fits
+
+
+def _has(request: Request, kind: type[Request], fields: dict[str, object]) -> bool:
+    if not isinstance(request, kind):
+        return False
+    for path, value in fields.items():
+        found: object = request
+        for name in path.split("__"):
+            found = getattr(found, name)
+        if found != value:
+            return False
+    return True
