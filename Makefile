@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 RUN := runs/stdlib-small.toml
-SWARM_FLAGS ?= --peers 7 --standbys 1 --kill stage=2,iteration=120
+SWARM_FLAGS ?= --peers 7 --standbys 1 --kill stage=2,iteration=150
 PYTEST_FLAGS ?=
 SEEDS ?= 300
 

@@ -232,7 +232,7 @@ class LocalRun:
             elif self._interrupted:
                 return self._skip_figure()
             else:
-                said = words.read_text(errors="replace").strip().splitlines() or [f"exit code {code}"]
+                said = [*self._figure.words] or [f"exit code {code}"]
                 raise ReportError(f"the figure was not drawn: {said[-1].removeprefix('swarmfree: ')}")
         except (SwarmfreeError, OSError) as error:
             self._tell_trouble(error if isinstance(error, SwarmfreeError) else ReportError(f"the figure was not drawn: {error}"))

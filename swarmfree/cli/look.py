@@ -14,7 +14,7 @@ from swarmfree.swarm.messages import GetPlan, GetRecord, PlanAnswer, RecordAnswe
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.identity import draw_incarnation, load_or_create_identity
-from swarmfree.wire.invite import Invite
+from swarmfree.wire.invite import Invite, encode_invite
 from swarmfree.wire.network import GrpcNetwork
 
 ASKED_MAX = 4
@@ -39,6 +39,7 @@ async def look(invite: Invite, patience_s: float) -> Status:
             manifest = await directory.fetch_manifest(patience_s)
             announcements = await directory.announcements()
             founder = await directory.founder()
+            others = tuple(point for point in await directory.entry_points() if identity.peer_id not in point)
             member = Member(identity.peer_id, draw_incarnation(secrets.token_hex))
             async with GrpcNetwork(invite.fingerprint, member) as network:
                 asked = sorted(announcements, key=lambda a: (a.state is not PeerState.SERVING, a.endpoint.member))[:ASKED_MAX]
@@ -55,6 +56,7 @@ async def look(invite: Invite, patience_s: float) -> Status:
         record=record,
         waiting_for=plan.waiting_for if plan is not None else "",
         now_s=time.time(),
+        invite=encode_invite(Invite(invite.fingerprint, others)) if others else "",
     )
 
 

@@ -33,7 +33,7 @@ from swarmfree.swarm.ports import Journal, Ports, Tokens
 from swarmfree.trainer.life.peer import run_peer
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.identity import draw_incarnation, load_or_create_identity
-from swarmfree.wire.invite import Invite
+from swarmfree.wire.invite import ENTRY_POINTS_MAX, Invite, encode_invite
 from swarmfree.wire.network import GrpcNetwork
 
 T = TypeVar("T")
@@ -112,6 +112,8 @@ class PeerLife:
             await directory.start()
             opened.push_async_callback(directory.close)
             manifest = await directory.fetch_manifest(local.patience_s)
+            if self._log is Log.TEXT:
+                journal.tell(Note(f"others may join through this peer: {self._own_invite(directory)}"))
             tokens = await asyncio.to_thread(self._tokens, manifest, journal)
             member = Member(identity.peer_id, draw_incarnation(secrets.token_hex))
             network = await opened.enter_async_context(GrpcNetwork(self._invite.fingerprint, member, local.host, local.port))
@@ -130,6 +132,11 @@ class PeerLife:
                 journal=journal,
             )
             return await run_peer(ports, manifest, local, random.Random(secrets.randbits(64)))
+
+    def _own_invite(self, directory: DhtDirectory) -> str:
+        """An invite that names this peer first, then where it was invited from itself."""
+        points = (*directory.addresses[:1], *self._invite.entry_points)
+        return encode_invite(Invite(self._invite.fingerprint, tuple(dict.fromkeys(points))[:ENTRY_POINTS_MAX]))
 
     def _tokens(self, manifest: Manifest, journal: Journal) -> Tokens | None:
         """The run's corpus, None where this peer is no source.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated
 
 import typer
 
 from swarmfree.cli.options import InviteArgument, PatienceOption
+
+PIPE_COLUMNS = 160
 
 
 def status(
@@ -34,7 +37,9 @@ def status(
         else:
             from rich.console import Console  # noqa: PLC0415 - help is fast
 
-            Console().print(status_picture(found))
+            Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS).print(status_picture(found))
+            if found.invite:
+                typer.echo(f"invite that serves without the bootstrap node: {found.invite}")
         return 0
 
     raise typer.Exit(run_until_told(show))

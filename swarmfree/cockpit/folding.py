@@ -232,7 +232,7 @@ def _commit(state: SwarmState, time_s: float, event: IterationCommitted) -> Swar
             for m in state.lost_members
         ),
         lost_stages=tuple(
-            replace(s, resumed_s=time_s, resumed_iteration=event.iteration)
+            replace(s, resumed_s=time_s, resumed_iteration=event.iteration, training_after=event.loss)
             if s.resumed_s is None and s.built_s is not None
             else s
             for s in state.lost_stages
@@ -284,6 +284,8 @@ def _lose_stage(state: SwarmState, time_s: float, event: StageLost) -> SwarmStat
         killed_s=max(kills, default=None),
         noticed_s=max((m.noticed_s for m in gone), default=time_s),
         loss_before=state.evaluations[-1].loss if state.evaluations else None,
+        loss_before_iteration=state.evaluations[-1].iteration if state.evaluations else None,
+        training_before=state.commits[-1].loss if state.commits else None,
     )
     return replace(state, lost_stages=(*state.lost_stages, story))
 

@@ -121,6 +121,8 @@ class LostStage:
         built_s: the builder held the stage's state; `build_seconds` and `received_bytes` say what that took.
         resumed_s: the next iteration was committed.
         loss_before, loss_after: the last held-out loss before, and the first after the rebuild, before any training.
+        loss_before_iteration: the iteration before which the former was taken.
+        training_before, training_after: training loss of the last iteration before the loss, and of the first one after the rebuild.
     """
 
     stage: int
@@ -129,6 +131,8 @@ class LostStage:
     killed_s: float | None
     noticed_s: float
     loss_before: float | None
+    loss_before_iteration: int | None = None
+    training_before: float | None = None
     decided_s: float | None = None
     action: str = ""
     reason: str = ""
@@ -142,6 +146,7 @@ class LostStage:
     build_seconds: float | None = None
     received_bytes: int | None = None
     loss_after: float | None = None
+    training_after: float | None = None
     resumed_s: float | None = None
     resumed_iteration: int | None = None
 

@@ -30,6 +30,7 @@ class Status:
         record: the newest one, None before the first commit or where nobody answered.
         waiting_for: what the run waits for, empty if nothing.
         now_s: Unix time of the look.
+        invite: a fresh one that names several live peers, empty if none is known; it serves when the bootstrap node is gone.
     """
 
     manifest: Manifest
@@ -40,6 +41,7 @@ class Status:
     record: Record | None
     waiting_for: str
     now_s: float
+    invite: str = ""
 
 
 def status_json(status: Status) -> dict[str, Any]:
@@ -50,6 +52,7 @@ def status_json(status: Status) -> dict[str, Any]:
         "run": manifest.run.name,
         "fingerprint": manifest.fingerprint(),
         "founder": status.founder,
+        "invite": status.invite,
         "answered_by": status.answered_by,
         "waiting_for": status.waiting_for,
         "iteration": status.plan.iteration if status.plan else 0,
@@ -124,8 +127,8 @@ def _stage_table(stages: list[dict[str, Any]]) -> Table:
 
 def _peer_table(peers: list[dict[str, Any]]) -> Table:
     table = Table(box=None, padding=(0, 2), header_style="dim")
-    for column in ("peer", "state", "stage", "iteration", "s per microbatch", "feeds", "address"):
-        table.add_column(column)
+    for column in ("peer", "state", "stage", "iteration", "s/microbatch", "feeds", "address"):
+        table.add_column(column, overflow="fold")
     for peer in peers:
         table.add_row(
             peer["member"],

@@ -7,6 +7,7 @@ be killed when the parent dies (`die_with_parent`, Linux). Nothing here knows wh
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import ctypes
 import os
@@ -16,12 +17,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import IO
 
 import psutil
 
 from swarmfree.swarm.errors import SwarmfreeError
 
 LINE_BYTES_MAX = 1 << 20
+LOG_BYTES_MAX = 1 << 26
+WORDS_MAX = 60
 DRAIN_S = 0.5
 PR_SET_PDEATHSIG = 1
 
@@ -116,11 +120,16 @@ class LineCutter:
 
 
 class Child(asyncio.SubprocessProtocol):
-    """One running child process: its lines go to a callback as they come, its end is an event."""
+    """One running child process: its lines go to a callback as they come, its words on stderr to a file, its end is an event."""
 
-    def __init__(self, name: str, on_line: Callable[[str], None]) -> None:
+    def __init__(self, name: str, log: IO[bytes], on_line: Callable[[str], None]) -> None:
         """Use `start_child`."""
         self.name = name
+        self.words: collections.deque[str] = collections.deque(maxlen=WORDS_MAX)
+        self._log: IO[bytes] | None = log
+        self._log_room_bytes = LOG_BYTES_MAX
+        self._cut_words = LineCutter()
+        self._open_pipes = {1, 2}
         self.pid = 0
         self.code: int | None = None
         self._on_line = on_line
@@ -135,14 +144,23 @@ class Child(asyncio.SubprocessProtocol):
         self._transport = transport
         self.pid = transport.get_pid()
 
-    def pipe_data_received(self, fd: int, data: bytes) -> None:  # noqa: ARG002 - only stdout is a pipe
-        """Hand complete lines on."""
-        for line in self._lines.feed(data):
-            self._on_line(line.decode("utf-8", errors="replace"))
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """Hand complete lines of stdout on; keep stderr in the log, and its last lines here, where a full disk cannot lose them."""
+        if fd == 1:
+            for line in self._lines.feed(data):
+                self._on_line(line.decode("utf-8", errors="replace"))
+            return
+        self.words.extend(line.decode("utf-8", errors="replace") for line in self._cut_words.feed(data))
+        if self._log is not None and len(data) <= self._log_room_bytes:
+            self._log_room_bytes -= len(data)
+            with contextlib.suppress(OSError):
+                self._log.write(data)
 
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002 - only stdout is a pipe
-        """All output has been read."""
-        self._has_closed.set()
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002 - it was read to its end either way
+        """All output of one pipe has been read."""
+        self._open_pipes.discard(fd)
+        if not self._open_pipes:
+            self._has_closed.set()
 
     def process_exited(self) -> None:
         """The process is gone; output may still be in the pipe."""
@@ -177,9 +195,12 @@ class Child(asyncio.SubprocessProtocol):
                 self._transport.send_signal(number)
 
     def close(self) -> None:
-        """Close the pipe; kills the process where it still runs."""
+        """Close pipes and log; kills the process where it still runs."""
         if self._transport is not None:
             self._transport.close()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
 
 
 async def start_child(name: str, command: Sequence[str], log_path: Path, on_line: Callable[[str], None]) -> Child:
@@ -189,18 +210,21 @@ async def start_child(name: str, command: Sequence[str], log_path: Path, on_line
         SwarmfreeError: it cannot be started, or its log cannot be written.
     """
     loop = asyncio.get_running_loop()
-    child = Child(name, on_line)
+    log: IO[bytes] | None = None
     try:
-        with log_path.open("ab") as log:
-            await loop.subprocess_exec(
-                lambda: child,
-                *command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-            )
+        log = log_path.open("ab", buffering=0)
+        child = Child(name, log, on_line)
+        await loop.subprocess_exec(
+            lambda: child,
+            *command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
     except OSError as error:
+        if log is not None:
+            log.close()
         raise SwarmfreeError(f"{name} cannot be started: {error.strerror or error} ({error.filename or command[0]})") from error
     return child
 

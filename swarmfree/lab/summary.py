@@ -103,6 +103,9 @@ def _stage(story: LostStage, state: SwarmState) -> dict[str, Any]:
         "build_seconds": story.build_seconds,
         "received_bytes": story.received_bytes,
         "held_out_before_bits_per_byte": _bits(story.loss_before),
+        "held_out_before_iteration": story.loss_before_iteration,
+        "training_before_bits_per_byte": _bits(story.training_before),
+        "training_after_bits_per_byte": _bits(story.training_after),
         "held_out_after_bits_per_byte": _bits(story.loss_after),
         "held_out_final_bits_per_byte": _bits(state.evaluations[-1].loss) if state.evaluations else None,
     }
@@ -161,10 +164,13 @@ def _stage_lines(lost: dict[str, Any]) -> list[str]:
     if lost["build_seconds"] is not None:
         lines.append(f"  {lost['received_bytes'] / 1e6:.1f} MB received and merged in {lost['build_seconds']:.2f} s")
     bits = [lost[f"held_out_{when}_bits_per_byte"] for when in ("before", "after", "final")]
-    moments = ("before", "right after", "at the end")
+    moments = (f"before (iteration {lost['held_out_before_iteration']})", "right after", "at the end")
     told = [f"{value:.3f} {when}" for value, when in zip(bits, moments, strict=True) if value is not None]
     if told:
         lines.append(f"  held-out bits per byte: {', '.join(told)}")
+    if lost["training_before_bits_per_byte"] is not None and lost["training_after_bits_per_byte"] is not None:
+        before, after = lost["training_before_bits_per_byte"], lost["training_after_bits_per_byte"]
+        lines.append(f"  training bits per byte: {before:.3f} in the last iteration before, {after:.3f} in the first one after")
     return lines
 
 

@@ -39,7 +39,7 @@ from swarmfree.swarm.events import Note, Opened, event_from_json
 BOOTSTRAP = "bootstrap"
 QUEUE_MAX = 100_000
 ERROR_PREFIX = "swarmfree: "
-LOG_TAIL_BYTES = 1 << 16
+CRASH_LETTERS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class LocalSwarm:
     async def _follow(self, child: Child) -> None:
         code = await child.wait()
         is_expected = code == 0 or child.pid in self._struck or self._over.is_set()
-        self._put(ProcessEnded(time.time(), child.name, code, is_expected, "" if code == 0 else self._last_word(child.name)))
+        self._put(ProcessEnded(time.time(), child.name, code, is_expected, "" if code == 0 else self._last_word(child)))
 
     async def _respawn(self, tasks: asyncio.TaskGroup, name: str) -> None:
         with contextlib.suppress(TimeoutError):
@@ -250,6 +250,7 @@ class LocalSwarm:
             if name == BOOTSTRAP and not self._invite and line.strip():
                 self._invite = line.strip()
                 self._ready.set()
+                return _note(f"invite {self._invite}")
             return None
         try:
             time_s, event = event_from_json(json.loads(line))
@@ -337,11 +338,10 @@ class LocalSwarm:
     def _log(self, name: str) -> Path:
         return self._order.folder / "logs" / f"{name}.txt"
 
-    def _last_word(self, name: str) -> str:
-        """The line on stderr with which a process said why it ended; empty if it said none."""
-        with contextlib.suppress(OSError), self._log(name).open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
-            lines = log.read().decode("utf-8", errors="replace").splitlines()
-            found = [line for line in lines if line.startswith(ERROR_PREFIX)]
-            return found[-1].removeprefix(ERROR_PREFIX) if found else ""
-        return ""
+    def _last_word(self, child: Child) -> str:
+        """The line on stderr with which a process said why it ended; where it crashed, the last line of that; empty if it said nothing."""
+        said = [line for line in child.words if line.startswith(ERROR_PREFIX)]
+        if said:
+            return said[-1].removeprefix(ERROR_PREFIX)
+        crash = next((line.lstrip(" |+-") for line in reversed(child.words) if line.strip(" |+-")), "")
+        return f"crashed: {crash[:CRASH_LETTERS_MAX]}; see {self._log(child.name)}" if crash else ""

@@ -7,6 +7,7 @@ bytes and knows nothing of runs.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import socket
@@ -68,6 +69,8 @@ class DhtKeeper:
         self._learned: dict[str, Address] = {}
         self._wanted: dict[str, Entry] = {}
         self._unstored: set[str] = set()
+        self._replaced = asyncio.Event()
+        self._died_s: float | None = None
         self._turn = 0
 
     # -- what the directory asks for
@@ -154,39 +157,45 @@ class DhtKeeper:
     # -- its own duties
 
     async def _replace_for_ever(self) -> None:
+        """Watch p2pd, and do nothing else: whatever waits for a dead daemon waits until it is seen here."""
         loop = asyncio.get_running_loop()
-        backoff_s = _BACKOFF_S_MIN
+        opened_s, backoff_s = loop.time(), 0.0
         while True:
             node = self._node
             assert node is not None, "opened before this duty began"
             await node.died()
             died_s = loop.time()
+            _log.info("p2pd died; starting another")
             self._up.clear()
             self._abort_calls()
             await node.close()
             self._sockets.unpin()
-            _log.info("p2pd died; starting another")
+            # A daemon that dies at once must not be started a hundred times a second.
+            backoff_s = min(max(backoff_s * 2, _BACKOFF_S_MIN), _BACKOFF_S_MAX) if died_s - opened_s < _BACKOFF_S_MAX else 0.0
             while self._node is node:
+                await asyncio.sleep(backoff_s)
                 try:
                     self._node = await self._open(node)
                 except (ConfigError, DhtFault) as error:
                     _log.warning("p2pd could not be replaced yet: %s", error)
-                    await asyncio.sleep(backoff_s)
-                    backoff_s = min(backoff_s * 2, _BACKOFF_S_MAX)
+                    backoff_s = min(max(backoff_s * 2, _BACKOFF_S_MIN), _BACKOFF_S_MAX)
+            opened_s = loop.time()
+            self._died_s = died_s if self._died_s is None else self._died_s
             self._up.set()
-            self._unstored.update(self._wanted)
-            await self._meet_one(self._strangers(), _REJOIN_LIMIT_S)
-            self._on_replaced(loop.time() - died_s)
-            await self._store_what_is_missing()
-            await asyncio.sleep(backoff_s)  # a daemon that dies at once must not be started a hundred times a second
-            backoff_s = _BACKOFF_S_MIN if loop.time() - died_s > _BACKOFF_S_MAX * 4 else backoff_s
+            self._replaced.set()
 
     async def _mend_for_ever(self) -> None:
         """Store what could not be stored, and meet known peers that were lost: so a split directory grows together again."""
         loop = asyncio.get_running_loop()
         met_s = loop.time()
         while True:
-            await asyncio.sleep(_LONELY_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LONELY_S):
+                    await self._replaced.wait()
+            self._replaced.clear()
+            await self._up.wait()
+            if self._died_s is not None:
+                await self._rejoin(self._died_s)
             await self._store_what_is_missing()
             lonely = self._node is not None and not self._node.neighbours
             strangers = self._strangers()
@@ -195,6 +204,15 @@ class DhtKeeper:
             met_s = loop.time()
             self._turn += 1
             await self._meet_one(strangers if lonely else [strangers[self._turn % len(strangers)]], REMEET_S)
+
+    async def _rejoin(self, died_s: float) -> None:
+        """Take a replaced node back to where the old one was."""
+        node = self._node
+        self._unstored.update(self._wanted)
+        await self._meet_one(self._strangers(), _REJOIN_LIMIT_S)
+        if self._node is node and self._up.is_set():  # else it died again meanwhile
+            self._died_s = None
+            self._on_replaced(asyncio.get_running_loop().time() - died_s)
 
     async def _store_what_is_missing(self) -> None:
         self._wanted = {key: entry for key, entry in self._wanted.items() if entry.expires_s > self._now_s()}

@@ -18,6 +18,7 @@ from typing import Any
 
 from hivemind.dht.node import DHTNode
 from hivemind.dht.protocol import ValidationError
+from hivemind.dht.routing import DHTID
 from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError, P2PHandlerError
 from hivemind.utils.logging import use_hivemind_log_handler
@@ -145,7 +146,7 @@ async def open_node(
         listening: where others reach it.
         sockets: where p2pd's control socket lies.
         now_s: Unix seconds.
-        before: the node whose place it takes; its records, node id and routing entries elsewhere stay good.
+        before: the node whose place it takes, with the records that it stored for others.
 
     Raises:
         DhtFault: p2pd does not start.
@@ -181,7 +182,7 @@ async def open_node(
             validator = SignedRecordValidator(identity, now_s)
             node = await DHTNode.create(
                 p2p=p2p,
-                node_id=None if before is None else before._node.node_id,
+                node_id=DHTID.generate(source=identity.peer_id),  # the same after a restart: no ghost in others' tables
                 num_replicas=_REPLICAS,
                 wait_timeout=_CALL_LIMIT_S,
                 record_validator=validator,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_CLEAN_UP_LIMIT_S = 2.0
 _log = logging.getLogger(__name__)
 
 
@@ -30,6 +31,7 @@ class LoopThread:
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
+        self._owned_tasks: set[asyncio.Task[Any]] = set()
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
 
     def start(self) -> None:
@@ -44,7 +46,7 @@ class LoopThread:
         """Run the coroutine that `make` makes in the loop; None if the thread has ended or was never started."""
         if self._loop is None or self._ended.done():
             return None
-        begun = _made_there(make)
+        begun = self._owned(make)
         try:
             return asyncio.run_coroutine_threadsafe(begun, self._loop)
         except RuntimeError:  # the loop was closed this moment
@@ -88,8 +90,22 @@ class LoopThread:
         finally:
             self._ended.set_result(None)
 
+    async def _owned(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine that was submitted is a task"
+        self._owned_tasks.add(task)
+        try:
+            return await make()
+        finally:
+            self._owned_tasks.discard(task)
+
     async def _until_stopped(self) -> None:
         await self._stop.wait()
+        for task in self._owned_tasks:
+            if not task.cancelling():  # what was cancelled before is cleaning up: a second time would cut that short
+                task.cancel()
+        if self._owned_tasks:
+            await asyncio.wait(self._owned_tasks, timeout=_CLEAN_UP_LIMIT_S)
 
 
 class _OwnGroupLoop(asyncio.SelectorEventLoop):
@@ -98,10 +114,6 @@ class _OwnGroupLoop(asyncio.SelectorEventLoop):
     async def subprocess_exec(self, *args: Any, **options: Any) -> Any:
         options.setdefault("process_group", 0)
         return await super().subprocess_exec(*args, **options)
-
-
-async def _made_there(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    return await make()
 
 
 def _following(future: concurrent.futures.Future[None]) -> concurrent.futures.Future[None]:

@@ -1,8 +1,9 @@
 """Stands in for the command line in tests of the lab: a bootstrap node and peers that say what they are told, and obey signals.
 
 The behaviour of a peer is in a file ``behaviour.json`` beside its report folder: name -> list of steps. A step is a line to print, or
-``{"until": name}`` (wait for a file that the test makes), ``{"exit": code, "line": text}``, ``{"deaf": true}`` (ignore SIGTERM) or
-``{"child": true}`` (start a daemon). Steps are taken by life: ``name#2`` are those of the second life, where there are any.
+``{"until": name}`` (wait for a file that the test makes), ``{"exit": code, "line": text}`` (empty: a crash, null: no word),
+``{"deaf": true}`` (ignore SIGTERM) or ``{"child": true}`` (start a daemon). Steps are taken by life: ``name#2`` are those of the
+second life, where there are any.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def _do(step: Any, marks: Path) -> None:
         while not (marks / step["until"]).exists():
             time.sleep(0.01)
     elif isinstance(step, dict) and "exit" in step:
-        sys.stderr.write(f"swarmfree: {step['line']}\n" if step["line"] else "some traceback\n")
+        if step["line"] is not None:
+            sys.stderr.write(f"swarmfree: {step['line']}\n" if step["line"] else "some traceback\n")
         sys.exit(step["exit"])
     elif isinstance(step, dict) and "deaf" in step:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -57,6 +57,7 @@ async def test_a_child_tells_its_lines_and_its_end(tmp_path: Path) -> None:
     assert await child.wait() == 7
     assert [len(line) for line in lines] == [300000, 4]
     assert (tmp_path / "log.txt").read_text() == "oops\n"
+    assert list(child.words) == ["oops"]
 
 
 async def test_a_grandchild_that_holds_the_pipe_is_not_waited_for(tmp_path: Path) -> None:

@@ -47,7 +47,8 @@ def test_the_summary_says_all_of_a_lost_stage() -> None:
         "noticed after 0.60 s, decided after 0.70 s, built after 1.50 s, resumed after 3.10 s",
         "merge by standby-1: no replica of stage 2 is left",
         "weights 0.7500 of the stage before, 0.2500 of the stage after (squared gradient norms 3 and 1)",
-        "held-out bits per byte: 4.000 before, 4.500 right after, 2.800 at the end",
+        "held-out bits per byte: 4.000 before (iteration 2), 4.500 right after, 2.800 at the end",
+        "training bits per byte: 6.492 in the last iteration before, 5.771 in the first one after",
         "lost peer-3 of stage 2, noticed 0.50 s after SIGKILL (connection broke); next commit after 3.10 s",
     ):
         assert part in text

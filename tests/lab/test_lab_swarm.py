@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -57,7 +58,7 @@ class Heard:
 
     def told(self, kind: type[Event]) -> list[Any]:
         """What was told of one kind of event."""
-        return [h for h in self.happenings if isinstance(h, Told) and isinstance(h.event, kind)]
+        return [h for h in self.happenings if isinstance(h, Told) and isinstance(h.event, kind) and h.name != "local"]
 
 
 def _all_up(state: SwarmState) -> bool:
@@ -96,9 +97,13 @@ async def test_a_peer_that_fails_ends_the_swarm_with_its_line(tmp_path: Path) ->
 
 
 async def test_a_peer_that_dies_without_a_word_is_named_with_its_log(tmp_path: Path) -> None:
-    """Where a process says nothing of ours, the line says how it ended and where its log is."""
+    """Where a process crashes, the line says how that ended and where its log is; so does one that says nothing at all."""
     ending = await _run(tmp_path, {"peer-2": [{"exit": 9, "line": ""}]}, Heard(tmp_path))
     assert ending.code == 1
+    assert ending.line.startswith("peer-2: crashed: some traceback; see ")
+    assert ending.line.endswith("logs/peer-2.txt")
+    shutil.rmtree(tmp_path / "report")
+    ending = await _run(tmp_path, {"peer-2": [{"exit": 9, "line": None}]}, Heard(tmp_path))
     assert ending.line.startswith("peer-2: ended with exit code 9 and no word; see ")
     assert ending.line.endswith("logs/peer-2.txt")
 
@@ -141,7 +146,8 @@ async def test_a_stop_ends_all_within_the_grace(tmp_path: Path) -> None:
         assert await running == Ending(130, "interrupted")
         assert time.monotonic() - began_s < 3
     assert not any(psutil.pid_exists(pid) for pid in heard.pids())
-    assert [h.event.text for h in heard.told(Note)][-1] == "killed because they did not end within 0.5 s: peer-1, peer-2"
+    own = [h.event for h in heard.happenings if isinstance(h, Told) and h.name == "local"]
+    assert own == [Note("invite swarmfree1invite"), Note("killed because they did not end within 0.5 s: peer-1, peer-2")]
 
 
 async def test_a_script_kills_the_replicas_of_a_stage_and_they_come_back(tmp_path: Path) -> None:

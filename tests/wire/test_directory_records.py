@@ -1,0 +1,261 @@
+"""What the directory writes and believes, byte by byte, and where it keeps its sockets; no network."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from directory_world import announcement_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmfree.swarm.errors import ConfigError
+from swarmfree.wire.announcement_record import (
+    PeerRecord,
+    canonical_json,
+    json_object,
+    peer_record_from_bytes,
+    peer_record_to_bytes,
+    run_record_from_bytes,
+    run_record_to_bytes,
+)
+from swarmfree.wire.identity import Identity, load_or_create_identity
+from swarmfree.wire.known_peers import KNOWN_PEERS_FILE, read_known_peers, write_known_peers
+from swarmfree.wire.socket_folder import SocketFolder
+
+
+@pytest.fixture(scope="module")
+def identity(tmp_path_factory: pytest.TempPathFactory) -> Identity:
+    """One peer."""
+    return load_or_create_identity(tmp_path_factory.mktemp("peer"))
+
+
+@pytest.fixture(scope="module")
+def record(identity: Identity) -> PeerRecord:
+    """What it may publish."""
+    return PeerRecord(announcement_of(identity), (f"/ip4/127.0.0.1/tcp/4002/p2p/{identity.peer_id}",))
+
+
+def test_record_is_read_as_it_was_written(record: PeerRecord, identity: Identity) -> None:
+    """An announcement survives its bytes exactly, floats too, and is small; keys of a later version are passed over."""
+    content = peer_record_to_bytes(record)
+    expires_s = record.announcement.expires_s
+    assert peer_record_from_bytes(content, identity.peer_id, expires_s) == record
+    assert len(content) < 1000
+    later = canonical_json({**json_object(content, 10_000), "something_new": [1, {"a": None}]})
+    assert peer_record_from_bytes(later, identity.peer_id, expires_s) == record
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("peer_id", "QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG"),
+        ("peer_id", None),
+        ("incarnation", "0123456789ABCDEF"),
+        ("incarnation", "0" * 15),
+        ("incarnation", 5),
+        ("addresses", "/ip4/127.0.0.1/tcp/4001"),
+        ("addresses", ["/ip4/127.0.0.1/tcp/4001"]),
+        ("addresses", [5]),
+        ("addresses", ["/ip4/127.0.0.1/tcp/4001/p2p/QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG"]),
+        ("entry_points", {}),
+        ("entry_points", ["x"] * 9),
+        ("state", "asleep"),
+        ("stage", -2),
+        ("stage", 1 << 40),
+        ("stage", True),
+        ("stage", 1.0),
+        ("iteration", -1),
+        ("iteration", "7"),
+        ("iteration", 1 << 60),
+        ("lineage", "xyz"),
+        ("lineage", "a" * 65),
+        ("squared_norm", -1.0),
+        ("squared_norm", "1"),
+        ("squared_norm", True),
+        ("squared_norm", 10**400),
+        ("clip_factor", None),
+        ("seconds_per_microbatch", []),
+        ("memory_bytes", 0.5),
+        ("can_feed", 1),
+        ("revision", None),
+        ("expires_s", 0),
+    ],
+)
+def test_record_with_a_wrong_field_is_refused(record: PeerRecord, identity: Identity, key: str, value: object) -> None:
+    """Each field has its type and bounds; a record that breaks one of them, or lacks a field, is refused with a sentence."""
+    values = json_object(peer_record_to_bytes(record), 10_000)
+    for broken in ({**values, key: value}, {name: kept for name, kept in values.items() if name != key}):
+        with pytest.raises(ValueError, match=r"\w"):
+            peer_record_from_bytes(canonical_json(broken), identity.peer_id, record.announcement.expires_s)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_that_are_none_are_refused(record: PeerRecord, identity: Identity, number: str) -> None:
+    """NaN and infinities, which Python's JSON reads, are refused."""
+    content = peer_record_to_bytes(record).replace(b'"squared_norm":0.125', f'"squared_norm":{number}'.encode())
+    assert number.encode() in content
+    with pytest.raises(ValueError, match="squared_norm"):
+        peer_record_from_bytes(content, identity.peer_id, record.announcement.expires_s)
+
+
+@given(st.one_of(st.binary(max_size=300), st.just(b"[" * 5000), st.just(b" " * 9000), st.just(b'{"a":' * 1500)))
+def test_any_bytes_end_in_a_value_error(content: bytes) -> None:
+    """Whatever a stranger signed, the reader says that it is wrong and nothing else happens."""
+    with pytest.raises(ValueError, match=r"\w"):
+        peer_record_from_bytes(content, "Qm", 0.0)
+    with pytest.raises(ValueError, match=r"\w"):
+        run_record_from_bytes(content, "Qm")
+
+
+def test_run_record_is_read_as_it_was_written(identity: Identity) -> None:
+    """A run record names a run and its owner's own addresses, and nobody else's."""
+    address = f"/ip4/127.0.0.1/tcp/4002/p2p/{identity.peer_id}"
+    content = run_record_to_bytes("ab" * 32, (address,))
+    assert run_record_from_bytes(content, identity.peer_id) == ("ab" * 32, (address,))
+    with pytest.raises(ValueError, match="another peer"):
+        run_record_from_bytes(content, "QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG")
+
+
+def test_validator_believes_signed_small_and_short_lived_records(identity: Identity, tmp_path: Path) -> None:
+    """A record is kept if its owner signed it, it is small and its lease is short; verdicts are not worked out twice."""
+    import msgpack
+    from hivemind.dht.validation import DHTRecord
+
+    from swarmfree.wire.dht_validator import LEASE_S_MAX, VALUE_SIZE_BYTES_MAX, SignedRecordValidator
+
+    now_s = 1000.0
+    validator = SignedRecordValidator(identity, lambda: now_s)
+    stranger = SignedRecordValidator(load_or_create_identity(tmp_path), lambda: now_s)
+    subkey = msgpack.packb(validator.local_public_key)
+    bare = DHTRecord(b"k" * 20, subkey, msgpack.packb(b"word"), now_s + 30.0)
+    good = dataclasses.replace(bare, value=validator.sign_value(bare))
+    assert validator.owner_of(validator.local_public_key) == identity.peer_id
+    assert stranger.validate(good)
+    assert stranger.validate(good)
+    assert stranger.checked_count == 1
+
+    def signed(**changes: object) -> DHTRecord:
+        changed = dataclasses.replace(bare, **changes)
+        return dataclasses.replace(changed, value=validator.sign_value(changed))
+
+    refused = [
+        bare,
+        dataclasses.replace(good, key=b"j" * 20),
+        dataclasses.replace(good, expiration_time=good.expiration_time + 1),
+        dataclasses.replace(good, value=good.value.replace(b"word", b"wind")),
+        dataclasses.replace(good, subkey=msgpack.packb(stranger.local_public_key)),
+        dataclasses.replace(good, subkey=msgpack.packb(None)),
+        dataclasses.replace(good, subkey=b""),
+        dataclasses.replace(good, subkey=None),
+        dataclasses.replace(good, subkey=msgpack.packb(b"[owner:ssh-rsa AAAA]")),
+        dataclasses.replace(good, value=good.value + b"[signature:AAAA]"),
+        signed(expiration_time=now_s + LEASE_S_MAX + 1),
+        signed(expiration_time=float("nan")),
+        signed(value=msgpack.packb(b"x" * VALUE_SIZE_BYTES_MAX)),
+        signed(value=b"\xc1"),
+        signed(value=msgpack.packb("text")),
+        signed(subkey=msgpack.packb(validator.local_public_key + b"more")),
+    ]
+    assert [number for number, record in enumerate(refused) if stranger.validate(record)] == []
+    assert stranger.validate(good)
+
+
+def test_known_peers_are_kept_for_their_run(tmp_path: Path, record: PeerRecord) -> None:
+    """What is written is read back, at most 16 of it, for the same run alone; a damaged or missing file is no trouble."""
+    (address,) = record.entry_points
+    assert read_known_peers(tmp_path, "run") == ()
+    write_known_peers(tmp_path, "run", [address] * 20)
+    assert read_known_peers(tmp_path, "run") == (address,) * 16
+    assert read_known_peers(tmp_path, "another") == ()
+    assert os.listdir(tmp_path) == [KNOWN_PEERS_FILE]
+    for damage in (
+        b"",
+        b"{",
+        b"[]",
+        b'{"run": "run"}',
+        b'{"run": "run", "entry_points": 5}',
+        b'{"run":"run","entry_points":["x"]}',
+    ):
+        (tmp_path / KNOWN_PEERS_FILE).write_bytes(damage)
+        assert read_known_peers(tmp_path, "run") == ()
+    write_known_peers(tmp_path / "missing", "run", [address])
+
+
+def listening(path: str) -> socket.socket:
+    """A unix socket that listens at a path."""
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(path)
+    server.listen()
+    return server
+
+
+def connects(path: str) -> bool:
+    """Whether somebody listens at a path."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(path) == 0
+
+
+def test_socket_is_reached_without_its_name(tmp_path: Path) -> None:
+    """However deep the folder, a socket can be bound in it, and once pinned it is reached although its name is gone."""
+    sockets = SocketFolder(tmp_path / ("deep" * 60))
+    try:
+        with listening(sockets.prefix + "a.sock"):
+            assert connects(sockets.prefix + "a.sock")
+            path = sockets.pin("a.sock")
+            assert list(tmp_path.rglob("*.sock")) == []
+            assert connects(path)
+            sockets.unpin()
+            assert not connects(path)
+    finally:
+        sockets.close()
+    assert not any(path.name == "sockets" for path in tmp_path.rglob("*"))
+
+
+def test_without_proc_plain_paths_are_used(tmp_path: Path) -> None:
+    """Where the system has no /proc, sockets have plain paths, are removed at the end, and too long a path is told."""
+    sockets = SocketFolder(tmp_path, proc=tmp_path / "none")
+    with listening(sockets.prefix + "a.sock"):
+        assert sockets.pin("a.sock") == str(tmp_path / "sockets" / "a.sock")
+        assert connects(sockets.pin("a.sock"))
+    sockets.close()
+    sockets.close()
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(ConfigError, match=r"its path is \d+ bytes too long"):
+        SocketFolder(tmp_path / ("deep" * 30), proc=tmp_path / "none")
+
+
+def test_stale_sockets_are_removed_at_the_next_start(tmp_path: Path) -> None:
+    """Sockets that a killed process left by name are gone after the next start in that folder; other files stay."""
+    (tmp_path / "sockets").mkdir()
+    listening(str(tmp_path / "sockets" / "p2pd-x.sock")).close()
+    (tmp_path / "sockets" / "notes").write_text("mine")
+    sockets = SocketFolder(tmp_path)
+    assert os.listdir(tmp_path / "sockets") == ["notes"]
+    sockets.close()
+    assert (tmp_path / "sockets" / "notes").read_text() == "mine"
+
+
+def test_folder_is_locked_while_it_is_used(tmp_path: Path) -> None:
+    """A folder serves one at a time; one that is refused takes nothing from the other, and one that ends makes room."""
+    sockets = SocketFolder(tmp_path)
+    with listening(sockets.prefix + "a.sock"):
+        with pytest.raises(ConfigError, match="in use by another running peer"):
+            SocketFolder(tmp_path)
+        assert connects(sockets.prefix + "a.sock")
+    sockets.close()
+    SocketFolder(tmp_path).close()
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(descriptor)
+
+
+def test_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    """A folder that is a file is named in one line."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="file"):
+        SocketFolder(tmp_path / "file")
