@@ -102,8 +102,8 @@ def table_of(manifest: Manifest, rounds: Rounds, *, warmup: int, iterations: int
         f"rounds {len(rounds)}, iterations {warmup} dropped + {iterations}"
     )
     table = Table(title=title, title_justify="left", title_style="")
-    table.add_column("side")
-    for heading in ("tokens/s", "lowest - highest", "x 2 threads", "x 1 thread", "CPU us/token", "x 2 threads", "s/iteration"):
+    table.add_column("side", no_wrap=True)
+    for heading in ("tokens/s", "range", "x 2 threads", "x 1 thread", "CPU us/token", "x 2 threads", "s/iteration"):
         table.add_column(heading, justify="right")
     for side in SIDES:
         speeds = [r[side].tokens_per_s for r in rounds]
@@ -130,7 +130,7 @@ async def run(names: Sequence[str], rounds: int, iterations: int, *, quick: bool
     if (load := os.getloadavg()[0]) > BUSY_LOAD:
         say(f"this machine is busy (load {load:.1f}): the numbers will be noisy")
     report: dict[str, dict[str, float]] = {}
-    with tempfile.TemporaryDirectory(prefix="swarmfree-ring-") as folder:
+    with tempfile.TemporaryDirectory(prefix="swarmfree-ring-", ignore_cleanup_errors=True) as folder:
         for name in names:
             begun_s = time.monotonic()
             counts = {
@@ -148,9 +148,14 @@ def main() -> int:
     """Run the benchmark; the exit code is 0, 1 when a side failed, 130 or 143 after a signal."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ring", description=(__doc__ or "").split("\n\n", maxsplit=1)[0])
     parser.add_argument("--rounds", type=int, default=0, metavar="N", help=f"how often each side runs (default {ROUNDS})")
-    parser.add_argument("--iterations", type=int, default=0, metavar="N", help=f"measured iterations per side (default {ITERATIONS})")
+    defaults = ", ".join(f"{name} {count}" for name, count in ITERATIONS.items())
+    parser.add_argument(
+        "--iterations", type=int, default=0, metavar="N", help=f"measured ones per side and round (default {defaults})"
+    )
     parser.add_argument("--only", choices=tuple(RUNS), help="measure one run only")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} round of few iterations, to see that everything works")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"{QUICK_ROUNDS} round of few iterations, to see that everything works"
+    )
     asked = parser.parse_args()
     if asked.rounds < 0 or asked.iterations < 0:
         parser.error("--rounds and --iterations: must be 1 or more")

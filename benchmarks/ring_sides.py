@@ -50,20 +50,22 @@ async def measure(side: str, job: Job, folder: Path, limit_s: float) -> Measurem
             marks = await _run(side, job, folder)
     except TimeoutError:
         raise SideFailed(f"{side}: not done after {limit_s:.0f} s{_log_tails(folder)}") from None
+    if len(marks) != job.warmup + job.iterations:
+        raise SideFailed(
+            f"{side}: told of {len(marks)} iterations, {job.warmup + job.iterations} were ordered{_log_tails(folder)}"
+        )
     measured = Measurement.of(job, marks)
     shutil.rmtree(folder, ignore_errors=True)
     return measured
 
 
 async def _run(side: str, job: Job, folder: Path) -> Sequence[Mark]:
-    match side:
-        case _ if side == SWARM:
-            return await _run_swarm(job, folder)
-        case _ if side == PIPELINING:
-            return await _run_pipelining(job, folder)
-        case _:
-            threads = {PLAIN_ONE: 1, PLAIN_TWO: 2}[side]
-            return (await _run_workers(job, folder, [("--threads", str(threads))]))[0]
+    if side == SWARM:
+        return await _run_swarm(job, folder)
+    if side == PIPELINING:
+        return await _run_pipelining(job, folder)
+    threads = {PLAIN_ONE: 1, PLAIN_TWO: 2}[side]
+    return (await _run_workers(job, folder, [("--threads", str(threads))]))[0]
 
 
 # ---- plain PyTorch ---------------------------------------------------------------------------------------------------
@@ -73,9 +75,7 @@ async def _run_pipelining(job: Job, folder: Path) -> Sequence[Mark]:
     """All ranks together: time of the first, which ends last, processor time of all, loss of the last."""
     store = ("--store", str(folder / STORE_FILE))
     ranks = await _run_workers(job, folder, [("--rank", str(rank), *store) for rank in range(job.manifest.stages.body)])
-    return [
-        Mark(marks[0].time_s, sum(mark.cpu_s for mark in marks), marks[-1].loss) for marks in zip(*ranks, strict=True)
-    ]
+    return [Mark(marks[0].time_s, sum(mark.cpu_s for mark in marks), marks[-1].loss) for marks in zip(*ranks, strict=True)]
 
 
 async def _run_workers(job: Job, folder: Path, each: Sequence[tuple[str, ...]]) -> list[list[Mark]]:

@@ -36,9 +36,14 @@ def exit_code_of(error: SwarmfreeError) -> int:
 
 
 def one_of(error: BaseException) -> SwarmfreeError | None:
-    """The operating failure that an error is, or that a group of errors consists of; None where anything else is among them."""
+    """The operating failure that an error is, was raised from, or that a group of errors consists of; None where anything else is among them.
+
+    Device work, for one, raises an error of its own from what came out of it, such as a disk that is full when weights are written.
+    """
     if isinstance(error, SwarmfreeError):
         return error
+    if isinstance(error.__cause__, SwarmfreeError):
+        return error.__cause__
     if isinstance(error, BaseExceptionGroup):
         found = [one_of(each) for each in error.exceptions]
         return found[0] if None not in found else None

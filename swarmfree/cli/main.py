@@ -20,7 +20,7 @@ from swarmfree.cli.local import local
 from swarmfree.cli.peer import peer
 from swarmfree.cli.rehearse import rehearse
 from swarmfree.cli.status import status
-from swarmfree.swarm.errors import SwarmfreeError
+from swarmfree.swarm.errors import CallFailed, SwarmfreeError
 
 INTERRUPTED = 130
 # Typer brings its own click since 0.24 and a foreign one before; both have this base of every complaint about the command line.
@@ -38,7 +38,7 @@ def _in_one_line() -> Iterator[None]:
             raise
         asked = error.ctx.command_path if error.ctx is not None else "swarmfree"
         told, code = f"{error.format_message().rstrip('.')}. See {asked} --help", 2
-    except (SwarmfreeError, BaseExceptionGroup) as error:
+    except (SwarmfreeError, CallFailed, BaseExceptionGroup) as error:
         failure = one_of(error)
         if failure is None:
             raise

@@ -72,9 +72,9 @@ class SwarmOrder:
     respawn: bool = False
     respawn_after_s: float = 1.5
     program: tuple[str, ...] = (sys.executable, "-m", "swarmfree")
-    invite_within_s: float = 60.0
+    invite_within_s: float = 120.0
     stop_grace_s: float = 3.0
-    end_grace_s: float = 30.0
+    end_grace_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)

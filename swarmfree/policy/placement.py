@@ -45,9 +45,10 @@ def choose_stage(counts: Sequence[int], manifest: Manifest, *, can_feed: bool, s
 
 def missing_sentence(counts: Sequence[int], manifest: Manifest) -> str:
     """What the run needs before it can open, for people; empty if nothing."""
+    wanted = [min(manifest.stages.replicas_min, manifest.replicas_max(stage)) for stage in range(len(counts))]
     lacking = [
-        f"stage {stage} has {count} of {manifest.stages.replicas_min}"
-        for stage, count in enumerate(counts)
-        if count < manifest.stages.replicas_min
+        f"stage {stage} has {count} of {want}"
+        for stage, (count, want) in enumerate(zip(counts, wanted, strict=True))
+        if count < want
     ]
     return "waiting for peers: " + ", ".join(lacking) if lacking else ""

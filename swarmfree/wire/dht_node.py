@@ -34,6 +34,7 @@ from swarmfree.wire.socket_folder import SocketFolder
 _FAULTS = (P2PDaemonError, P2PHandlerError, OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError, AssertionError)
 _REPLICAS = 5
 _BEAM = 8  # nodes asked per search: the replicas and a few more, so that the cost of a search does not grow with the swarm
+_RECORDS_MAX = 4096  # under one key; more peers than that are not looked at
 _CALL_LIMIT_S = 3.0
 _MEET_LIMIT_S = 5.0
 _START_LIMIT_S = 10.0
@@ -133,7 +134,7 @@ class DhtNode:
             owner = self._validator.owner_of(subkey)
             if owner is not None and isinstance(value, bytes):
                 records.append(SignedRecord(owner, value, float(expires_s)))
-        return tuple(sorted(records, key=lambda record: record.owner))
+        return tuple(sorted(records, key=lambda record: record.owner)[:_RECORDS_MAX])
 
 
 async def open_node(
@@ -161,7 +162,8 @@ async def open_node(
 
         def __init__(self) -> None:
             super().__init__()
-            self._daemon_listen_maddr = self._client_listen_maddr = None  # asked for also when the start fails before they are set
+            # Asked for also when the start fails before they are set.
+            self._daemon_listen_maddr = self._client_listen_maddr = None
             opened.append(self)
 
     kind = "ip6" if ":" in listening.host else "ip4"

@@ -78,7 +78,7 @@ def load_or_create_identity(folder: str | Path) -> Identity:
             f"identity file {path} is damaged ({error}): put back a copy of it, or delete it and be a new peer"
         ) from error
     public = key.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return Identity(peer_id_of(public), public, str(path), key)
+    return Identity(peer_id_of(public), public, str(path.absolute()), key)
 
 
 def peer_id_of(public_key: bytes) -> str:

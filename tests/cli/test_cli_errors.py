@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from swarmfree.cli.endings import exit_code_of, one_of
 from swarmfree.cli.main import app
-from swarmfree.swarm.errors import ConfigError, DataError, Excluded, InviteError, RunEnded, SwarmfreeError
+from swarmfree.swarm.errors import ConfigError, DataError, Excluded, InviteError, PeerSilent, RunEnded, SwarmfreeError
 from swarmfree.wire.invite import Invite, encode_invite
 
 RUN = '[run]\nname = "small"\niterations = 4\n[stages]\nbody = 3\n'
@@ -189,6 +189,13 @@ def test_a_group_of_operating_failures_is_one_and_a_bug_is_none() -> None:
     assert one_of(ExceptionGroup("g", [ExceptionGroup("h", [disk])])) is disk
     assert one_of(ExceptionGroup("g", [disk, bug])) is None
     assert one_of(bug) is None
+
+
+def test_a_failure_inside_device_work_is_that_failure() -> None:
+    """What was raised from an operating failure is told as that one."""
+    disk, work = SwarmfreeError("disk full"), PeerSilent("work failed")
+    work.__cause__ = disk
+    assert one_of(ExceptionGroup("g", [work])) is disk
 
 
 def test_a_closed_output_is_no_traceback(run_file: str) -> None:

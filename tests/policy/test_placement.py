@@ -30,3 +30,10 @@ def test_what_is_missing_is_said_by_stage() -> None:
     """The sentence names every stage below its minimum, and is empty when none is."""
     assert missing_sentence([1, 0, 1, 0], MANIFEST) == "waiting for peers: stage 1 has 0 of 1, stage 3 has 0 of 1"
     assert missing_sentence([1, 1, 1, 1], MANIFEST) == ""
+
+
+def test_stage_0_is_not_waited_for_beyond_its_own_maximum() -> None:
+    """Two replicas of every stage are wanted, but stage 0 takes one source: one is enough there."""
+    manifest = Manifest(stages=StagesSection(body=1, replicas_min=2, replicas_max=2, sources_max=1))
+    assert missing_sentence([1, 1], manifest) == "waiting for peers: stage 1 has 1 of 2"
+    assert missing_sentence([1, 2], manifest) == ""

@@ -96,7 +96,6 @@ async def test_killed_p2pd_is_replaced(world: World) -> None:
         await replaced(world, deaths)
         assert peer.daemon_pid not in (None, pid)
         assert peer.addresses == addresses
-    print("seconds from death to replaced:", world.replaced_s)
     assert min(world.replaced_s) < 3.0  # the least of three: other work on the machine is not what is measured
     late, _ = await world.peer("late", peer.addresses)
     for one in (other, bootstrap, late):
@@ -133,8 +132,7 @@ async def test_peers_meet_without_the_bootstrap_node_and_find_it_again(world: Wo
         await first.publish_run(60.0)
         process.kill()
         await process.wait()
-        ended_s = await until(lambda: not is_running(daemon_pid), "p2pd of a killed process ends", limit_s=10.0)
-        print(f"p2pd ended {ended_s:.2f} s after its parent")
+        await until(lambda: not is_running(daemon_pid), "p2pd of a killed process ends", limit_s=10.0)
         assert list((world.folder / "bootstrap").rglob("*.sock")) == []
     late, late_id = await world.peer("late", (address, *await first.entry_points()))
     assert await late.fetch_manifest(5.0) == world.manifest

@@ -56,7 +56,7 @@ def test_two_folders_are_two_peers(identity: Identity, tmp_path: Path) -> None:
 
 
 def test_hivemind_reads_the_file_and_agrees_on_the_peer_id(identity: Identity) -> None:
-    """hivemind computes the same peer id from the file, and its validator's owner tag leads to it as well."""
+    """The DHT library computes the same peer id from the file, and its validator's owner tag leads to it as well."""
     from hivemind.p2p import PeerID
 
     from swarmfree.wire.dht_validator import hivemind_key
@@ -129,7 +129,7 @@ def test_small_key_is_refused(tmp_path: Path) -> None:
 def test_unusable_folder_is_one_clear_line(tmp_path: Path) -> None:
     """A folder that is a file is told in one line that names it."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="identity file .*file/identity.key"):
+    with pytest.raises(ConfigError, match=r"identity file .*file/identity\.key"):
         load_or_create_identity(tmp_path / "file")
 
 

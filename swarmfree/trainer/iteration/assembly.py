@@ -47,7 +47,9 @@ class Assembly:
         if guest is None:
             manifest = self._context.manifest
             may_feed = hello.can_feed and hello.corpus_hash == manifest.data.corpus_hash
-            place = choose_stage(self._counts(), manifest, can_feed=may_feed, standby=hello.standby)
+            place = choose_stage(
+                self._counts(), manifest, can_feed=may_feed, standby=hello.standby or self._roster.is_barred(sender.member)
+            )
             guest = self._roster.admit(sender, hello, place.stage)
             self._context.tell(Placed(sender.member.peer_id, place.stage))
         return Place(self._context.here, guest.stage, self._roster.waiting_for, accepted=True)
@@ -133,7 +135,7 @@ class Assembly:
         except Refused as refusal:  # a donor may have died: decide again with those who are left
             guest.failed_builds += 1
             if guest.failed_builds > FAILED_BUILDS_MAX:
-                self._roster.fence(guest.member, str(refusal))
+                self._roster.bar(guest.member, str(refusal))
             return
         except CallFailed as error:
             self._roster.fence(guest.member, str(error))

@@ -192,6 +192,7 @@ class Averaging:
                     data, norms[part] = await self._one_part(current, numbers, part)
                 except CallFailed as error:
                     failed.append(RoundFailed(roll.round(), roll.owner(part).member, str(error)))
+                    _fail_sums(current, Refused(RefusalKind.SUPERSEDED, "the round failed here"))
                     return
                 await self._device.run(Rank.BOOKS, 0, lambda part=part, data=data: engine.keep_average(part, data))  # type: ignore[misc]
 
@@ -201,7 +202,9 @@ class Averaging:
         if not failed:
             digest = await self._device.run(Rank.BOOKS, 0, engine.average_digest)
             self.kept = (roll.iteration, digest)
-            total = sum(norms[part] for part in sorted(norms))
+            total = 0.0  # a plain loop: `sum` adds floats differently from Python 3.12 on
+            for part in sorted(norms):
+                total += norms[part]
             outcome: Report | RoundFailed = Report(roll.round(), digest, float64_bits(total), await self.state_digest())
         else:
             outcome = failed[0]
@@ -243,6 +246,11 @@ def _end(ended: Round, why: Refused) -> None:
     if not ended.outcome.done():
         ended.outcome.set_exception(why)
         ended.outcome.exception()
+    _fail_sums(ended, why)
+
+
+def _fail_sums(ended: Round, why: Refused) -> None:
+    """Refuse whoever waits for a part of this round."""
     for held in ended.sums.values():
         if not held.done.done():
             held.done.set_exception(why)

@@ -50,7 +50,10 @@ def mean_evaluation(answers: Sequence[BeatAnswer]) -> str | None:
     windows = sum(len(e.windows) for e in evaluations)
     if not windows:
         return None
-    return float64_bits(sum(bits_float64(e.loss_bits) * len(e.windows) for e in evaluations) / windows)
+    total = 0.0  # a plain loop: `sum` adds floats differently from Python 3.12 on
+    for evaluation in evaluations:
+        total += bits_float64(evaluation.loss_bits) * len(evaluation.windows)
+    return float64_bits(total / windows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,8 @@ def make_record(plan: Plan, averages: Sequence[StageAverage], manifest: Manifest
             )
         )
     reporters = {member for average in averages for member in average.members}
-    electorate = sorted(reporters, key=lambda m: circumstances.seniority.get(m, len(circumstances.seniority)))
+    youngest = len(circumstances.seniority)
+    electorate = sorted(reporters, key=lambda m: (circumstances.seniority.get(m, youngest), m))
     loss = 0.0
     for part in circumstances.losses:
         loss += part

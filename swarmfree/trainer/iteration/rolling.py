@@ -6,6 +6,7 @@ Source: protocol sections 3.6 and 3.8. Differs: a round is one nested call per m
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
 from swarmfree.policy.repair import Ledger, plan_segments
@@ -21,6 +22,7 @@ from swarmfree.trainer.iteration.recording import StageAverage
 from swarmfree.trainer.iteration.roster import Guest, Roster
 
 IDLE_WAIT_S = 0.2
+PAIR_FAILURES_MAX = 2
 
 
 class StageGone(Exception):
@@ -40,6 +42,7 @@ class Rolling:
         self._roster = roster
         self._position = position
         self._redo_number = 0
+        self._failed_pairs: Counter[tuple[Member, Member]] = Counter()
         self.redone = 0
 
     def live(self, plan: Plan) -> list[Guest]:
@@ -72,6 +75,7 @@ class Rolling:
             StageGone, RunEnded: see `check`.
         """
         self.redone = 0
+        self._failed_pairs.clear()
         averages: dict[int, StageAverage] = {}
         failures: dict[int, int] = {}
         gone: set[tuple[int, int]] = set()
@@ -188,6 +192,7 @@ class Rolling:
             for g in guests
             if self._roster.get(g.member) is g and isinstance(reply := replies.get(g.member), Report)
         }
+        self._part_pairs(stage, guests, replies)
         if not reports:
             return "; ".join(f"{m}: {_why(r)}" for m, r in sorted(replies.items())) or f"nobody of stage {stage} reported"
         groups: dict[str, list[Member]] = {}
@@ -204,6 +209,18 @@ class Rolling:
             return f"members of stage {stage} reported {len(digests)} different averages"
         first = reports[kept[0]]
         return StageAverage(first.sum_digest, first.squared_norm_bits, first.state_digest, tuple(sorted(kept)))
+
+    def _part_pairs(self, stage: int, guests: list[Guest], replies: dict[Member, Response | CallFailed]) -> None:
+        """Two members that failed with each other twice are parted: the junior leaves this stage."""
+        seniority = [g.member for g in guests]
+        for member, reply in sorted(replies.items()):
+            if not isinstance(reply, RoundFailed) or member not in seniority or reply.suspect not in seniority:
+                continue
+            pair = (min(member, reply.suspect), max(member, reply.suspect))
+            self._failed_pairs[pair] += 1
+            if self._failed_pairs[pair] == PAIR_FAILURES_MAX:
+                junior = max(pair, key=seniority.index)
+                self._roster.bar(junior, f"it cannot average stage {stage} with {pair[0] if junior == pair[1] else pair[1]}")
 
 
 def _why(reply: Response | CallFailed) -> str:

@@ -65,6 +65,7 @@ class Roster:
         self._guests: dict[Member, Guest] = {}
         self._superseded: dict[Member, None] = {}
         self._admitted = 0
+        self._barred: dict[str, None] = {}
         self.changed = Signal()
         self.waiting_for = ""
 
@@ -114,6 +115,15 @@ class Roster:
     def close(self) -> None:
         """Watch nobody any more: the run is over, and guests leave."""
         self._tasks.cancel_all()
+
+    def bar(self, member: Member, why: str) -> None:
+        """Fence a member that cannot work with its siblings; when it says hello again it may only stand by."""
+        self._barred[member.peer_id] = None
+        self.fence(member, why)
+
+    def is_barred(self, member: Member) -> bool:
+        """Whether this peer may only stand by."""
+        return member.peer_id in self._barred
 
     async def ask(self, guest: Guest) -> BeatAnswer | None:
         """How a guest stands right now; None, and it is fenced, if it does not answer."""

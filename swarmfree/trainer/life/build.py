@@ -26,7 +26,7 @@ from swarmfree.trainer.ring.device import Rank
 from swarmfree.trainer.tasks import Tasks
 
 PARTS_IN_FLIGHT = 4
-ASKS = 20
+ASKS = 6
 
 
 @dataclass(slots=True, eq=False)

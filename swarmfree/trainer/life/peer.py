@@ -6,6 +6,7 @@ Source: design sections 4 and 7, protocol sections 3.3, 3.4, 6. Not here yet: ta
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from dataclasses import dataclass
 
@@ -187,17 +188,18 @@ class Peer:
 
     async def _announce(self) -> None:
         """Keep this peer's announcement and the run's papers in the directory; at once when its place changes."""
-        told = (-2, 0.0)
         timing = self.context.timing
+        stage_told, announced_s, published_s = NO_STAGE - 1, -math.inf, -math.inf
         while True:
             now_s = self.context.now_s()
             stage = self.books.standing.stage
-            if stage != told[0] or now_s - told[1] >= min(ANNOUNCE_EVERY_S, timing.lease_s / 3):
+            if stage != stage_told or now_s - announced_s >= min(ANNOUNCE_EVERY_S, timing.lease_s / 3):
                 await self.context.ports.directory.announce(self._announcement())
-                if told[0] == -2 or now_s - told[1] >= timing.lease_s / 3:
-                    await self.context.ports.directory.publish_run(timing.lease_s)
-                told = (stage, now_s)
-            await self.books.standing.moved.wait(ANNOUNCE_EVERY_S)
+                stage_told, announced_s = stage, now_s
+            if now_s - published_s >= timing.lease_s / 3:
+                await self.context.ports.directory.publish_run(timing.lease_s)
+                published_s = now_s
+            await self.books.standing.moved.wait(min(ANNOUNCE_EVERY_S, timing.lease_s / 3))
 
     def _announcement(self) -> Announcement:
         standing, context = self.books.standing, self.context

@@ -12,7 +12,7 @@ from typing import Any
 
 from swarmfree.swarm.books import MicrobatchSet
 from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
-from swarmfree.swarm.names import WorkKey, WorkKind
+from swarmfree.swarm.names import ENDS_STAGE, WorkKey, WorkKind
 from swarmfree.trainer.tasks import Tasks
 
 FIRST_RUN = 0
@@ -75,6 +75,7 @@ class Table:
         held = self._entries.get((key, run))
         if held is not None and not held.evicted:
             return held
+        self._entries.pop((key, run), None)  # begun anew, it is the youngest again
         entry = Entry(key, run, asyncio.get_running_loop().create_future())
         self._entries[key, run] = entry
         self._tasks.start(self._run(entry, work), f"work {key.stage}/{key.microbatch}/{run}")
@@ -135,6 +136,6 @@ class Table:
         for entry in self._entries.values():
             if self.stored_bytes <= self._cache_bytes_max:
                 return
-            if entry.finished and not entry.evicted and entry.key.stage != 0:
+            if entry is not newest and entry.finished and not entry.evicted and entry.key.stage != ENDS_STAGE:
                 self.stored_bytes -= len(entry.output) + len(entry.answer)
                 entry.output, entry.answer, entry.evicted = b"", b"", True

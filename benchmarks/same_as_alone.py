@@ -1,0 +1,43 @@
+"""How far from one process alone is the swarm? Loss by loss, in peace and with peers that die and come back.
+
+``python -m benchmarks.same_as_alone`` trains what the test of the same name trains (`tests.swarm.same_as_alone` says what that is) and prints the
+table; exit code 1 when a swarm leaves the bound or the bound would not notice a wrong sum. Another ``--seed`` kills at other moments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.swarm.same_as_alone import BOUND, CONTROL_MIN, SwarmFailed, compare, table_of
+
+
+def main() -> int:
+    """Train, print the table; the exit code is 0 when the claims hold, else 1; 130 after Ctrl-C."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.same_as_alone", description=(__doc__ or "").split("\n\n", maxsplit=1)[0]
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the moments at which peers are killed (default 0)")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="keep configs and reports in this new folder")
+    asked = parser.parse_args()
+    with contextlib.ExitStack() as opened:
+        folder = asked.out or Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="swarmfree-alone-")))
+        try:
+            found = compare(folder, seed=asked.seed)
+        except (SwarmFailed, FileExistsError) as error:
+            print(f"benchmarks.same_as_alone: {error}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            print("benchmarks.same_as_alone: interrupted", file=sys.stderr)
+            return 130
+    print(table_of(found), flush=True)
+    swarms = (found.peaceful, found.struck)
+    holds = all(found.gap(story.losses).nats <= BOUND for story in swarms) and found.gap(found.control).nats >= CONTROL_MIN
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""The ring benchmark, on a run that is too small to say anything: its sides do the same work, and nothing outlives it."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+
+from benchmarks.ring import TABLE_WIDTH, compare, table_of
+from benchmarks.ring_runs import PIPELINING, PLAIN_ONE, PLAIN_TWO, RUNS, SIDES, SWARM, Measurement, parameter_count, ratios
+from swarmfree.model.layout import layout_of
+from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RingSection, StagesSection
+
+REPOSITORY = Path(__file__).parents[2]
+TINY = dataclasses.replace(
+    RUNS["hop_bound"],
+    model=ModelSection(width=32, blocks=2, heads=2, kv_heads=1, mlp_width=48, tokens_per_row=16),
+    stages=StagesSection(body=2, replicas_max=1),
+    batch=BatchSection(rows=2, microbatches=4),
+    ring=RingSection(credits=2),
+)
+
+
+async def test_all_sides_do_the_same_work(tmp_path: Path) -> None:
+    """Plain PyTorch with one and two threads, the swarm and the pipeline are measured, and have the same losses to 0.01 nats."""
+    (found,) = rounds = await compare(TINY, tmp_path / "run", rounds=1, warmup=1, iterations=2)
+    assert set(found) == set(SIDES)
+    for measured in found.values():
+        assert len(measured.losses) == 3
+        assert measured.tokens == 2 * TINY.tokens_per_iteration
+        assert measured.tokens_per_s > 0
+        assert measured.cpu_s >= 0
+    assert found[PLAIN_ONE].losses == pytest.approx(found[SWARM].losses, abs=0.01)
+    assert all(value >= 0 for value in ratios(rounds).values())
+    console = Console(width=TABLE_WIDTH, file=io.StringIO(), record=True)
+    console.print(table_of(TINY, rounds, warmup=1, iterations=2))
+    table = console.export_text()
+    assert all(side in table for side in SIDES)
+
+
+def _measurement(seconds: float, cpu_s: float) -> Measurement:
+    return Measurement(tokens=100, seconds=seconds, cpu_s=cpu_s, losses=())
+
+
+def test_ratios_are_medians_of_the_rounds() -> None:
+    """Each round gives a ratio of its own, and the median of them is reported: a disturbed round moves nothing."""
+
+    def one(seconds: float, cpu_s: float) -> dict[str, Measurement]:
+        plain = {PLAIN_ONE: _measurement(2.0, 1.0), PLAIN_TWO: _measurement(1.0, 1.0), PIPELINING: _measurement(1.25, 1.0)}
+        return {**plain, SWARM: _measurement(seconds, cpu_s)}
+
+    assert ratios([one(1.25, 1.1), one(50.0, 9.0), one(1.0, 1.0)]) == {
+        "over_single": 0.8,
+        "cpu_over_single": 1.1,
+        "over_pipelining": 1.0,
+    }
+
+
+@pytest.mark.parametrize(("name", "millions"), [("compute_bound", 25), ("hop_bound", 1)])
+def test_the_models_are_as_large_as_they_say(name: str, millions: int) -> None:
+    """The compute-bound model has about 25 million parameters, the other one about 1 million, in four body stages."""
+    manifest: Manifest = RUNS[name]
+    count = sum(slot.stop - slot.start for stage in range(manifest.stage_count) for slot in layout_of(manifest, stage).slots)
+    assert parameter_count(manifest.model) == count
+    assert count == pytest.approx(millions * 1e6, rel=0.05)
+    assert manifest.stages.body == 4
+
+
+def test_an_interrupted_benchmark_leaves_nothing() -> None:
+    """Ctrl-C while a side runs ends the benchmark with exit code 130 and one line; none of its processes is left."""
+    command = [sys.executable, "-m", "benchmarks.ring", "--quick", "--only", "hop_bound"]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as benchmark:
+        below: list[psutil.Process] = []
+        until_s = time.monotonic() + 30
+        while not below and benchmark.poll() is None and time.monotonic() < until_s:
+            below = psutil.Process(benchmark.pid).children(recursive=True)
+            os.sched_yield()
+        assert below, "a side was started"
+        benchmark.send_signal(signal.SIGINT)
+        out, said = benchmark.communicate(timeout=20)
+    assert benchmark.returncode == 130
+    assert out == ""
+    assert "Traceback" not in said
+    assert said.splitlines()[-1] == "benchmarks.ring: interrupted"
+    assert psutil.wait_procs(below, timeout=3)[1] == []

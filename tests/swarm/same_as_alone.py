@@ -1,0 +1,387 @@
+"""Same as alone (I5): the loss of every iteration of a swarm of real processes, beside one process that trains the same model alone.
+
+Two swarms of eight peers, two in each of four stages, learn the standard library's source through ``swarmfree local``: one is left in peace, in the
+other one replica of each body stage gets SIGKILL at a seeded random moment and comes back. The process alone has the same first
+weights, data, schedule, clipping and optimizer step (`benchmarks.alone`); it knows no stage, no ring and no peer.
+
+How near is near is said by two things beside it: orders of summation, 20 runs alone that add the same microbatches in shuffled order and random
+groups, which costs rounding only, and a control, a run alone in which one microbatch of one iteration counts twice.
+
+It decides nothing about the swarm and looks at what a report holds only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.alone import Alone, Grouping, Twice, shuffled, train_canonically
+from swarmfree.cockpit.happenings import Happening, ProcessEnded, ProcessKilled, Told
+from swarmfree.lab.kill_script import Kill
+from swarmfree.lab.report import read_events
+from swarmfree.policy.schedule import clip_factors, step_scalars
+from swarmfree.policy.sharding import SequenceOrder, sequence_count
+from swarmfree.storage.corpus import prepare_corpus
+from swarmfree.storage.tokens import CorpusTokens
+from swarmfree.swarm.books import StepScalars
+from swarmfree.swarm.config import read_run
+from swarmfree.swarm.events import IterationCommitted, MemberLost, Opened, Repaired, StageBuilt, Started, Stepped
+from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.ports import Tokens
+
+ROOT = Path(__file__).resolve().parents[2]
+BOUND = 1e-5
+CONTROL_MIN = 100 * BOUND
+ORDERS = 20
+CONTROL = Twice(iteration=5, offset=3)
+PEERS = 8
+SWARM_WITHIN_S = 280
+
+# Small, so that rounding is what there is to see and not the wait; steep enough that a wrong sum shows; clipped in about half of its iterations.
+RUN = """\
+[run]
+name = "same-as-alone"
+seed = 5
+iterations = 100
+evaluate_every = 0
+evaluate_windows = 2
+
+[model]
+width = 64
+blocks = 3
+heads = 4
+kv_heads = 2
+mlp_width = 176
+tokens_per_row = 32
+
+[stages]
+body = 3
+replicas_min = 2
+replicas_max = 2
+sources_max = 2
+
+[batch]
+rows = 2
+microbatches = 8
+
+[optimizer]
+rate = 1.5e-3
+schedule = "cosine"
+warmup_iterations = 10
+weight_decay = 0.1
+clip = "global"
+clip_norm = 1.0
+
+[ring]
+wire_dtype = "float32"
+"""
+
+# Who comes back must first start Python and torch, which takes longer than many of these iterations. So the swarm that is struck is struck
+# early, has few microbatches in flight and stops now and then for a long evaluation. None of it may change a single loss.
+KILLS_BETWEEN = (3, 17)
+EVALUATE_EVERY = 10
+PATIENT = (f"run.evaluate_every={EVALUATE_EVERY}", "run.evaluate_windows=160", "ring.credits=1")
+
+
+class SwarmFailed(Exception):
+    """A swarm did not come to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """One peer that was killed and came back.
+
+    Args:
+        name: of its process.
+        stage: which it served, before and after.
+        killed_in: iteration that was under way when SIGKILL was sent.
+        code: what its first life ended with; negative = signal.
+        noticed: the coordinator fenced it.
+        lives: how many incarnations it had.
+        action: how it got the stage's state back.
+        from_iteration: first iteration that it was a member of again.
+        lineages_agree: every record that it stepped with afterwards is the one the others stepped with.
+    """
+
+    name: str
+    stage: int
+    killed_in: int
+    code: int
+    noticed: bool
+    lives: int
+    action: str
+    from_iteration: int
+    lineages_agree: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmStory:
+    """What a swarm's report says.
+
+    Args:
+        losses: by iteration, nats per token.
+        evaluations: how many were taken.
+        first_members: how many replicas each stage had in iteration 0.
+        last_members: the same for the last iteration.
+        returns: of those that were killed, by stage.
+        redone: (iteration, stage, how many microbatches) of work that died with a peer and was done again.
+        told: how many events of each kind were told.
+    """
+
+    losses: tuple[float, ...]
+    evaluations: int
+    first_members: tuple[int, ...]
+    last_members: tuple[int, ...]
+    returns: tuple[Return, ...]
+    redone: tuple[tuple[int, int, int], ...]
+    told: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The largest difference of two loss curves, in nats per token, and the iteration in which it is."""
+
+    nats: float
+    iteration: int
+
+    @staticmethod
+    def between(losses: Sequence[float], others: Sequence[float]) -> Gap:
+        """Compare iteration by iteration; curves of unequal length are an error, and what is no number is infinitely far away."""
+        found = [abs(a - b) for a, b in zip(losses, others, strict=True)]
+        found = [math.inf if math.isnan(difference) else difference for difference in found]
+        return Gap(max(found), found.index(max(found)))
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Everything that was trained.
+
+    Args:
+        manifest: of all runs.
+        alone: losses of one process alone.
+        orders: the same, one curve per shuffled order of summation.
+        control: the same, with one microbatch counted twice.
+        peaceful: the swarm that was left alone.
+        struck: the swarm of which one replica of each body stage was killed and came back.
+    """
+
+    manifest: Manifest
+    alone: tuple[float, ...]
+    orders: tuple[tuple[float, ...], ...]
+    control: tuple[float, ...]
+    peaceful: SwarmStory
+    struck: SwarmStory
+
+    def gap(self, losses: Sequence[float]) -> Gap:
+        """Largest difference from the process alone."""
+        return Gap.between(losses, self.alone)
+
+    def widest_order(self) -> Gap:
+        """Largest difference that another order of summation made."""
+        return max((self.gap(losses) for losses in self.orders), key=lambda gap: gap.nats)
+
+
+# ---- alone ---------------------------------------------------------------------------------------------------------
+
+
+class KeptTokens:
+    """Implements `ports.Tokens` over another one: every microbatch is gathered once, for all runs of a process."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        """Nothing kept yet."""
+        self._tokens = tokens
+        self._kept: dict[int, bytes] = {}
+
+    def microbatch(self, number: int) -> bytes:
+        """The same bytes."""
+        if number not in self._kept:
+            self._kept[number] = self._tokens.microbatch(number)
+        return self._kept[number]
+
+    def window(self, number: int) -> bytes:
+        """The same bytes."""
+        return self._tokens.window(number)
+
+
+def run_of(folder: Path) -> tuple[Manifest, Tokens]:
+    """The run's manifest as all peers will have it, as far as training goes, and its tokens on this machine."""
+    manifest = read_run(RUN, "the run of same_as_alone").manifest
+    corpus = prepare_corpus("", folder / "corpus", manifest.data.held_out_percent)
+    manifest = replace(manifest, data=replace(manifest.data, corpus_hash=corpus.corpus_hash))
+    order = SequenceOrder(manifest.run.seed, sequence_count(corpus.train_tokens, manifest.model.tokens_per_row))
+    return manifest, KeptTokens(CorpusTokens(corpus, manifest, order.sequence_of))
+
+
+def scalars_of(manifest: Manifest, iteration: int, squared_norms: list[float]) -> list[StepScalars]:
+    """Step scalars by the run's own schedule and clipping; no stage is rebuilt, so each has done as many steps as there were iterations."""
+    optimizer, iterations = manifest.optimizer, manifest.run.iterations
+    factors = clip_factors(optimizer, squared_norms)
+    return [step_scalars(optimizer, iterations, iteration, iteration + 1, 1.0, factor) for factor in factors]
+
+
+def train_alone(manifest: Manifest, tokens: Tokens, grouping: Grouping | None, twice: Twice | None) -> tuple[float, ...]:
+    """Losses of one run alone, by iteration."""
+    alone = Alone(manifest, tokens)
+    scalars = partial(scalars_of, manifest)
+    return tuple(train_canonically(alone, scalars, iterations=manifest.run.iterations, grouping=grouping, twice=twice))
+
+
+# ---- a swarm -------------------------------------------------------------------------------------------------------
+
+
+def draw_kills(seed: int, manifest: Manifest) -> tuple[Kill, ...]:
+    """One replica of each body stage, each in an iteration of its own that begins with work and not with an evaluation.
+
+    Which replica, and when within the iteration, `lab.kill_script` draws from the run's seed.
+    """
+    free = [iteration for iteration in range(*KILLS_BETWEEN) if iteration % EVALUATE_EVERY]
+    drawn = random.Random(f"{seed} same as alone").sample(free, manifest.stages.body)
+    return tuple(Kill(iteration, stage, is_all=False) for stage, iteration in enumerate(drawn, start=1))
+
+
+def run_swarm(folder: Path, manifest: Manifest, kills: Sequence[Kill] = ()) -> SwarmStory:
+    """Train with real processes, through the command line.
+
+    Args:
+        folder: new; the run config and the report are written below it.
+        manifest: of the run.
+        kills: the script; who is killed is started again.
+
+    Raises:
+        SwarmFailed: it did not end well, or not in time.
+    """
+    folder.mkdir(parents=True)
+    (folder / "run.toml").write_text(RUN)
+    changes = [part for change in (PATIENT if kills else ()) for part in ("--set", change)]
+    strikes = [part for kill in kills for part in ("--kill", str(kill))]
+    ends = ["--log", "json", "--out", str(folder / "report"), "--die-with-parent", str(os.getpid())]
+    command = [sys.executable, "-m", "swarmfree", "local", "--run", str(folder / "run.toml"), "--peers", str(PEERS), "--standbys", "0"]
+    with (folder / "stdout.jsonl").open("wb") as output, (folder / "stderr.txt").open("w+") as errors:
+        try:
+            whole = [*command, "--respawn", *changes, *strikes, *ends]
+            code = subprocess.run(whole, cwd=ROOT, stdout=output, stderr=errors, timeout=SWARM_WITHIN_S, check=False).returncode
+        except subprocess.TimeoutExpired as late:
+            raise SwarmFailed(f"no end within {SWARM_WITHIN_S} s; see {folder}") from late
+        errors.seek(0)
+        if code:
+            raise SwarmFailed(f"exit code {code}: {errors.read().strip()[-500:]}; see {folder}")
+    return story_of(list(read_events(folder / "report")), manifest)
+
+
+def story_of(happenings: Sequence[Happening], manifest: Manifest) -> SwarmStory:
+    """What a report says about losses, members, and those that were killed."""
+    commits = list(_told(happenings, IterationCommitted))
+    opened = {event.iteration: event for _, event in _told(happenings, Opened)}
+    kinds = [type(h.event if isinstance(h, Told) else h).__name__ for h in happenings]
+    losses = {event.iteration: event.loss for _, event in commits}
+    if sorted(losses) != list(range(manifest.run.iterations)) or len(commits) != len(losses):
+        raise SwarmFailed(f"{len(commits)} commits of {manifest.run.iterations} iterations")
+    returns = [_return_of(happenings, at, h) for at, h in enumerate(happenings) if isinstance(h, ProcessKilled)]
+    return SwarmStory(
+        losses=tuple(losses[iteration] for iteration in sorted(losses)),
+        evaluations=sum(event.evaluation is not None for _, event in commits),
+        first_members=tuple(len(members) for members in opened[0].members),
+        last_members=tuple(len(members) for members in opened[manifest.run.iterations - 1].members),
+        returns=tuple(sorted(returns, key=lambda r: r.stage)),
+        redone=tuple(
+            (event.iteration, stage, len(offsets)) for _, event in _told(happenings, Repaired) for stage, offsets in event.redone
+        ),
+        told={kind: kinds.count(kind) for kind in sorted(set(kinds))},
+    )
+
+
+def _told(happenings: Sequence[Happening], kind: type[Any]) -> Iterator[tuple[str, Any]]:
+    """(who, what) of one kind of event, in order."""
+    return ((h.name, h.event) for h in happenings if isinstance(h, Told) and isinstance(h.event, kind))
+
+
+def _return_of(happenings: Sequence[Happening], at: int, killed: ProcessKilled) -> Return:
+    """What became of the peer that was killed at place `at` of the report."""
+    before, after = happenings[:at], happenings[at:]
+    started = [event for name, event in _told(happenings, Started) if name == killed.name]
+    peer_id = started[0].peer_id
+    assert {event.peer_id for event in started} == {peer_id}, "a peer keeps its identity"
+    under_way = [event for _, event in _told(before, Opened)][-1]
+    built = [event for _, event in _told(after, StageBuilt) if event.member == peer_id]
+    later = [event for _, event in _told(after, Opened) if built and event.iteration >= built[0].iteration]
+    stepped = list(_told(after, Stepped))
+    lineages = {event.iteration: event.lineage for name, event in stepped if name != killed.name}
+    own = [event for name, event in stepped if name == killed.name]
+    stage = next(s for s, members in enumerate(under_way.members) if peer_id in members)
+    return Return(
+        name=killed.name,
+        stage=stage,
+        killed_in=under_way.iteration,
+        noticed=any(event.peer_id == peer_id for _, event in _told(after, MemberLost)),
+        code=next(h.code for h in after if isinstance(h, ProcessEnded) and h.name == killed.name),
+        lives=len({event.incarnation for event in started}),
+        action=", ".join(event.action for event in built if event.stage == stage),
+        from_iteration=next((event.iteration for event in later if peer_id in event.members[stage]), -1),
+        lineages_agree=bool(own) and all(lineages.get(event.iteration) == event.lineage for event in own),
+    )
+
+
+# ---- both ----------------------------------------------------------------------------------------------------------
+
+
+def compare(folder: Path, *, seed: int = 0) -> Comparison:
+    """Train everything: the swarms one after the other, the runs alone beside them in one thread.
+
+    Args:
+        folder: for configs and reports.
+        seed: of the moments at which peers are killed.
+
+    Raises:
+        SwarmFailed: a swarm did not come to its end.
+    """
+    manifest, tokens = run_of(folder)
+    with contextlib.ExitStack() as opened:
+        pool = ThreadPoolExecutor(1, thread_name_prefix="alone")
+        opened.callback(pool.shutdown, cancel_futures=True)
+
+        def start(grouping: Grouping | None = None, twice: Twice | None = None) -> Future[tuple[float, ...]]:
+            return pool.submit(train_alone, manifest, tokens, grouping, twice)
+
+        alone, control = start(), start(twice=CONTROL)
+        orders = [start(shuffled(manifest, number)) for number in range(ORDERS)]
+        peaceful = run_swarm(folder / "peaceful", manifest)
+        struck = run_swarm(folder / "struck", manifest, draw_kills(seed, manifest))
+        return Comparison(
+            manifest, alone.result(), tuple(order.result() for order in orders), control.result(), peaceful, struck
+        )
+
+
+def table_of(found: Comparison) -> str:
+    """All of it for people: one line per claim, then what happened to those that were killed."""
+    batch, stages = found.manifest.batch, found.manifest.stages
+    control = f"iteration {CONTROL.iteration}, microbatch {CONTROL.offset} of {batch.microbatches}"
+    lines = [
+        f"same as alone: {found.manifest.run.iterations} iterations, {found.manifest.stage_count} stages of {stages.replicas_max} replicas, "
+        f"{found.manifest.ring.wire_dtype} on the wire, {batch.microbatches} microbatches of {batch.rows} x "
+        f"{found.manifest.model.tokens_per_row} tokens; loss {found.alone[0]:.4f} at first, {found.alone[-1]:.4f} at the end",
+        f"{'largest difference of a loss from one process alone, nats per token':<72}{'found':>9}  {'in iteration':<14}{'allowed'}",
+    ]
+    rows = [
+        (f"swarm of {PEERS} processes", found.gap(found.peaceful.losses), f"at most {BOUND:.0e}"),
+        ("swarm, one replica of each body stage killed and rejoined", found.gap(found.struck.losses), f"at most {BOUND:.0e}"),
+        (f"alone, shuffled and summed in random groups, largest of {len(found.orders)}", found.widest_order(), ""),
+        (f"alone, one microbatch counted twice ({control})", found.gap(found.control), f"at least {CONTROL_MIN:.0e}"),
+    ]
+    lines += [f"{what:<72}{gap.nats:>9.1e}  {gap.iteration:<14}{allowed}".rstrip() for what, gap, allowed in rows]
+    lines += [
+        f"stage {r.stage}: {r.name} killed in iteration {r.killed_in}, state by {r.action or 'nobody'}, member again from {r.from_iteration}"
+        for r in found.struck.returns
+    ]
+    redone = ", ".join(f"{count} of stage {stage} in iteration {iteration}" for iteration, stage, count in found.struck.redone)
+    lines.append(f"microbatches that died with a peer and were done again: {redone or 'none'}")
+    return "\n".join(lines)
