@@ -30,6 +30,7 @@ TINY = dataclasses.replace(
 )
 
 
+@pytest.mark.timeout(300)
 async def test_all_sides_do_the_same_work(tmp_path: Path) -> None:
     """Plain PyTorch with one and two threads, the swarm and the pipeline are measured, and have the same losses to 0.01 nats."""
     (found,) = rounds = await compare(TINY, tmp_path / "run", rounds=1, warmup=1, iterations=2)
