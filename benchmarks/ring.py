@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import signal
 import statistics
 import sys
@@ -48,7 +47,7 @@ QUICK_ITERATIONS = {"compute_bound": 2, "hop_bound": 6}
 WARMUP = {"compute_bound": 1, "hop_bound": 3}
 LIMIT_S = 300.0
 LOSS_TOLERANCE = 0.01
-BUSY_LOAD = 0.7
+OTHERS_CORES_MAX = 0.1
 TABLE_WIDTH = 118
 
 
@@ -80,11 +79,16 @@ async def compare(manifest: Manifest, folder: Path, *, rounds: int, warmup: int,
             begun[side] = measured
             say(
                 f"{manifest.run.name}, round {number + 1} of {rounds}: {side}: {measured.tokens_per_s:,.0f} tokens/s, "
-                f"{measured.cpu_s_per_token * 1e6:,.0f} CPU us/token"
+                f"{measured.cpu_s_per_token * 1e6:,.0f} CPU us/token{_disturbance(measured)}"
             )
             _require_same_losses(side, measured, next(iter((found[0] if found else begun).values())))
         found.append(begun)
     return found
+
+
+def _disturbance(measured: Measurement) -> str:
+    cores = measured.others_cores
+    return f"; disturbed: other programs kept {cores:.2f} cores busy" if cores > OTHERS_CORES_MAX else ""
 
 
 def _require_same_losses(side: str, measured: Measurement, first: Measurement) -> None:
@@ -127,8 +131,6 @@ async def run(names: Sequence[str], rounds: int, iterations: int, *, quick: bool
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None, "runs in a task"
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    if (load := os.getloadavg()[0]) > BUSY_LOAD:
-        say(f"this machine is busy (load {load:.1f}): the numbers will be noisy")
     report: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory(prefix="swarmfree-ring-", ignore_cleanup_errors=True) as folder:
         for name in names:
@@ -140,6 +142,11 @@ async def run(names: Sequence[str], rounds: int, iterations: int, *, quick: bool
             found = await compare(RUNS[name], Path(folder) / name, rounds=rounds, **counts)
             report[name] = ratios(found)
             Console(width=TABLE_WIDTH, highlight=False).print(table_of(RUNS[name], found, **counts))
+            disturbed = sum(bool(_disturbance(measured)) for measurements in found for measured in measurements.values())
+            if disturbed:
+                say(
+                    f"{name}: other programs disturbed {disturbed} of {len(found) * len(SIDES)} measurements; run it again on an idle machine"
+                )
             say(f"{name}: {time.monotonic() - begun_s:.0f} s")
     return report
 

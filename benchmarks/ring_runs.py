@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from swarmfree.policy.sharding import SequenceOrder, sequence_count
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import CorpusTokens
@@ -132,11 +134,13 @@ class Mark:
     Args:
         time_s: when, by any clock that goes on steadily.
         cpu_s: processor seconds, user and system, that all processes of the side had used by then; NaN where nobody looked.
+        busy_s: processor seconds of everything on this machine by then.
         loss: mean over the iteration, nats per token.
     """
 
     time_s: float
     cpu_s: float
+    busy_s: float
     loss: float
 
 
@@ -148,20 +152,23 @@ class Measurement:
         tokens: predicted tokens.
         seconds: wall time.
         cpu_s: processor time of all processes of the side.
+        others_cpu_s: processor time of everything else on this machine meanwhile, what the hypervisor took included.
         losses: of all iterations, warm-up included, nats per token.
     """
 
     tokens: int
     seconds: float
     cpu_s: float
+    others_cpu_s: float
     losses: tuple[float, ...]
 
     @staticmethod
     def of(job: Job, marks: Sequence[Mark]) -> Measurement:
         """From the marks of all iterations, warm-up included."""
         first, last = marks[job.warmup - 1], marks[-1]
-        losses = tuple(mark.loss for mark in marks)
-        return Measurement(job.tokens, last.time_s - first.time_s, last.cpu_s - first.cpu_s, losses)
+        seconds, cpu_s = last.time_s - first.time_s, last.cpu_s - first.cpu_s
+        others_cpu_s = max(0.0, last.busy_s - first.busy_s - cpu_s)
+        return Measurement(job.tokens, seconds, cpu_s, others_cpu_s, tuple(mark.loss for mark in marks))
 
     @property
     def tokens_per_s(self) -> float:
@@ -172,6 +179,17 @@ class Measurement:
     def cpu_s_per_token(self) -> float:
         """Cost."""
         return self.cpu_s / self.tokens
+
+    @property
+    def others_cores(self) -> float:
+        """How many cores everything else kept busy."""
+        return self.others_cpu_s / self.seconds
+
+
+def machine_busy_seconds() -> float:
+    """Processor seconds since the machine's start in which a core was not idle."""
+    times = psutil.cpu_times()
+    return sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
 
 
 PLAIN_ONE, PLAIN_TWO, SWARM, PIPELINING = "PyTorch, 1 thread", "PyTorch, 2 threads", "swarm", "pipelining 1F1B"

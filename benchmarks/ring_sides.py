@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.ring_runs import PIPELINING, PLAIN_ONE, PLAIN_TWO, SWARM, Job, Mark, Measurement
+from benchmarks.ring_runs import PIPELINING, PLAIN_ONE, PLAIN_TWO, SWARM, Job, Mark, Measurement, machine_busy_seconds
 from benchmarks.ring_worker import STORE_FILE
 from swarmfree.lab.processes import Child, descendants, start_child, stop_children
 from swarmfree.swarm.errors import SwarmfreeError
@@ -75,7 +75,10 @@ async def _run_pipelining(job: Job, folder: Path) -> Sequence[Mark]:
     """All ranks together: time of the first, which ends last, processor time of all, loss of the last."""
     store = ("--store", str(folder / STORE_FILE))
     ranks = await _run_workers(job, folder, [("--rank", str(rank), *store) for rank in range(job.manifest.stages.body)])
-    return [Mark(marks[0].time_s, sum(mark.cpu_s for mark in marks), marks[-1].loss) for marks in zip(*ranks, strict=True)]
+    return [
+        Mark(marks[0].time_s, sum(mark.cpu_s for mark in marks), marks[0].busy_s, marks[-1].loss)
+        for marks in zip(*ranks, strict=True)
+    ]
 
 
 async def _run_workers(job: Job, folder: Path, each: Sequence[tuple[str, ...]]) -> list[list[Mark]]:
@@ -134,7 +137,7 @@ async def _run_swarm(job: Job, folder: Path) -> Sequence[Mark]:
         if event.get("kind") == "IterationCommitted":
             is_looked_at = len(marks) + 1 in {job.warmup, count}
             cpu_s = cpu_seconds_below(children[0].pid) if is_looked_at else math.nan
-            marks.append(Mark(event["time_s"], cpu_s, event["loss"]))
+            marks.append(Mark(event["time_s"], cpu_s, machine_busy_seconds(), event["loss"]))
 
     command = [
         *(sys.executable, "-m", "swarmfree", "local", "--run", str(job.run_file), "--data", str(job.text_file)),

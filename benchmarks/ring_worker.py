@@ -1,13 +1,14 @@
 """One process of a side that is plain PyTorch: the whole model alone, or one rank of torch.distributed.pipelining.
 
-Started by `benchmarks.ring_sides`. Prints one JSON line per iteration with the monotonic clock, this process's processor seconds and, where
-it is known here, the loss. Both sides use the layers of the swarm, torch's fused AdamW, and `clip_grad_norm_` or, over several ranks, the
+Started by `benchmarks.ring_sides`. Prints one `Mark` per iteration as a JSON line: the monotonic clock, this process's processor seconds and,
+where it is known here, the loss. Both sides use the layers of the swarm, torch's fused AdamW, and `clip_grad_norm_` or, over several ranks, the
 two halves that it is made of.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import resource
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from benchmarks.alone import Alone, Llama, train_fused
-from benchmarks.ring_runs import open_job
+from benchmarks.ring_runs import Mark, machine_busy_seconds, open_job
 from swarmfree.lab.processes import die_with_parent
 from swarmfree.swarm.manifest import Manifest, OptimizerSection
 
@@ -131,8 +132,8 @@ def _pipeline(manifest: Manifest, alone: Alone, rank: int, store: Path) -> Itera
 def _tell(losses: Iterator[float]) -> None:
     for loss in losses:
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        mark = {"time_s": time.monotonic(), "cpu_s": usage.ru_utime + usage.ru_stime, "loss": loss}
-        print(json.dumps(mark), flush=True)
+        mark = Mark(time.monotonic(), usage.ru_utime + usage.ru_stime, machine_busy_seconds(), loss)
+        print(json.dumps(dataclasses.asdict(mark)), flush=True)
 
 
 def main() -> None:

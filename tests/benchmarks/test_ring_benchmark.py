@@ -49,7 +49,7 @@ async def test_all_sides_do_the_same_work(tmp_path: Path) -> None:
 
 
 def _measurement(seconds: float, cpu_s: float) -> Measurement:
-    return Measurement(tokens=100, seconds=seconds, cpu_s=cpu_s, losses=())
+    return Measurement(tokens=100, seconds=seconds, cpu_s=cpu_s, others_cpu_s=0.0, losses=())
 
 
 def test_ratios_are_medians_of_the_rounds() -> None:

@@ -88,9 +88,9 @@ wire_dtype = "float32"
 
 # Who comes back must first start Python and torch, which takes longer than many of these iterations. So the swarm that is struck is struck
 # early, has few microbatches in flight and stops now and then for a long evaluation. None of it may change a single loss.
-KILLS_BETWEEN = (3, 17)
+KILLS_BETWEEN = (2, 10)
 EVALUATE_EVERY = 10
-PATIENT = (f"run.evaluate_every={EVALUATE_EVERY}", "run.evaluate_windows=160", "ring.credits=1")
+PATIENT = (f"run.evaluate_every={EVALUATE_EVERY}", "run.evaluate_windows=64", "ring.credits=1")
 
 
 class SwarmFailed(Exception):
@@ -103,12 +103,13 @@ class Return:
 
     Args:
         name: of its process.
-        stage: which it served, before and after.
+        stage: which it served when it was killed.
         killed_in: iteration that was under way when SIGKILL was sent.
         code: what its first life ended with; negative = signal.
         noticed: the coordinator fenced it.
         lives: how many incarnations it had.
-        action: how it got the stage's state back.
+        stage_after: which it serves in its second life: who comes back first gets the lowest stage that lacks a replica; -1 = none.
+        action: how it got that stage's state.
         from_iteration: first iteration that it was a member of again.
         lineages_agree: every record that it stepped with afterwards is the one the others stepped with.
     """
@@ -119,6 +120,7 @@ class Return:
     code: int
     noticed: bool
     lives: int
+    stage_after: int
     action: str
     from_iteration: int
     lineages_agree: bool
@@ -240,12 +242,11 @@ def train_alone(manifest: Manifest, tokens: Tokens, grouping: Grouping | None, t
 
 
 def draw_kills(seed: int, manifest: Manifest) -> tuple[Kill, ...]:
-    """One replica of each body stage, each in an iteration of its own that begins with work and not with an evaluation.
+    """One replica of each body stage, each in an iteration of its own.
 
     Which replica, and when within the iteration, `lab.kill_script` draws from the run's seed.
     """
-    free = [iteration for iteration in range(*KILLS_BETWEEN) if iteration % EVALUATE_EVERY]
-    drawn = random.Random(f"{seed} same as alone").sample(free, manifest.stages.body)
+    drawn = random.Random(f"{seed} same as alone").sample(range(*KILLS_BETWEEN), manifest.stages.body)
     return tuple(Kill(iteration, stage, is_all=False) for stage, iteration in enumerate(drawn, start=1))
 
 
@@ -262,14 +263,21 @@ def run_swarm(folder: Path, manifest: Manifest, kills: Sequence[Kill] = ()) -> S
     """
     folder.mkdir(parents=True)
     (folder / "run.toml").write_text(RUN)
-    changes = [part for change in (PATIENT if kills else ()) for part in ("--set", change)]
-    strikes = [part for kill in kills for part in ("--kill", str(kill))]
-    ends = ["--log", "json", "--out", str(folder / "report"), "--die-with-parent", str(os.getpid())]
-    command = [sys.executable, "-m", "swarmfree", "local", "--run", str(folder / "run.toml"), "--peers", str(PEERS), "--standbys", "0"]
+    options = {
+        "run": folder / "run.toml",
+        "peers": PEERS,
+        "standbys": 0,
+        "log": "json",
+        "out": folder / "report",
+        "die-with-parent": os.getpid(),
+    }
+    command = [sys.executable, "-m", "swarmfree", "local", "--respawn"]
+    command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    command += [part for kill in kills for part in ("--kill", str(kill))]
+    command += [part for change in (PATIENT if kills else ()) for part in ("--set", change)]
     with (folder / "stdout.jsonl").open("wb") as output, (folder / "stderr.txt").open("w+") as errors:
         try:
-            whole = [*command, "--respawn", *changes, *strikes, *ends]
-            code = subprocess.run(whole, cwd=ROOT, stdout=output, stderr=errors, timeout=SWARM_WITHIN_S, check=False).returncode
+            code = subprocess.run(command, cwd=ROOT, stdout=output, stderr=errors, timeout=SWARM_WITHIN_S, check=False).returncode
         except subprocess.TimeoutExpired as late:
             raise SwarmFailed(f"no end within {SWARM_WITHIN_S} s; see {folder}") from late
         errors.seek(0)
@@ -312,21 +320,21 @@ def _return_of(happenings: Sequence[Happening], at: int, killed: ProcessKilled) 
     peer_id = started[0].peer_id
     assert {event.peer_id for event in started} == {peer_id}, "a peer keeps its identity"
     under_way = [event for _, event in _told(before, Opened)][-1]
-    built = [event for _, event in _told(after, StageBuilt) if event.member == peer_id]
-    later = [event for _, event in _told(after, Opened) if built and event.iteration >= built[0].iteration]
+    built = next((event for _, event in _told(after, StageBuilt) if event.member == peer_id), None)
+    opened = [event for _, event in _told(after, Opened) if built is not None and event.iteration >= built.iteration]
     stepped = list(_told(after, Stepped))
     lineages = {event.iteration: event.lineage for name, event in stepped if name != killed.name}
     own = [event for name, event in stepped if name == killed.name]
-    stage = next(s for s, members in enumerate(under_way.members) if peer_id in members)
     return Return(
         name=killed.name,
-        stage=stage,
+        stage=next(stage for stage, members in enumerate(under_way.members) if peer_id in members),
         killed_in=under_way.iteration,
-        noticed=any(event.peer_id == peer_id for _, event in _told(after, MemberLost)),
         code=next(h.code for h in after if isinstance(h, ProcessEnded) and h.name == killed.name),
+        noticed=any(event.peer_id == peer_id for _, event in _told(after, MemberLost)),
         lives=len({event.incarnation for event in started}),
-        action=", ".join(event.action for event in built if event.stage == stage),
-        from_iteration=next((event.iteration for event in later if peer_id in event.members[stage]), -1),
+        stage_after=built.stage if built is not None else -1,
+        action=built.action if built is not None else "",
+        from_iteration=next((e.iteration for e in opened if built is not None and peer_id in e.members[built.stage]), -1),
         lineages_agree=bool(own) and all(lineages.get(event.iteration) == event.lineage for event in own),
     )
 
@@ -356,21 +364,21 @@ def compare(folder: Path, *, seed: int = 0) -> Comparison:
         orders = [start(shuffled(manifest, number)) for number in range(ORDERS)]
         peaceful = run_swarm(folder / "peaceful", manifest)
         struck = run_swarm(folder / "struck", manifest, draw_kills(seed, manifest))
-        return Comparison(
-            manifest, alone.result(), tuple(order.result() for order in orders), control.result(), peaceful, struck
-        )
+        summed = tuple(order.result() for order in orders)
+        return Comparison(manifest, alone.result(), summed, control.result(), peaceful, struck)
 
 
 def table_of(found: Comparison) -> str:
     """All of it for people: one line per claim, then what happened to those that were killed."""
-    batch, stages = found.manifest.batch, found.manifest.stages
+    run, batch, stages = found.manifest, found.manifest.batch, found.manifest.stages
     control = f"iteration {CONTROL.iteration}, microbatch {CONTROL.offset} of {batch.microbatches}"
-    lines = [
-        f"same as alone: {found.manifest.run.iterations} iterations, {found.manifest.stage_count} stages of {stages.replicas_max} replicas, "
-        f"{found.manifest.ring.wire_dtype} on the wire, {batch.microbatches} microbatches of {batch.rows} x "
-        f"{found.manifest.model.tokens_per_row} tokens; loss {found.alone[0]:.4f} at first, {found.alone[-1]:.4f} at the end",
-        f"{'largest difference of a loss from one process alone, nats per token':<72}{'found':>9}  {'in iteration':<14}{'allowed'}",
-    ]
+    what = (
+        f"same as alone: {run.run.iterations} iterations, {run.stage_count} stages of {stages.replicas_max} replicas, "
+        f"{run.ring.wire_dtype} on the wire, {batch.microbatches} microbatches of {batch.rows} x {run.model.tokens_per_row} tokens; "
+        f"loss {found.alone[0]:.4f} at first, {found.alone[-1]:.4f} at the end"
+    )
+    heading = "largest difference of a loss from one process alone, nats per token"
+    lines = [what, f"{heading:<72}{'found':>9}  {'in iteration':<14}allowed"]
     rows = [
         (f"swarm of {PEERS} processes", found.gap(found.peaceful.losses), f"at most {BOUND:.0e}"),
         ("swarm, one replica of each body stage killed and rejoined", found.gap(found.struck.losses), f"at most {BOUND:.0e}"),
@@ -378,10 +386,11 @@ def table_of(found: Comparison) -> str:
         (f"alone, one microbatch counted twice ({control})", found.gap(found.control), f"at least {CONTROL_MIN:.0e}"),
     ]
     lines += [f"{what:<72}{gap.nats:>9.1e}  {gap.iteration:<14}{allowed}".rstrip() for what, gap, allowed in rows]
-    lines += [
-        f"stage {r.stage}: {r.name} killed in iteration {r.killed_in}, state by {r.action or 'nobody'}, member again from {r.from_iteration}"
-        for r in found.struck.returns
-    ]
+    for r in found.struck.returns:
+        after = f"member of stage {r.stage_after} from iteration {r.from_iteration}, state by {r.action}"
+        lines.append(
+            f"{r.name} of stage {r.stage} killed in iteration {r.killed_in}; {after if r.action else 'did not come back'}"
+        )
     redone = ", ".join(f"{count} of stage {stage} in iteration {iteration}" for iteration, stage, count in found.struck.redone)
     lines.append(f"microbatches that died with a peer and were done again: {redone or 'none'}")
     return "\n".join(lines)
