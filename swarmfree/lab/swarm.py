@@ -192,7 +192,9 @@ class LocalSwarm:
     async def _follow(self, child: Child) -> None:
         code = await child.wait()
         is_expected = code == 0 or child.pid in self._struck or self._over.is_set()
-        self._put(ProcessEnded(time.time(), child.name, code, is_expected, "" if code == 0 else self._last_word(child)))
+        self._put(
+            ProcessEnded(time.time(), child.name, code, is_expected, "" if code == 0 or is_expected else self._last_word(child))
+        )
 
     async def _respawn(self, tasks: asyncio.TaskGroup, name: str) -> None:
         with contextlib.suppress(TimeoutError):

@@ -28,7 +28,9 @@ class Ends(nn.Module):
     def __init__(self, model: ModelSection) -> None:
         """Hold the three under their Hugging Face names."""
         super().__init__()
-        embed_tokens, norm = nn.Embedding(model.vocabulary, model.width), RMSNorm(model.width, model.norm_eps)
+        # Not nn.Embedding(V, D): its random draw on the meta device loads all of torch._dynamo: a second, and a temporary folder.
+        embed_tokens = nn.Embedding.from_pretrained(torch.empty(model.vocabulary, model.width), freeze=False)  # type: ignore[no-untyped-call]
+        norm = RMSNorm(model.width, model.norm_eps)
         self.model = nn.ModuleDict({"embed_tokens": embed_tokens, "norm": norm})
         self.lm_head = nn.Linear(model.width, model.vocabulary, bias=False)
 

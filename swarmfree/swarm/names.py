@@ -13,7 +13,6 @@ PROTOCOL_REVISION = 1
 ENDS_STAGE = 0
 
 
-
 @dataclass(frozen=True, slots=True, order=True)
 class Member:
     """One life of one peer: its libp2p peer id and the incarnation drawn when its process started.

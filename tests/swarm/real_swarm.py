@@ -13,15 +13,17 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from swarmfree.cockpit.happenings import Happening
+from swarmfree.cockpit.happenings import Happening, Told
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.processes import Child, is_there, start_child
+from swarmfree.lab.report import EventLog
+from swarmfree.swarm.events import Opened
 
 # Small enough for iterations of a fifth of a second or less with all processes on two cores.
 MODEL = """\
@@ -35,18 +37,18 @@ tokens_per_row = 32
 
 [batch]
 rows = 2
-microbatches = 6
+microbatches = {microbatches}
 """
 UP_WITHIN_S = 90.0
 NOTHING_LEFT_WITHIN_S = 3.0
 POLL_S = 0.02
 
 
-def write_run(folder: Path, *, iterations: int, stages: str = "body = 3", more: str = "") -> Path:
-    """A run config of the small model; `stages` is the content of its section, `more` stands at the end."""
+def write_run(folder: Path, *, iterations: int, stages: str = "body = 3", microbatches: int = 6) -> Path:
+    """A run config of the small model; `stages` is the content of its section."""
     path = folder / "run.toml"
     head = f'[run]\nname = "small"\nseed = 11\niterations = {iterations}\nevaluate_every = 0\nevaluate_windows = 2\n'
-    path.write_text(f"{head}\n{MODEL}\n[stages]\n{stages}\n{more}")
+    path.write_text(f"{head}\n{MODEL.format(microbatches=microbatches)}\n[stages]\n{stages}\n")
     return path
 
 
@@ -177,20 +179,28 @@ async def code_of(child: Child, within_s: float) -> int:
 
 
 class Audience:
-    """Hears a `LocalSwarm`: keeps the state and everything that happened, and wakes who waits for it."""
+    """Hears a `LocalSwarm`: keeps the state and everything that happened, here and in a report, and wakes who waits for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path, waiters: Waiters) -> None:
+        self._log = EventLog(folder)
+        self.member_counts: tuple[int, ...] = ()
         self.state = SwarmState()
         self.happenings: list[Happening] = []
-        self.waiters = Waiters()
+        self.waiters = waiters
 
     def __call__(self, happening: Happening, state: SwarmState) -> None:
         """Hear one happening."""
+        self._log.write(happening, state)
+        if isinstance(happening, Told) and isinstance(happening.event, Opened):
+            self.member_counts = tuple(len(members) for members in happening.event.members)
         self.happenings.append(happening)
         self.state = state
         self.waiters.heard()
 
-    def is_whole(self, replicas: Sequence[int], standby_count: int) -> bool:
-        """Whether each stage has so many replicas, all of them members that have stepped, and so many others wait."""
-        counts = [len(self.state.replicas(stage)) for stage in range(len(replicas))]
-        return counts == list(replicas) and len(self.state.standbys()) >= standby_count
+    def close(self) -> None:
+        """Close the report."""
+        self._log.close()
+
+    def standby_count(self) -> int:
+        """How many have said that they are up and serve no stage."""
+        return len([peer for peer in self.state.standbys() if peer.member])

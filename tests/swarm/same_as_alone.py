@@ -18,6 +18,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -87,10 +88,10 @@ wire_dtype = "float32"
 """
 
 # Who comes back must first start Python and torch, which takes longer than many of these iterations. So the swarm that is struck is struck
-# early, has few microbatches in flight and stops now and then for a long evaluation. None of it may change a single loss.
+# early, has few microbatches in flight and pauses every ten iterations for a long evaluation. None of it may change a loss.
 KILLS_BETWEEN = (2, 10)
 EVALUATE_EVERY = 10
-PATIENT = (f"run.evaluate_every={EVALUATE_EVERY}", "run.evaluate_windows=64", "ring.credits=1")
+PATIENT = (f"run.evaluate_every={EVALUATE_EVERY}", "run.evaluate_windows=128", "ring.credits=1")
 
 
 class SwarmFailed(Exception):
@@ -132,7 +133,6 @@ class SwarmStory:
 
     Args:
         losses: by iteration, nats per token.
-        evaluations: how many were taken.
         first_members: how many replicas each stage had in iteration 0.
         last_members: the same for the last iteration.
         returns: of those that were killed, by stage.
@@ -141,7 +141,6 @@ class SwarmStory:
     """
 
     losses: tuple[float, ...]
-    evaluations: int
     first_members: tuple[int, ...]
     last_members: tuple[int, ...]
     returns: tuple[Return, ...]
@@ -297,7 +296,6 @@ def story_of(happenings: Sequence[Happening], manifest: Manifest) -> SwarmStory:
     returns = [_return_of(happenings, at, h) for at, h in enumerate(happenings) if isinstance(h, ProcessKilled)]
     return SwarmStory(
         losses=tuple(losses[iteration] for iteration in sorted(losses)),
-        evaluations=sum(event.evaluation is not None for _, event in commits),
         first_members=tuple(len(members) for members in opened[0].members),
         last_members=tuple(len(members) for members in opened[manifest.run.iterations - 1].members),
         returns=tuple(sorted(returns, key=lambda r: r.stage)),
@@ -342,8 +340,13 @@ def _return_of(happenings: Sequence[Happening], at: int, killed: ProcessKilled) 
 # ---- both ----------------------------------------------------------------------------------------------------------
 
 
+def _stand_back() -> None:
+    """Let the swarms have the processors first: on Linux a thread has a priority of its own."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+
+
 def compare(folder: Path, *, seed: int = 0) -> Comparison:
-    """Train everything: the swarms one after the other, the runs alone beside them in one thread.
+    """Train everything: the swarms one after the other, the runs alone in one thread beside them.
 
     Args:
         folder: for configs and reports.
@@ -354,7 +357,7 @@ def compare(folder: Path, *, seed: int = 0) -> Comparison:
     """
     manifest, tokens = run_of(folder)
     with contextlib.ExitStack() as opened:
-        pool = ThreadPoolExecutor(1, thread_name_prefix="alone")
+        pool = ThreadPoolExecutor(1, thread_name_prefix="alone", initializer=_stand_back)
         opened.callback(pool.shutdown, cancel_futures=True)
 
         def start(grouping: Grouping | None = None, twice: Twice | None = None) -> Future[tuple[float, ...]]:

@@ -7,6 +7,7 @@ import json
 import signal
 import socket
 import time
+from pathlib import Path
 
 import pytest
 

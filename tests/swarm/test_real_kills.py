@@ -1,18 +1,19 @@
 """Real kills, one after the other in one swarm of real processes, and what must come of each (SIGKILL, as a power cut would be).
 
-Four stages, two replicas in each of 1 to 3, two peers on standby, and who is killed is started again. Each kill waits until the swarm is whole
-again. The bounds are the promises of the protocol; how long processes take to start is not bounded, since nobody waits for them.
+Four stages, two replicas in each of 1 to 3, two peers on standby, and who is killed is started again. A stage is killed when it and the standbys
+are whole. The bounds are the promises of the protocol; how long processes take to start is not bounded, since nobody waits for them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import statistics
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -26,7 +27,7 @@ from tests.swarm.real_swarm import UP_WITHIN_S, Audience, Processes, code_of, wr
 
 pytestmark = pytest.mark.timeout(600)
 
-ITERATIONS = 400
+ITERATIONS = 320
 WHOLE = (1, 2, 2, 2)
 STANDBYS = 2
 NOTICED_WITHIN_S = 3.0
@@ -48,10 +49,15 @@ class World:
         await self.audience.waiters.until(lambda: state().is_over or is_so(), what, within_s)
         assert is_so(), f"all {ITERATIONS} iterations were over before: {what}"
 
-    async def until_whole(self) -> None:
-        """Wait until every stage has its replicas, as members of an iteration that was committed, and the standbys wait."""
-        await self.until(lambda: self.audience.is_whole(WHOLE, STANDBYS), f"replicas {WHOLE} and {STANDBYS} on standby")
-        await self.until_next_commit()
+    async def until_whole(self, *stages: int) -> None:
+        """Wait until these stages have their replicas, as members of an iteration that is open, and the standbys wait."""
+        audience = self.audience
+
+        def is_whole() -> bool:
+            counts = audience.member_counts
+            return all(counts[stage] == WHOLE[stage] for stage in stages) and audience.standby_count() >= STANDBYS
+
+        await self.until(is_whole, f"stages {stages} have their replicas, and {STANDBYS} standbys wait")
 
     async def until_next_commit(self) -> None:
         """Wait for one more commit."""
@@ -78,17 +84,19 @@ class World:
         return RESUMED_WITHIN_S + statistics.median(c.seconds for c in self.audience.state.commits)
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def training(processes: Processes) -> AsyncIterator[tuple[World, asyncio.Task[Ending]]]:
     """A swarm of seven peers, two standbys and a bootstrap node in which every stage has its replicas and training goes on."""
-    run = write_run(processes.folder, iterations=ITERATIONS, stages="body = 3\nreplicas_min = 2\nreplicas_max = 2")
+    run = write_run(
+        processes.folder, iterations=ITERATIONS, stages="body = 3\nreplicas_min = 2\nreplicas_max = 2", microbatches=16
+    )
     manifest = load_run(run).manifest
     report = processes.folder / "report"
     report.mkdir()
     order = SwarmOrder(
         report, 7, STANDBYS, run_arguments=("--run", str(run)), peer_arguments=("--patience", str(UP_WITHIN_S)), respawn=True
     )
-    audience = Audience()
+    audience = Audience(report, processes.waiters)
     described = RunDescribed(time.time(), "small", ITERATIONS, manifest.stage_count, manifest.tokens_per_iteration)
     swarm = LocalSwarm(dataclasses.replace(order, program=processes.program), described, audience)
     async with asyncio.TaskGroup() as tasks:
@@ -99,11 +107,14 @@ async def training(processes: Processes) -> AsyncIterator[tuple[World, asyncio.T
             yield world, running
         finally:
             swarm.stop(Ending(1, "the test is over"))
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+            audience.close()
 
 
 async def lose_one(world: World) -> LostMember:
     """Kill one replica of stage 2 in mid-iteration."""
-    await world.until_whole()
+    await world.until_whole(1, 2, 3)
     state = world.audience.state
     await world.kill(state.replicas(2)[0].name)
     seen = len(state.lost_members)
@@ -115,7 +126,7 @@ async def lose_one(world: World) -> LostMember:
 
 async def lose_stage(world: World, stage: int) -> LostStage:
     """Kill all replicas of a stage in mid-iteration."""
-    await world.until_whole()
+    await world.until_whole(stage)
     seen = len(world.audience.state.lost_stages)
     await world.kill(*(peer.name for peer in world.audience.state.replicas(stage)))
     await world.until(
@@ -132,11 +143,17 @@ def require_in_time(world: World, lost: LostMember | LostStage) -> None:
     assert lost.resumed_s - lost.killed_s <= world.limit_s(), lost
 
 
+def tell(what: str, lost: LostMember | LostStage) -> None:
+    """Say the figures of one loss, for ``pytest -rP``."""
+    assert lost.killed_s is not None and lost.resumed_s is not None, lost
+    noticed_s, resumed_s = lost.noticed_s - lost.killed_s, lost.resumed_s - lost.killed_s
+    sys.stdout.write(f"{what}: noticed after {noticed_s:.2f} s, next commit after {resumed_s:.2f} s\n")
+
+
 async def lose_p2pd(world: World) -> None:
-    """Kill the libp2p daemon of one peer of stage 3: a new one takes its place within 3 s, and nobody is lost."""
-    await world.until_whole()
+    """Kill the libp2p daemon of one peer of stage 2: a new one takes its place within 3 s, and nobody is lost."""
     lost = len(world.audience.state.lost_members)
-    victim = world.audience.state.replicas(3)[0]
+    victim = world.audience.state.replicas(2)[0]
     (daemon,) = [p for p in descendants(victim.pid) if command_of(p).startswith("p2pd")]
     await world.until_mid_iteration()
     daemon.kill()
@@ -154,7 +171,7 @@ async def lose_p2pd(world: World) -> None:
 
 async def lose_bootstrap(world: World) -> str:
     """Kill the bootstrap node: nobody is lost and training goes on; the invite that `status` gave before."""
-    (invite,) = [line for line in bootstrap_lines(world)]
+    (invite,) = bootstrap_lines(world)
     status = json.loads(await world.processes.look("status", invite, "--json", "--patience", str(UP_WITHIN_S)))
     lost = len(world.audience.state.lost_members)
     await world.kill(BOOTSTRAP)
@@ -178,7 +195,7 @@ async def join_late(world: World, invite: str) -> Child:
     assert invite.startswith("swarmfree1") and invite != old
     arguments = ("--folder", str(processes.folder / "late"), "--no-feed", "--log", "json", "--patience", str(UP_WITHIN_S))
     late = await processes.start("late", "peer", invite, *arguments)
-    await processes.waiters.until(lambda: bool(processes.told("late", "Started")), "the late peer is up")
+    await world.until(lambda: bool(processes.told("late", "Started")), "the late peer is up")
     who = processes.told("late", "Started")[0]["peer_id"]
     placed = lambda: [h.event for h in world.audience.happenings if isinstance(h, Told) and getattr(h.event, "member", "") == who]  # noqa: E731
     await world.until(lambda: bool(placed()), "the late peer is given a place")
@@ -191,7 +208,7 @@ async def test_real_kills_one_after_the_other(processes: Processes) -> None:
         await require_in_time_and_repaired(world)
         for stage, action in ((1, "CopyNeighbour"), (2, "Merge"), (3, "CopyNeighbour")):
             story = await lose_stage(world, stage)
-            print(f"stage {stage}: noticed after {story.noticed_s - story.killed_s:.2f} s, next commit after {story.resumed_s - story.killed_s:.2f} s")
+            tell(f"stage {stage}", story)
             assert (story.stage, story.action) == (stage, action), story
             assert len(story.victims) == 2
             require_in_time(world, story)
@@ -204,21 +221,23 @@ async def test_real_kills_one_after_the_other(processes: Processes) -> None:
         for lost in state.lost_members:
             require_in_time(world, lost)
         processes.listening()
-        print(f"story over after {state.committed_count} of {ITERATIONS} iterations")
+        sys.stdout.write(f"story over after {state.committed_count} of {ITERATIONS} iterations\n")
         assert await running == Ending(0)
         assert await code_of(late, 10) == 0
     await processes.require_nothing_left()
     state = world.audience.state
     assert [c.iteration for c in state.commits] == list(range(ITERATIONS))
     assert len(state.weights) == len(WHOLE)
-    assert sorted(p.name for p in (processes.folder / "report").iterdir()) == ["logs", "weights"]
+    assert sorted(p.name for p in (processes.folder / "report").iterdir()) == ["events.jsonl", "logs", "weights"]
 
 
 async def require_in_time_and_repaired(world: World) -> None:
     """One replica dies in mid-iteration: its stage is not lost, and work that died with it is done again, if there was any."""
     lost = await lose_one(world)
-    print(f"one replica: noticed after {lost.noticed_s - lost.killed_s:.2f} s, next commit after {lost.resumed_s - lost.killed_s:.2f} s")
+    tell("one replica", lost)
     assert lost.stage == 2
     require_in_time(world, lost)
     assert not world.audience.state.lost_stages
-    assert {h.name for h in world.told(Repaired)} | {h.name for h in world.told(RoundRetried)} <= {p.name for p in world.audience.state.peers}
+    assert {h.name for h in world.told(Repaired)} | {h.name for h in world.told(RoundRetried)} <= {
+        p.name for p in world.audience.state.peers
+    }

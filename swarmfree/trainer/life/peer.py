@@ -52,7 +52,7 @@ from swarmfree.trainer.life.joining import Joining
 from swarmfree.trainer.ring.device import Rank
 from swarmfree.trainer.tasks import Tasks
 
-ANNOUNCE_EVERY_S = 2.0
+ANNOUNCE_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
