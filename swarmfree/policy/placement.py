@@ -20,7 +20,7 @@ class Placement:
 
 
 def choose_stage(counts: Sequence[int], manifest: Manifest, *, can_feed: bool, standby: bool) -> Placement:
-    """Give a newcomer a place: an empty stage, else the one with fewest replicas below its maximum, else standby.
+    """Give a newcomer a place: stage 0 while it has too few and the newcomer can feed, an empty stage, else the one with fewest replicas below its maximum, else standby.
 
     Args:
         counts: index = stage; live replicas and newcomers already promised to it.
@@ -32,6 +32,9 @@ def choose_stage(counts: Sequence[int], manifest: Manifest, *, can_feed: bool, s
     """
     if standby:
         return Placement(STANDBY, "asked to wait for a lost stage")
+    ends_min = min(manifest.stages.replicas_min, manifest.replicas_max(ENDS_STAGE))
+    if can_feed and counts[ENDS_STAGE] < ends_min:
+        return Placement(ENDS_STAGE, f"stage 0 has {counts[ENDS_STAGE]} of at least {ends_min} replicas, and few can feed")
     open_stages = [
         (count, stage)
         for stage, count in enumerate(counts)
