@@ -20,7 +20,7 @@ class Placement:
 
 
 def choose_stage(counts: Sequence[int], manifest: Manifest, *, can_feed: bool, standby: bool) -> Placement:
-    """Give a newcomer a place: stage 0 while it has too few and the newcomer can feed, an empty stage, else the one with fewest replicas below its maximum, else standby.
+    """Give a newcomer a place: stage 0 while few feed it and this one can, an empty stage, else the one with fewest replicas, else standby.
 
     Args:
         counts: index = stage; live replicas and newcomers already promised to it.
