@@ -166,6 +166,11 @@ async def open_node(
             self._daemon_listen_maddr = self._client_listen_maddr = None
             opened.append(self)
 
+        def _terminate(self) -> None:
+            # Called again when it is collected; by then the folder may be closed, and nothing of its sockets is left to remove.
+            with contextlib.suppress(OSError):
+                super()._terminate()
+
     kind = "ip6" if ":" in listening.host else "ip4"
     try:
         async with asyncio.timeout(_START_LIMIT_S):
