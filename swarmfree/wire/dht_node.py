@@ -137,6 +137,28 @@ class DhtNode:
         return tuple(sorted(records, key=lambda record: record.owner)[:_RECORDS_MAX])
 
 
+def _p2p_in_folder(prefix: str, opened: list[Any]) -> Any:
+    """The class of p2pd handles whose sockets begin with `prefix`; each enters itself into `opened`."""
+
+    class P2PInFolder(P2P):  # type: ignore[misc]  # hivemind has no types
+        """p2pd with its sockets in the peer's folder; remembers itself, so that a start that fails half-way leaves no process."""
+
+        _UNIX_SOCKET_PREFIX = "/unix" + prefix
+
+        def __init__(self) -> None:
+            super().__init__()
+            # Asked for also when the start fails before they are set.
+            self._daemon_listen_maddr = self._client_listen_maddr = None
+            opened.append(self)
+
+        def _terminate(self) -> None:
+            # Called again when it is collected; by then the folder may be closed, and nothing of its sockets is left to remove.
+            with contextlib.suppress(OSError):
+                super()._terminate()
+
+    return P2PInFolder
+
+
 async def open_node(
     identity: Identity, listening: Listening, sockets: SocketFolder, now_s: Callable[[], float], before: DhtNode | None = None
 ) -> DhtNode:
@@ -155,22 +177,7 @@ async def open_node(
     opened: list[Any] = []
     made: DhtNode | None = None
 
-    class P2PInFolder(P2P):  # type: ignore[misc]  # hivemind has no types
-        """p2pd with its sockets in the peer's folder; remembers itself, so that a start that fails half-way leaves no process."""
-
-        _UNIX_SOCKET_PREFIX = "/unix" + sockets.prefix
-
-        def __init__(self) -> None:
-            super().__init__()
-            # Asked for also when the start fails before they are set.
-            self._daemon_listen_maddr = self._client_listen_maddr = None
-            opened.append(self)
-
-        def _terminate(self) -> None:
-            # Called again when it is collected; by then the folder may be closed, and nothing of its sockets is left to remove.
-            with contextlib.suppress(OSError):
-                super()._terminate()
-
+    P2PInFolder = _p2p_in_folder(sockets.prefix, opened)  # noqa: N806 - a class
     kind = "ip6" if ":" in listening.host else "ip4"
     try:
         async with asyncio.timeout(_START_LIMIT_S):
