@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import hypothesis
 import pytest
 
@@ -10,6 +12,10 @@ from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RunSe
 # The same examples everywhere, no database in the tree, no limit by wall clock: a red test is red again.
 hypothesis.settings.register_profile("swarmfree", derandomize=True, database=None, deadline=None, max_examples=60)
 hypothesis.settings.load_profile("swarmfree")
+
+# A shell has its background jobs ignore SIGINT, and processes inherit that: a test that interrupts one would wait in vain.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
