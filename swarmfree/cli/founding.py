@@ -70,7 +70,7 @@ class Founding:
             await directory.close()
 
     async def _serve(self, directory: DhtDirectory, manifest: Manifest, identity: Identity) -> int:
-        lease_s = manifest.timing.lease_s
+        lease_s = manifest.timing.papers_lease_s
         port = int(directory.addresses[0].split("/tcp/")[1].split("/")[0])
         write_whole(self._folder / PORT_FILE, json.dumps({"port": port}).encode())
         founder = self._kept_founder(manifest)
@@ -96,7 +96,7 @@ class Founding:
 
     async def _look_for_founder(self, directory: DhtDirectory, manifest: Manifest) -> str:
         """Name the first peer that can feed data; empty while there is none. Waits a moment, and keeps the run's papers alive."""
-        lease_s = manifest.timing.lease_s
+        lease_s = manifest.timing.papers_lease_s
         until_s = time.monotonic() + lease_s / PUBLISH_MORE_OFTEN
         while time.monotonic() < until_s:
             feeders = [a for a in await directory.announcements() if a.can_feed]

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from swarmfree.cli.journals import open_journal
 from swarmfree.cli.options import Log
+from swarmfree.cli.process import keep_freed_memory, settle_garbage
 from swarmfree.policy.sharding import SequenceOrder, sequence_count
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import CorpusTokens
@@ -96,6 +97,7 @@ class PeerLife:
         Raises:
             SwarmfreeError: why the peer cannot be, or go on.
         """
+        keep_freed_memory()
         local, journal = self._local, open_journal(self._log, sys.stdout)
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
         identity = load_or_create_identity(local.folder)
@@ -131,6 +133,7 @@ class PeerLife:
                 weights=FolderWeights(Path(local.weights_folder), manifest),
                 journal=journal,
             )
+            settle_garbage()
             return await run_peer(ports, manifest, local, random.Random(secrets.randbits(64)))
 
     def _own_invite(self, directory: DhtDirectory) -> str:

@@ -14,6 +14,8 @@ from typing import Any, Literal
 from swarmfree.swarm.actions import MergeMode
 from swarmfree.swarm.errors import ConfigError
 
+PAPERS_LEASES = 4
+
 
 def _positive(section: str, record: object, *names: str) -> None:
     for name in names:
@@ -227,10 +229,15 @@ class TimingSection:
     join_wait_s: float = 60.0
     hold_s: float = 1.5
     split_wait_s: float = 30.0
-    lease_s: float = 15.0
+    lease_s: float = 30.0
 
     def __post_init__(self) -> None:
         _positive("timing", self, *self.__dataclass_fields__)
+
+    @property
+    def papers_lease_s(self) -> float:
+        """How long the manifest and the genesis record are believed, seconds: they never change, and publishing them costs searches."""
+        return PAPERS_LEASES * self.lease_s
 
 
 @dataclass(frozen=True, slots=True)

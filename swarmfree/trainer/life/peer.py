@@ -52,8 +52,6 @@ from swarmfree.trainer.life.joining import Joining
 from swarmfree.trainer.ring.device import Rank
 from swarmfree.trainer.tasks import Tasks
 
-ANNOUNCE_EVERY_S = 5.0
-
 
 @dataclass(frozen=True, slots=True)
 class End:
@@ -193,13 +191,13 @@ class Peer:
         while True:
             now_s = self.context.now_s()
             stage = self.books.standing.stage
-            if stage != stage_told or now_s - announced_s >= min(ANNOUNCE_EVERY_S, timing.lease_s / 3):
+            if stage != stage_told or now_s - announced_s >= timing.lease_s / 3:
                 await self.context.ports.directory.announce(self._announcement())
                 stage_told, announced_s = stage, now_s
-            if now_s - published_s >= timing.lease_s / 3:
-                await self.context.ports.directory.publish_run(timing.lease_s)
+            if now_s - published_s >= timing.papers_lease_s / 3:
+                await self.context.ports.directory.publish_run(timing.papers_lease_s)
                 published_s = now_s
-            await self.books.standing.moved.wait(min(ANNOUNCE_EVERY_S, timing.lease_s / 3))
+            await self.books.standing.moved.wait(timing.lease_s / 3)
 
     def _announcement(self) -> Announcement:
         standing, context = self.books.standing, self.context
