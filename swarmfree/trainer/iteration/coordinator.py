@@ -71,6 +71,10 @@ class Coordinator:
             self.assembly.inherit(plan)
         for guest in inherited.guests():
             self.roster.admit(guest.endpoint, guest.hello, guest.stage, built=guest.built)
+        if plan is not None:
+            for endpoint in plan.members():
+                if self.roster.get(endpoint.member) is None:
+                    self.roster.miss(endpoint.member, plan.stage_of(endpoint.member))
 
     def hello(self, sender: Endpoint, hello: Hello) -> Place:
         """Give a newcomer its place, and a member that kept its state its old one."""
@@ -226,7 +230,8 @@ class Coordinator:
             Deposed: it leads no longer.
         """
         self.roster.check()
-        if self._may_force or is_majority(self._electorate(), {g.member for g in self._holders()}):
+        there = {self._context.me, *(guest.member for guest in self._holders())}
+        if self._may_force or is_majority(self._electorate(), there):
             self._minority_since_s = None
             return
         now_s = self._context.now_s()

@@ -138,6 +138,13 @@ class Roster:
             self._context.tell(StageLost(guest.stage, self._position().iteration, str(member)))
         self.changed.tell()
 
+    def miss(self, member: Member, stage: int | None) -> None:
+        """A member of the last coordinator's plan does not follow this one: to the swarm it is lost."""
+        place = STANDBY if stage is None else stage
+        self._context.tell(MemberLost(str(member), member.peer_id, place, "it does not answer the new coordinator"))
+        if place != STANDBY and not self.holders(place):
+            self._context.tell(StageLost(place, self._position().iteration, str(member)))
+
     def close(self) -> None:
         """Watch nobody any more: the run is over, and guests leave."""
         self._tasks.cancel_all()
