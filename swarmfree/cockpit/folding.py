@@ -30,6 +30,7 @@ from swarmfree.swarm.events import (
     Ended,
     Evaluated,
     IterationCommitted,
+    MemberLeft,
     MemberLost,
     Note,
     Opened,
@@ -176,7 +177,7 @@ def _tell(state: SwarmState, told: Told) -> SwarmState:
             return _build(state, told.time_s, event)
         case WeightsWritten():
             return replace(state, weights=(*state.weights, (event.stage, event.path)))
-        case TookOver() | Repaired() | RoundRetried() | DirectoryReplaced() | Ended() | Note():
+        case TookOver() | MemberLeft() | Repaired() | RoundRetried() | DirectoryReplaced() | Ended() | Note():
             return state
         case _:
             assert_never(event)

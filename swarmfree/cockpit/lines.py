@@ -14,6 +14,7 @@ from swarmfree.swarm.events import (
     Evaluated,
     Event,
     IterationCommitted,
+    MemberLeft,
     MemberLost,
     Note,
     Opened,
@@ -88,6 +89,9 @@ def _words(event: Event, name_of: Callable[[str], str]) -> str:
         case MemberLost():
             where = f" of stage {event.stage}" if event.stage >= 0 else ""
             return f"lost {name_of(event.member)}{where}: {event.why}"
+        case MemberLeft():
+            where = f" of stage {event.stage}" if event.stage >= 0 else ""
+            return f"{name_of(event.member)}{where} has left"
         case StageLost():
             last = name_of(event.last_member)
             return f"stage {event.stage} is lost at iteration {event.iteration}; its last replica was {last}"

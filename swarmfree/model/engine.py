@@ -268,6 +268,16 @@ class TorchEngine:
         canonical_step(self._held(), self._whole_average(), scalars)
         self._average_is_old = True
 
+    def step_part(self, part: int, average: bytes, scalars: StepScalars) -> None:
+        """The same step of one part alone, with its average from outside.
+
+        Raises:
+            ValueError: wrong length.
+        """
+        self._settle()
+        where = self._part(part)
+        canonical_step(self._held(), floats(average, where.floats), scalars, where.start, where.stop)
+
     def void(self, addend: int) -> None:
         """Forget one sum, whatever state it is in."""
         self._held_sums().forget(addend)

@@ -69,8 +69,8 @@ class _Scalars:
         return _Scalars(**{**values, "root_bias2": torch.tensor(values["root_bias2"])})  # type: ignore[arg-type]
 
 
-def canonical_step(state: StageState, gradient: Tensor, scalars: StepScalars) -> None:
-    """Do one AdamW step in place.
+def canonical_step(state: StageState, gradient: Tensor, scalars: StepScalars, start: int = 0, stop: int | None = None) -> None:
+    """Do one AdamW step in place, of all elements or of a range of them.
 
     Elementwise, with w, m, v of `state`::
 
@@ -81,17 +81,21 @@ def canonical_step(state: StageState, gradient: Tensor, scalars: StepScalars) ->
 
     Args:
         state: its weights and moments are changed in place; `decay` applies to its parameters of two or more dimensions.
-        gradient: flat float32 vector of the state's layout, left as it is.
+        gradient: flat float32 vector of that range, left as it is.
         scalars: float32 bits.
+        start, stop: the range in the state's layout; the step is elementwise, so a range steps as it does within the whole.
 
     Differs: the weight is decayed after the moments are updated, not before; the result is the same.
     """
     known = _Scalars.of(scalars)
     scratch = (torch.empty(CHUNK_FLOATS), torch.empty(CHUNK_FLOATS))
-    vectors = (state.weights, state.first_moment, state.second_moment, gradient)
+    end = state.layout.size if stop is None else stop
+    assert len(gradient) == end - start, f"a gradient of {len(gradient)} for {end - start} elements"
+    vectors = (*(v[start:end] for v in (state.weights, state.first_moment, state.second_moment)), gradient)
     with np.errstate(invalid="ignore"):
         for segment in segments_of(state.layout):
-            for chunk in _chunks(vectors, segment):
+            inside = Segment(max(segment.start, start) - start, min(segment.stop, end) - start, segment.decays)
+            for chunk in _chunks(vectors, inside) if inside.start < inside.stop else ():
                 _step_chunk(chunk, scratch, known, decays=segment.decays)
 
 

@@ -180,8 +180,8 @@ class Checks:
                 self._votes.setdefault(record.lineage(), set()).add(receiver.member)
             case Reply(message=RecordAnswer(record=record)):
                 self._learn(record)
-            case Reply(message=Built(state_digest=digest)) if isinstance(request, Build):
-                self._check_built(receiver.member, request, digest)
+            case Reply(message=Built() as built) if isinstance(request, Build):
+                self._check_built(receiver.member, request, built)
             case _:
                 pass
 
@@ -258,16 +258,19 @@ class Checks:
             self.violated("I5", f"iteration {record.iteration}: evaluation {record.evaluation} recorded, another expected")
 
     # -- rebuilds
-    def _check_built(self, member: Member, build: Build, digest: str) -> None:
+    def _check_built(self, member: Member, build: Build, built: Built) -> None:
+        digest, lineage = built.state_digest, build.lineage
+        if built.iteration != build.iteration:  # a copy made while training went on
+            lineage = self.committed.get(built.iteration - 1, "")
         if self._reference is not None and digest in self._states:
-            expected = self._reference.built(build.action, lambda stage: self._states_of(build.lineage, stage))
+            expected = self._reference.built(build.action, lambda stage: self._states_of(lineage, stage))
             if expected and digest not in expected:
                 kind = type(build.action).__name__.lower()
                 self.violated(
-                    "I2", f"{member} built stage {build.action.stage} for iteration {build.iteration} by {kind}: wrong bytes"
+                    "I2", f"{member} built stage {build.action.stage} for iteration {built.iteration} by {kind}: wrong bytes"
                 )
-        self._versions.setdefault((build.lineage, build.action.stage), {})[digest] = None
-        self._ready.setdefault(member, build.iteration)  # a repeated answer comes after steps at times
+        self._versions.setdefault((lineage, build.action.stage), {})[digest] = None
+        self._ready.setdefault(member, built.iteration)  # a repeated answer comes after steps at times
         self.made_count += 1
 
     def _states_of(self, lineage: str, stage: int) -> Iterable[State]:

@@ -224,6 +224,10 @@ class IntegerEngine:
         for part, average in enumerate(self._whole_average()):
             self._set(part, arithmetic.stepped(self._state[part], average, scalars))
 
+    def step_part(self, part: int, average: bytes, scalars: StepScalars) -> None:
+        """Step one part with this average."""
+        self._set(part, arithmetic.stepped(self._state[part], average, scalars))
+
     def void(self, addend: int) -> None:
         """Forget one sum."""
         self._sums.pop(addend, None)

@@ -86,6 +86,15 @@ class MemberLost:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberLeft:
+    """A member said goodbye and is no longer needed."""
+
+    member: str
+    peer_id: str
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
 class StageLost:
     """The last replica of a stage is gone."""
 
@@ -195,6 +204,7 @@ Event = (
     | Stepped
     | TookOver
     | MemberLost
+    | MemberLeft
     | StageLost
     | RecoveryDecided
     | StageBuilt

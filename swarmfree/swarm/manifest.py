@@ -216,11 +216,12 @@ class TimingSection:
     Args:
         beat_s: the coordinator hears from every member at least this often.
         silence_s: a peer that sends no frame for so long is taken for dead by its direct caller.
-        coordinator_silence_s: a member without a beat for so long asks; without an answer it ends (exit code 3).
+        coordinator_silence_s: a member without a beat for so long takes the coordinator for gone, and may claim its place.
         join_wait_s: the others wait at most so long for a joiner that loads its state.
         hold_s: a call that is early is held so long before it is answered "not yet".
         split_wait_s: without a majority for so long the coordinator goes on, forced, and the record says so.
         lease_s: how long an announcement is believed.
+        leave_s: a peer that is told to leave waits at most so long until it is no longer needed.
     """
 
     beat_s: float = 1.0
@@ -230,6 +231,7 @@ class TimingSection:
     hold_s: float = 1.5
     split_wait_s: float = 30.0
     lease_s: float = 30.0
+    leave_s: float = 15.0
 
     def __post_init__(self) -> None:
         _positive("timing", self, *self.__dataclass_fields__)

@@ -450,7 +450,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class GetRecord:
-    """The sealed or applied record of an iteration; -1 = the newest."""
+    """The applied record of an iteration; -1 = the newest."""
 
     iteration: int
 

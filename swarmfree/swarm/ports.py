@@ -264,6 +264,14 @@ class Engine(Protocol):
         """One canonical AdamW step with the kept average; see `books.StepScalars`."""
         ...
 
+    def step_part(self, part: int, average: bytes, scalars: StepScalars) -> None:
+        """The same step of one part alone, with its average from outside: what a joiner does to the parts that it has already.
+
+        Raises:
+            ValueError: wrong length.
+        """
+        ...
+
     def void(self, addend: int) -> None:
         """Forget one sum."""
         ...

@@ -27,13 +27,19 @@ STEADY = replace(CALM, delay_min_s=0.001, delay_max_s=0.003, respawn_rate=1.0, r
 
 
 def swarm(
-    *, body: int = 3, replicas: int = 2, standbys: int = 1, faults: FaultPlan = STEADY, cache_bytes_max: int = 1 << 30
+    *,
+    body: int = 3,
+    replicas: int = 2,
+    replicas_min: int = 0,
+    standbys: int = 1,
+    faults: FaultPlan = STEADY,
+    cache_bytes_max: int = 1 << 30,
 ) -> Setup:
     """Four iterations of six microbatches; one source, the given body."""
     manifest = Manifest(
         run=RunSection(name="scenario", seed=SEED, iterations=4, evaluate_every=0, evaluate_windows=1),
         model=ModelSection(width=8, blocks=body, heads=2, kv_heads=1, mlp_width=8, tokens_per_row=3),
-        stages=StagesSection(body=body, replicas_max=replicas),
+        stages=StagesSection(body=body, replicas_min=replicas_min or replicas, replicas_max=replicas),
         batch=BatchSection(rows=1, microbatches=6),
         ring=RingSection(credits=3),
         timing=TimingSection(join_wait_s=20.0, split_wait_s=10.0),

@@ -222,7 +222,7 @@ def test_28_join_in_average() -> None:
 
     loading: list[Moment] = []
     script = Joining(is_asked(TakeRoll, roll__iteration=1), lambda director, _: director.join())
-    setup = swarm(replicas=3, standbys=0)
+    setup = swarm(replicas=3, replicas_min=2, standbys=0)
     play(replace(setup, bodies=8), script)
     assert script.struck
     assert loading

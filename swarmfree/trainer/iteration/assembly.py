@@ -1,6 +1,7 @@
-"""Between two iterations: newcomers load their stage's state, lost stages are rebuilt, and what is missing is said.
+"""Between two iterations: lost stages are rebuilt, and what is missing is said. All the while newcomers load the state of their stage.
 
-The others wait for a joiner at most `join_wait_s`. Source: protocol 3.3; design section 6. Joining without a pause is not here yet.
+The swarm waits, at most `join_wait_s`, for whoever rebuilds a stage that nobody holds, and for nobody else.
+Source: protocol sections 3.3 and 3.10; design section 6.
 """
 
 from __future__ import annotations
@@ -10,28 +11,34 @@ from collections.abc import Callable
 
 from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence
 from swarmfree.policy.recovery import choose_recovery
-from swarmfree.swarm.actions import BuildAction, Merge
-from swarmfree.swarm.books import Record, bits_float32
+from swarmfree.swarm.actions import BuildAction, Copy, Merge
+from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float32
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import Placed, RecoveryDecided, StageBuilt, Waiting
 from swarmfree.swarm.messages import Build, Built, Hello, Place
-from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Position
+from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position
 from swarmfree.swarm.plan import Plan, Rebuilt
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.roster import Guest, Roster
+from swarmfree.trainer.tasks import Tasks
 
 STANDBY_WAIT_S = 10.0
 FAILED_BUILDS_MAX = 5
+FALLEN_BEHIND = 3
+"""Iterations a joiner with its state may be behind; siblings keep an average for one only."""
 
 
 class Assembly:
     """Handles Hello at the coordinator, and fills stages before an iteration opens."""
 
-    def __init__(self, context: Context, roster: Roster, position: Callable[[], Position]) -> None:
-        """Nothing rebuilt; `position` gives a new, higher claim at every call."""
+    def __init__(self, context: Context, roster: Roster, position: Callable[[], Position], tasks: Tasks) -> None:
+        """Nothing rebuilt; `position` gives a new, higher claim at every call; joiners load their state in `tasks`."""
         self._context = context
         self._roster = roster
         self._position = position
+        self._tasks = tasks
+        self._joining: set[Member] = set()
+        self._present: tuple[int, str, Record | None] = (0, GENESIS_LINEAGE, None)
         self._opened = False
         self._begun_s = context.now_s()
         self._rebuilt: dict[int, Rebuilt] = {}
@@ -70,23 +77,27 @@ class Assembly:
             )
             guest = self._roster.admit(sender, hello, place.stage)
             self._context.tell(Placed(sender.member.peer_id, place.stage))
+            self._start_joins()
         return Place(self._context.here, guest.stage, self._roster.waiting_for, accepted=True)
 
     async def fill(self, iteration: int, lineage: str, record: Record | None, check: Callable[[], None]) -> None:
-        """Return once every stage has its replicas and nobody who has a place is still without state.
+        """Return once every stage has its replicas; nobody waits for those who load a state that others hold.
 
         Args:
             iteration, lineage, record: what the state is to be ready for.
             check: raises where this peer may not decide any more: a lost stage is not rebuilt by a minority.
         """
+        self._present = (iteration, lineage, record)
         while True:
             check()
             self._use_standbys()
+            self._start_joins()
             work = self._work(record)
+            join_wait_s = self._context.timing.join_wait_s
             if work:
                 async with asyncio.TaskGroup() as group:
                     for guest, action in work:
-                        group.create_task(self._build(guest, action, iteration, lineage, record))
+                        group.create_task(self._build(guest, action, iteration, lineage, record, limit_s=join_wait_s))
                 continue
             missing = self._missing()
             self._say(missing)
@@ -128,16 +139,48 @@ class Assembly:
                 self._context.tell(Placed(waiting[0].member.peer_id, stage))
 
     def _work(self, record: Record | None) -> list[tuple[Guest, BuildAction]]:
-        """What can be built now: one newcomer of each stage without state, and all newcomers of stages that have it."""
+        """What has to be built before the swarm can go on: one newcomer of each stage that nobody holds."""
         replicas = [tuple(g.endpoint for g in self._roster.holders(stage)) for stage in range(self._context.manifest.stage_count)]
         work: list[tuple[Guest, BuildAction]] = []
         for stage in range(self._context.manifest.stage_count):
             newcomers = [g for g in self._roster.of_stage(stage) if not g.built]
-            chosen = newcomers if replicas[stage] else newcomers[:1]
-            work += [(g, choose_recovery(stage, replicas, record, self._context.manifest.recovery)) for g in chosen]
+            if newcomers and not replicas[stage]:
+                work.append((newcomers[0], choose_recovery(stage, replicas, record, self._context.manifest.recovery)))
         return work
 
-    async def _build(self, guest: Guest, action: BuildAction, iteration: int, lineage: str, record: Record | None) -> None:
+    def _start_joins(self) -> None:
+        """Newcomers of stages that others hold load their state meanwhile."""
+        iteration, lineage, record = self._present
+        for guest in self._roster.guests():
+            donors = () if guest.stage == STANDBY else tuple(g.endpoint for g in self._roster.holders(guest.stage))
+            if guest.built or not donors or guest.member in self._joining:
+                continue
+            action = Copy(guest.stage, donors, f"stage {guest.stage} has a live replica: copy it")
+            self._joining.add(guest.member)
+            self._tasks.start(self._join(guest, action, iteration, lineage, record), f"{guest.member} joins stage {guest.stage}")
+
+    async def _join(self, guest: Guest, action: Copy, iteration: int, lineage: str, record: Record | None) -> None:
+        try:
+            await self._build(guest, action, iteration, lineage, record, limit_s=None)
+        finally:
+            self._joining.discard(guest.member)
+        self._roster.changed.tell()
+
+    def replace_leavers(self) -> None:
+        """Somebody said goodbye: where it is the last of its stage, a standby takes its place."""
+        self._use_standbys()
+        self._start_joins()
+
+    def admissible(self, guest: Guest, iteration: int) -> bool:
+        """Whether a joiner that holds its stage's state is where the swarm is; one that has fallen behind loads it anew."""
+        if guest.answer is not None and guest.answer.stage == guest.stage and guest.answer.iteration < iteration - FALLEN_BEHIND:
+            guest.built = False
+            self._start_joins()
+        return guest.answer is not None and guest.answer.stage == guest.stage and guest.answer.iteration == iteration
+
+    async def _build(
+        self, guest: Guest, action: BuildAction, iteration: int, lineage: str, record: Record | None, *, limit_s: float | None
+    ) -> None:
         stage, name = action.stage, type(action).__name__
         lost = name != "Copy"
         if lost:
@@ -145,7 +188,7 @@ class Assembly:
         steps = record.stages[stage].step_count if record is not None and not lost else 0
         request = Build(self._position(), action, iteration, lineage, record, steps)
         try:
-            async with asyncio.timeout(self._context.timing.join_wait_s):
+            async with asyncio.timeout(limit_s):
                 built = await self._ask(guest, request)
         except TimeoutError:
             self._roster.fence(guest.member, f"it did not load stage {stage} within {self._context.timing.join_wait_s:g} s")

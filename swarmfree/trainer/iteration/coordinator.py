@@ -6,7 +6,6 @@ last coordinator falls silent (`life.election`). Source: design section 4, proto
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import itertools
 
@@ -14,19 +13,24 @@ from swarmfree.policy.commit import is_majority
 from swarmfree.policy.election import FOUNDERS_TERM, electorate_of
 from swarmfree.policy.router import deal_again, deal_shares, speeds
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float64
-from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
-from swarmfree.swarm.events import Ended, Evaluated, IterationCommitted, Note, Opened
-from swarmfree.swarm.messages import BeatAnswer, Commit, Goodbye, Hello, Open, Place, Promise, Seal
+from swarmfree.swarm.errors import RefusalKind, Refused
+from swarmfree.swarm.events import Evaluated, IterationCommitted, Note, Opened
+from swarmfree.swarm.messages import BeatAnswer, Commit, Hello, Open, Place, Promise, Seal
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position, Term, base_of
 from swarmfree.swarm.plan import Plan, Replica, Share
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.assembly import Assembly
 from swarmfree.trainer.iteration.inheritance import Inheritance, newest_sealed
+from swarmfree.trainer.iteration.parting import end_run, name_heir
 from swarmfree.trainer.iteration.recording import Circumstances, StageAverage, losses_of, make_record, mean_evaluation
 from swarmfree.trainer.iteration.rolling import Rolling, SourceGone, StageGone
 from swarmfree.trainer.iteration.roster import Deposed, Guest, Roster
 from swarmfree.trainer.iteration.telling import Telling
 from swarmfree.trainer.tasks import Tasks
+
+
+class MemberReady(Exception):
+    """A joiner has caught up: the plan is made again, with it."""
 
 
 class Coordinator:
@@ -54,7 +58,7 @@ class Coordinator:
         self._minority_since_s: float | None = None
         self._told: dict[Member, BeatAnswer] = {}
         self.roster = Roster(context, tasks, self._position_now)
-        self.assembly = Assembly(context, self.roster, self._position_next)
+        self.assembly = Assembly(context, self.roster, self._position_next, tasks)
         self._telling = Telling(context, self.roster)
         self._rolling = Rolling(context, self.roster, self._position_next)
         if inherited is not None:
@@ -102,7 +106,7 @@ class Coordinator:
         while self._iteration < self._context.manifest.run.iterations:
             await self._one_iteration()
         await self._closing()
-        await self._part(finished=True, why=f"all {self._iteration} iterations are committed")
+        await end_run(self._context, self.roster, f"all {self._iteration} iterations are committed")
 
     # ---- one iteration -----------------------------------------------------------------------------------------------
 
@@ -115,8 +119,8 @@ class Coordinator:
                 record = await self._attempt_once(plan)
             except StageGone:
                 self._attempt += 1
-            except SourceGone:
-                continue  # the same base and attempt: its share is dealt again
+            except (SourceGone, MemberReady):
+                continue  # the same base and attempt, another revision of the plan
             else:
                 break
         self._tell_committed(record, self._context.now_s() - begun_s, self._rolling.redone)
@@ -170,7 +174,7 @@ class Coordinator:
         base = base_of(self._lineage, tuple((stage.stage, stage.state_digest) for stage in rebuilt))
         replicas = []
         for stage in range(manifest.stage_count):
-            holders = sorted(self.roster.holders(stage), key=lambda g: g.member)
+            holders = sorted(self._admitted(stage), key=lambda g: g.member)
             measured = speeds([g.answer.seconds_per_microbatch if g.answer else 0.0 for g in holders])
             replicas.append(tuple(Replica(g.endpoint, speed) for g, speed in zip(holders, measured, strict=True)))
         last = self._plan
@@ -220,8 +224,37 @@ class Coordinator:
         return electorate_of(self._record, self._plan)
 
     def _holders(self) -> list[Guest]:
-        """Everyone that holds a stage's state, senior first."""
-        return [g for g in self.roster.guests() if g.built]
+        """Members that hold their stage's state, senior first; not those who have joined since the last Open."""
+        members = None if self._plan is None else {endpoint.member for endpoint in self._plan.members()}
+        return [g for g in self.roster.guests() if g.built and (members is None or g.member in members)]
+
+    def _admitted(self, stage: int) -> list[Guest]:
+        """Who serves a stage in the next plan: its members, joiners that have caught up, and where there is nobody else any that hold its state."""
+        holders = self.roster.holders(stage)
+        members = set() if self._plan is None else {endpoint.member for endpoint in self._plan.members()}
+        there = [g for g in holders if g.member in members or self.assembly.admissible(g, self._iteration)]
+        there = there or list(holders)
+        return [g for g in there if not g.leaving] or there
+
+    async def release(self, sender: Endpoint) -> None:
+        """Return when a member that leaves is no longer needed: it is in no plan any more, or never was."""
+        guest = self.roster.get(sender.member)
+        if guest is None:
+            return
+        guest.leaving = True
+        self.assembly.replace_leavers()
+        while self.roster.get(sender.member) is guest:
+            members = () if self._plan is None else self._plan.members()
+            if all(endpoint.member != guest.member for endpoint in members):
+                self.roster.let_go(guest)
+                return
+            await self.roster.changed.wait(1.0)
+
+    async def hand_over(self) -> None:
+        """This peer leaves: name the next in rank, who claims at once and goes on in the middle of the iteration."""
+        if self._plan is not None:
+            await name_heir(self._context, self.roster, self._plan, self._electorate())
+        self.roster.depose("this peer leaves")
 
     def _check_quorum(self) -> None:
         """A coordinator that has lost its majority falls silent, so that whoever has one can claim.
@@ -267,12 +300,24 @@ class Coordinator:
         while not all(is_done(member) for member in sources):
             self._rolling.check(plan)
             self._check_quorum()
+            self._look_for_joiners(plan)
             await self.roster.changed.wait(1.0)
         loss = mean_evaluation(self._source_answers(plan))
         if loss is not None and self._evaluated_base != plan.base:
             self._evaluated_base = plan.base
             rebuilt = [stage.stage for stage in plan.rebuilt] if self._record is not None else []
             self._context.tell(Evaluated(plan.iteration, bits_float64(loss), rebuilt))
+
+    def _look_for_joiners(self, plan: Plan) -> None:
+        """A joiner that has caught up becomes a member at once: by the next Open it would be one average behind again.
+
+        Raises:
+            MemberReady: there is one.
+        """
+        members = {endpoint.member for endpoint in plan.members()}
+        for guest in self.roster.guests():
+            if guest.built and guest.member not in members and self.assembly.admissible(guest, plan.iteration):
+                raise MemberReady(str(guest.member))
 
     def _make_record(self, plan: Plan, averages: tuple[StageAverage, ...]) -> Record:
         forced = not is_majority(self._electorate(), {g.member for g in self._holders()})
@@ -325,37 +370,10 @@ class Coordinator:
                 await self._await_shares(plan)
             except StageGone:
                 self._attempt += 1
-            except SourceGone:
+            except (SourceGone, MemberReady):
                 continue
             else:
                 return
-
-    async def _part(self, *, finished: bool, why: str) -> None:
-        """Tell everyone that the run is over; this peer last."""
-        self.roster.close()
-        stages = [self.roster.holders(stage) for stage in range(self._context.manifest.stage_count)]
-        # Others before this peer: they write while it still looks after the end.
-        seniors = {min(holders, key=lambda g: (g.member == self._context.me, g.admitted)).member for holders in stages if holders}
-
-        async def one(guest: Guest) -> None:
-            request = Goodbye(run_over=True, finished=finished, why=why, write_weights=finished and guest.member in seniors)
-            for last in (False, True):
-                try:
-                    await self._context.call(guest.endpoint, request, silence_s=self._context.timing.silence_s / 2)
-                except CallFailed as error:
-                    if last:
-                        self._context.tell(Note(f"{guest.member} did not hear the goodbye: {error}"))
-                else:
-                    return
-
-        async with asyncio.TaskGroup() as group:
-            for guest in self.roster.guests():
-                if guest.member != self._context.me:
-                    group.create_task(one(guest))
-        self._context.tell(Ended(0 if finished else 3, why))
-        for guest in self.roster.guests():
-            if guest.member == self._context.me:
-                await one(guest)
 
     def _live(self, plan: Plan) -> list[Guest]:
         """Members of the plan that still count, senior first."""

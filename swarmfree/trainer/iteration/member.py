@@ -57,6 +57,7 @@ class MemberBooks:
         beaten: told at every beat.
         beat_count: how many beats have come.
         silent_ticks: how many of this peer's own ticks have passed since the last beat; see `life.joining`.
+        donors: whom this peer copied its state from; it keeps up with them until it is a member.
         heir: whom a coordinator that leaves has named, None otherwise.
     """
 
@@ -79,6 +80,7 @@ class MemberBooks:
         self.silent_ticks = 0
         self.beat_count = 0
         self.heir: Member | None = None
+        self.donors: tuple[Endpoint, ...] = ()
         self._news = 1
         self._news_signal = Signal()
         self._acts: asyncio.Queue[tuple[Act, asyncio.Future[Reply]]] = asyncio.Queue(maxsize=64)
@@ -134,6 +136,7 @@ class MemberBooks:
             await self._end_work(Refused(RefusalKind.STALE, "the stage was built anew"))
             self.standing.install(stage, iteration, lineage, record)
             self.averaging.forget_state_digest()
+            self.tell_news()
             return Reply(Committed(iteration))
 
         await self._in_turn(act)
@@ -333,5 +336,5 @@ class MemberBooks:
     def _siblings(self) -> tuple[Endpoint, ...]:
         plan = self.standing.plan
         if plan is None:
-            return ()
+            return self.donors
         return tuple(r.endpoint for r in plan.replicas[self.standing.stage] if r.endpoint.member != self.context.me)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from swarmfree.policy.placement import STANDBY
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.events import MemberLost, StageLost
+from swarmfree.swarm.events import MemberLeft, MemberLost, StageLost
 from swarmfree.swarm.messages import Beat, BeatAnswer, Hello
 from swarmfree.swarm.names import Endpoint, Member, Position
 from swarmfree.trainer.context import Context
@@ -44,6 +44,7 @@ class Guest:
         built: holds its stage's state at the present iteration.
         answer: its last beat's answer.
         failed_builds: builds in a row that came to nothing.
+        leaving: it has said goodbye, and goes as soon as it is no longer needed.
     """
 
     endpoint: Endpoint
@@ -53,6 +54,7 @@ class Guest:
     built: bool = False
     answer: BeatAnswer | None = None
     failed_builds: int = 0
+    leaving: bool = False
 
     @property
     def member(self) -> Member:
@@ -121,12 +123,13 @@ class Roster:
         return tuple(sorted(self._guests.values(), key=lambda g: g.admitted))
 
     def of_stage(self, stage: int) -> tuple[Guest, ...]:
-        """Everyone with a place in this stage, built or not, senior first."""
-        return tuple(g for g in self.guests() if g.stage == stage)
+        """Everyone with a place in this stage who stays, built or not, senior first."""
+        return tuple(g for g in self.guests() if g.stage == stage and not g.leaving)
 
     def holders(self, stage: int) -> tuple[Guest, ...]:
-        """Those that hold the stage's state, senior first."""
-        return tuple(g for g in self.of_stage(stage) if g.built)
+        """Those that hold the stage's state, senior first; those about to leave come last."""
+        there = [g for g in self.guests() if g.stage == stage and g.built]
+        return tuple(sorted(there, key=lambda g: g.leaving))
 
     def fence(self, member: Member, why: str) -> None:
         """This member no longer counts. It may say hello again."""
@@ -144,6 +147,13 @@ class Roster:
         self._context.tell(MemberLost(str(member), member.peer_id, place, "it does not answer the new coordinator"))
         if place != STANDBY and not self.holders(place):
             self._context.tell(StageLost(place, self._position().iteration, str(member)))
+
+    def let_go(self, guest: Guest) -> None:
+        """A guest that said goodbye is no longer needed."""
+        if self._guests.get(guest.member) is guest:
+            del self._guests[guest.member]
+            self._context.tell(MemberLeft(str(guest.member), guest.member.peer_id, guest.stage))
+            self.changed.tell()
 
     def close(self) -> None:
         """Watch nobody any more: the run is over, and guests leave."""

@@ -85,10 +85,10 @@ class Standing:
         self.records = [*self.records, record][-RECORDS_KEPT:]
 
     def record_of(self, iteration: int) -> Record | None:
-        """The applied or sealed record of an iteration; -1 = the newest applied."""
+        """The applied record of an iteration, -1 = the newest; never one that is merely sealed: it may not be decided."""
         if iteration < 0:
             return self.records[-1] if self.records else None
-        for record in (*self.records, *([self.sealed] if self.sealed else [])):
+        for record in self.records:
             if record.iteration == iteration:
                 return record
         return None

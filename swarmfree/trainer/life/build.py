@@ -1,6 +1,7 @@
 """Building a stage's state at a newcomer: drawn, copied, merged from both neighbours, or copied from one.
 
 Parts are streamed and used as they come: a merge never holds both neighbours, only the parts in flight. The same call twice joins the first.
+A copy of a sibling is made while training goes on (`copying`); everything else is built while the swarm waits.
 Source: CheckFree Algorithm 1; design section 6.
 """
 
@@ -13,8 +14,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from swarmfree.policy.recovery import donor_block
-from swarmfree.swarm.actions import BuildAction, Copy, CopyNeighbour, Fresh, Merge
+from swarmfree.swarm.actions import Copy, CopyNeighbour, Fresh, Merge
 from swarmfree.swarm.announcement import Announcement
+from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import DirectoryNorms, Placed
 from swarmfree.swarm.messages import Build, Built, GetState
@@ -22,6 +24,7 @@ from swarmfree.swarm.names import Endpoint
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.member import MemberBooks
+from swarmfree.trainer.life.copying import Copying, keep_up
 from swarmfree.trainer.ring.device import Rank
 from swarmfree.trainer.tasks import Tasks
 
@@ -73,32 +76,41 @@ class Builder:
         begun_s = self._context.now_s()
         try:
             await self._books.let_go()
-            await self._make(request.action, building)
+            level, record = await self._make(request, building)
             digest = await self._books.device.run(Rank.BOOKS, 0, engine.state_digest)
-            await self._books.install(request.action.stage, request.iteration, request.lineage, request.record)
+            lineage = request.lineage if record is None else record.lineage()
+            await self._books.install(request.action.stage, level, lineage, record)
         except CallFailed as error:
             building.done.set_exception(Refused(RefusalKind.FAILED, f"build of stage {request.action.stage}: {error}"))
             building.done.exception()
             self._building = None
             return
         self._context.tell(Placed(self._context.me.peer_id, request.action.stage))
-        building.done.set_result(Built(digest, self._context.now_s() - begun_s, building.received_bytes, request.iteration))
+        building.done.set_result(Built(digest, self._context.now_s() - begun_s, building.received_bytes, level))
+        if isinstance(request.action, Copy):
+            await keep_up(self._context, self._books, request.action.donors)
 
-    async def _make(self, action: BuildAction, building: Building) -> None:
+    async def _make(self, request: Build, building: Building) -> tuple[int, Record | None]:
+        """Make the state; the iteration it is ready for and the record before that."""
+        action = request.action
         engine, device, stage = self._context.ports.engine, self._books.device, action.stage
         if isinstance(action, Fresh):
             salt = action.salt
             await device.run(Rank.BOOKS, 0, lambda: engine.draw(stage, salt))
-            return
+            return request.iteration, request.record
         await device.run(Rank.BOOKS, 0, lambda: engine.blank(stage))
         match action:
             case Copy(donors=donors):
-                await self._parts(stage, lambda part: self._copy_part(building, donors, part))
+                copying = Copying(self._context, device, stage, donors, request.iteration, request.record)
+                await copying.run()
+                building.received_bytes = copying.received_bytes
+                return copying.level, copying.record
             case CopyNeighbour(donor=donor, donor_stage=donor_stage):
                 await self._parts(stage, lambda part: self._neighbour_part(building, donor, donor_stage, part))
             case Merge():
                 self._tasks.start(self._tell_directory_norms(action), "norms in the directory")
                 await self._parts(stage, lambda part: self._merge_part(building, action, part))
+        return request.iteration, request.record
 
     async def _parts(self, stage: int, one: Callable[[int], Awaitable[None]]) -> None:
         waiting = deque(range(self._context.ports.engine.part_count(stage)))
@@ -116,12 +128,6 @@ class Builder:
                 group.create_task(lane())
         if failed:
             raise failed[0]
-
-    async def _copy_part(self, building: Building, donors: tuple[Endpoint, ...], part: int) -> None:
-        engine, stage = self._context.ports.engine, building.request.action.stage
-        turn = tuple(donors[(part + k) % len(donors)] for k in range(len(donors)))
-        data = await self._get(building, turn, stage, part, weights_only=False)
-        await self._books.device.run(Rank.BOOKS, part, lambda: engine.write_state(part, data, weights_only=False))
 
     async def _neighbour_part(self, building: Building, donor: Endpoint, donor_stage: int, part: int) -> None:
         engine = self._context.ports.engine

@@ -18,7 +18,9 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.inheritance import Inheritance
 from swarmfree.trainer.iteration.member import TICK_S, MemberBooks
 from swarmfree.trainer.iteration.standing import NO_STAGE
+from swarmfree.trainer.life.copying import keep_up
 from swarmfree.trainer.life.election import Election
+from swarmfree.trainer.tasks import Tasks
 
 ASK_AGAIN_S = 0.5
 STRANGERS_MAX = 8
@@ -29,11 +31,12 @@ Lead = Callable[[Inheritance | None], Awaitable[bool]]
 class Joining:
     """This peer's tie to the coordinator."""
 
-    def __init__(self, context: Context, books: MemberBooks, lead: Lead) -> None:
+    def __init__(self, context: Context, books: MemberBooks, keeping: Tasks, lead: Lead) -> None:
         """`lead` coordinates, as the founder or from what it inherits, until this peer is no coordinator any more; whether another is."""
         self._context = context
         self._books = books
         self._lead = lead
+        self._keeping = keeping
         self._election = Election(context, books)
         self._said = ""
 
@@ -116,12 +119,23 @@ class Joining:
             assert isinstance(reply.message, Place), "the network checks response types"
             if reply.message.accepted:
                 self._books.standing.coordinator = reply.message.coordinator
+                self._keep_up()
                 self._say(reply.message.waiting_for)
                 return True
             if reply.message.coordinator.member == self._context.me:
                 return False
             endpoint = reply.message.coordinator
         return False
+
+    def _keep_up(self) -> None:
+        """A member that was fenced keeps its state up to date until it is a member again."""
+        standing = self._books.standing
+        if standing.stage == NO_STAGE or standing.plan is None:
+            return
+        siblings = tuple(r.endpoint for r in standing.plan.replicas[standing.stage] if r.endpoint.member != self._context.me)
+        self._keeping.cancel_all()
+        if siblings:
+            self._keeping.start(keep_up(self._context, self._books, siblings), "keep up")
 
     async def _found(self) -> bool:
         """Lead from nothing, if the genesis record names this peer and no peer serves a stage yet; whether it did."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.books import bits_float32
-from swarmfree.swarm.errors import Excluded, RefusalKind, Refused, RunEnded
+from swarmfree.swarm.errors import CallFailed, Excluded, RefusalKind, Refused, RunEnded
 from swarmfree.swarm.events import Ended, Note, Started, TookOver, WeightsWritten
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest
@@ -77,7 +77,8 @@ class Peer:
         self.builder = Builder(context, self.books, self._building)
         self.coordinator: Coordinator | None = None
         self._led_to_the_end = False
-        self.joining = Joining(context, self.books, self._lead)
+        self._keeping = Tasks(group)
+        self.joining = Joining(context, self.books, self._keeping, self._lead)
         self._coordination = Tasks(group)
         self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
 
@@ -95,7 +96,7 @@ class Peer:
 
     def everything(self) -> tuple[Tasks, ...]:
         """All background work, to be cancelled at the end."""
-        return (self.tasks, self._coordination, self._building, *self.books.everything())
+        return (self.tasks, self._coordination, self._building, self._keeping, *self.books.everything())
 
     def end(self, end: End) -> None:
         """End this peer; the first word counts."""
@@ -153,7 +154,7 @@ class Peer:
             case GetManifest():
                 return Reply(ManifestAnswer(), self.context.manifest.canonical())
             case Goodbye():
-                return self._goodbye(request)
+                return await self._goodbye(header.sender, request)
             case _:
                 raise Refused(RefusalKind.FAILED, f"{type(request).__name__} is not served here")
 
@@ -165,10 +166,41 @@ class Peer:
             raise Refused(RefusalKind.NOT_YET, "this peer hears no coordinator")
         return Place(coordinator, NO_STAGE, self.books.waiting_for, accepted=False)
 
-    def _goodbye(self, request: Goodbye) -> Reply:
+    async def _goodbye(self, sender: Endpoint, request: Goodbye) -> Reply:
         if request.run_over:
             self.end(End(0 if request.finished else 3, request.why, request.write_weights))
+        elif request.heir is not None:
+            coordinator = self.books.standing.coordinator
+            if coordinator is not None and coordinator.member == sender.member:
+                self.books.heir = request.heir.member
+                self.books.beaten.tell()
+        elif self.coordinator is not None:
+            await self.coordinator.release(sender)
+        else:
+            raise Refused(RefusalKind.NOT_YET, "this peer does not coordinate")
         return Reply(Farewell())
+
+    async def leave(self) -> None:
+        """Go without harm: hand the lead over, finish what this peer began, hand its state over where it is the last of its stage; then end."""
+        waits = self.context.backoff_s()
+        if self.coordinator is not None:
+            await self.coordinator.hand_over()
+        request = Goodbye(run_over=False, finished=False, why="this peer leaves")
+        until_s = self.context.now_s() + self.context.timing.leave_s
+        while self.context.now_s() < until_s:
+            coordinator = self.books.standing.coordinator
+            if coordinator is None or coordinator.member == self.context.me:
+                if self.books.standing.plan is None:
+                    break  # never had a place
+                await asyncio.sleep(next(waits))
+                continue
+            try:
+                async with asyncio.timeout(max(0.1, until_s - self.context.now_s())):
+                    await self.context.call(coordinator, request)
+                break
+            except (CallFailed, TimeoutError):
+                await asyncio.sleep(next(waits))
+        self.end(End(0, "left"))
 
     async def _join(self) -> None:
         try:
@@ -248,7 +280,9 @@ class Peer:
             self.context.tell(Ended(end.code, end.why))
 
 
-async def run_peer(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random) -> int:
+async def run_peer(
+    ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, leave: asyncio.Event | None = None
+) -> int:
     """Live one peer's life, from its first announcement to the end of the run.
 
     Args:
@@ -256,18 +290,21 @@ async def run_peer(ports: Ports, manifest: Manifest, local: LocalConfig, rng: ra
         manifest: of the run.
         local: this machine's choices.
         rng: randomness for back-off.
+        leave: once set, the peer leaves: within `leave_s`, and without harm where that is long enough.
 
     Returns:
-        0 when the run did all its iterations.
+        0 when the run did all its iterations, or this peer has left.
 
     Raises:
-        RunEnded: the run cannot go on: its coordinator or a source is gone.
+        RunEnded: a newer life of this peer has its place.
         Excluded: the swarm does not want this peer.
     """
     end = End(1, "never began")
     async with asyncio.TaskGroup() as group:
         peer = Peer(Context(ports, manifest, local, rng, manifest.fingerprint()), group)
         peer.start()
+        if leave is not None:
+            peer.tasks.start(_leave_when_told(peer, leave), "leave")
         try:
             end = await asyncio.shield(peer.ended)
             await peer.finish(end)
@@ -279,3 +316,8 @@ async def run_peer(ports: Ports, manifest: Manifest, local: LocalConfig, rng: ra
     if end.code == 4:
         raise Excluded(end.why)
     return end.code
+
+
+async def _leave_when_told(peer: Peer, leave: asyncio.Event) -> None:
+    await leave.wait()
+    await peer.leave()

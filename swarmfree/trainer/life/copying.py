@@ -1,0 +1,183 @@
+"""Copying a sibling's state while training goes on: nobody waits for the joiner.
+
+Parts come from several donors, each at the iteration it is at just then. The optimizer is elementwise, so a part that has arrived is stepped alone,
+by the average of each iteration that commits meanwhile; a part that has not needs no history. An average that nobody keeps any more
+costs that part a second download. Source: protocol section 3.10. Differs: averages are pulled by the joiner, not pushed by the parts' owners.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+
+from swarmfree.swarm.books import Record
+from swarmfree.swarm.errors import CallFailed, PeerUnreachable, RefusalKind, Refused
+from swarmfree.swarm.messages import Commit, GetAverage, GetRecord, GetState, RecordAnswer, State
+from swarmfree.swarm.names import Endpoint
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.iteration.member import MemberBooks
+from swarmfree.trainer.ring.device import Device, Rank
+
+PARTS_IN_FLIGHT = 4
+LOOK_S = 0.05
+ASKS = 6
+UNKNOWN = -1
+
+
+class Copying:
+    """One copy of a stage.
+
+    Attributes:
+        level: the iteration that every part is ready for, once `run` has returned.
+        record: the one before it; None before the first.
+        received_bytes: what came from donors.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        device: Device,
+        stage: int,
+        donors: Sequence[Endpoint],
+        iteration: int,
+        record: Record | None,
+    ) -> None:
+        """Nothing is here yet.
+
+        Args:
+            iteration, record: where the swarm is as the copy begins.
+        """
+        self._context = context
+        self._device = device
+        self._stage = stage
+        self._donors = tuple(donors)
+        self._versions = [UNKNOWN] * context.ports.engine.part_count(stage)
+        self._waiting = deque(range(len(self._versions)))
+        self.level = iteration
+        self.record = record
+        self.received_bytes = 0
+
+    async def run(self) -> None:
+        """Return when all parts are at the newest committed iteration.
+
+        Raises:
+            CallFailed: no donor answers.
+        """
+        while True:
+            failed: list[CallFailed] = []
+            async with asyncio.TaskGroup() as group:
+                lanes = [group.create_task(self._lane(turn, failed)) for turn in range(min(PARTS_IN_FLIGHT, len(self._waiting)))]
+                while not all(lane.done() for lane in lanes) and not failed:
+                    await self._advance()
+                    await asyncio.wait(lanes, timeout=LOOK_S)
+            if failed:
+                raise failed[0]
+            await self._advance()
+            # A part may have come from a donor that was already further than what this peer has heard of.
+            if not self._waiting and all(version == self.level for version in self._versions):
+                return
+            await asyncio.sleep(LOOK_S)
+
+    async def _lane(self, turn: int, failed: list[CallFailed]) -> None:
+        while self._waiting and not failed:
+            part = self._waiting.popleft()
+            try:
+                await self._fetch(part, turn)
+            except CallFailed as error:
+                failed.append(error)
+
+    async def _fetch(self, part: int, turn: int) -> None:
+        """One part, from one donor or another; a donor's death costs this part's transfer."""
+        engine, waits = self._context.ports.engine, self._context.backoff_s()
+        last: CallFailed = PeerUnreachable(f"stage {self._stage} has no donor")
+        for ask in range(ASKS * len(self._donors)):
+            donor = self._donors[(turn + part + ask) % len(self._donors)]
+            request = GetState(self._stage, self.level, "", part, weights_only=False)
+            try:
+                reply = await self._context.call(donor, request)
+            except CallFailed as error:
+                last = error
+                if ask % len(self._donors) == len(self._donors) - 1:
+                    await asyncio.sleep(next(waits))
+                continue
+            assert isinstance(reply.message, State), "the network checks response types"
+            await self._device.run(Rank.BOOKS, part, partial(engine.write_state, part, reply.payload, weights_only=False))
+            self.received_bytes += len(reply.payload)
+            self._versions[part] = reply.message.iteration
+            return
+        raise last
+
+    async def _advance(self) -> None:
+        """Step the parts that are here by what was committed since."""
+        newest = await self._newest()
+        while newest is not None and newest.iteration >= self.level:
+            record = newest if newest.iteration == self.level else await self._record(self.level)
+            if record is None:
+                return
+            for part, version in enumerate(self._versions):
+                if version == self.level:
+                    await self._step(part, record)
+                elif UNKNOWN < version < self.level:
+                    self._again(part)
+            self.level, self.record = record.iteration + 1, record
+
+    async def _step(self, part: int, record: Record) -> None:
+        engine, entry = self._context.ports.engine, record.stages[self._stage]
+        request = GetAverage(record.iteration, entry.sum_digest, part)
+        for turn in range(len(self._donors)):
+            try:
+                average = (await self._context.call(self._donors[(part + turn) % len(self._donors)], request)).payload
+            except CallFailed:
+                continue
+            await self._device.run(Rank.BOOKS, part, partial(engine.step_part, part, average, entry.scalars))
+            self._versions[part] += 1
+            self.received_bytes += len(average)
+            return
+        self._again(part)
+
+    def _again(self, part: int) -> None:
+        """This part has fallen behind: it is downloaded once more."""
+        self._versions[part] = UNKNOWN
+        self._waiting.append(part)
+
+    async def _newest(self) -> Record | None:
+        found = [record for donor in self._donors if (record := await _record_at(self._context, donor, -1)) is not None]
+        return max(found, key=lambda record: record.iteration) if found else None
+
+    async def _record(self, iteration: int) -> Record | None:
+        for donor in self._donors:
+            record = await _record_at(self._context, donor, iteration)
+            if record is not None:
+                return record
+        return None
+
+
+async def _record_at(context: Context, donor: Endpoint, iteration: int) -> Record | None:
+    try:
+        reply = await context.call(donor, GetRecord(iteration))
+    except CallFailed:
+        return None
+    assert isinstance(reply.message, RecordAnswer), "the network checks response types"
+    return reply.message.record
+
+
+async def keep_up(context: Context, books: MemberBooks, donors: tuple[Endpoint, ...]) -> None:
+    """Apply what commits until an Open makes this peer a member: from then on the coordinator tells it."""
+    standing = books.standing
+    books.donors = donors
+    stage, plan = standing.stage, standing.plan
+    while standing.plan is plan and standing.stage == stage:
+        for donor in donors:
+            record = await _record_at(context, donor, standing.iteration)
+            if record is None:
+                continue
+            try:
+                await books.commit(Commit(record))
+                books.tell_news()
+            except Refused as refusal:
+                if refusal.kind is RefusalKind.GONE:
+                    continue
+            break
+        await standing.moved.wait(LOOK_S)
