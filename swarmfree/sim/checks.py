@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from swarmfree.sim.exchange import Outcome
 from swarmfree.sim.integer_arithmetic import State
-from swarmfree.sim.network import Outcome
 from swarmfree.sim.reference import IntegerReference
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StepScalars
 from swarmfree.swarm.events import Event, IterationCommitted

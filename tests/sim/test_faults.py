@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from swarmfree.sim.faults import CALM, Crash, FaultPlan, Freeze, LoseStage, calm_iteration, draw_fate, draw_schedule
+from swarmfree.sim.faults import CALM, FaultPlan, calm_iteration, draw_fate
+from swarmfree.sim.schedule import Crash, Freeze, LoseStage, draw_schedule
 from swarmfree.sim.setup import draw_setup
 
 BUSY = FaultPlan(
