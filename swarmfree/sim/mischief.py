@@ -167,8 +167,10 @@ class Mischief:
             named = {endpoint.member for endpoint in self.plan.members()}
             lives = [life for life in self._cast.lives.values() if life.is_alive]
             return [life for life in lives if life.member not in named and not life.can_feed]
-        lives = self._at(stage)
-        spares = stage == SOURCES or not self._setup.faults.coordinator_crash_rate
+        faults, lives = self._setup.faults, self._at(stage)
+        if stage != SOURCES and not faults.strikes_ends:
+            lives = [life for life in lives if not life.can_feed]  # one that could feed and serves the body
+        spares = stage == SOURCES or not faults.coordinator_crash_rate
         return [life for life in lives if not (spares and life.member == coordinator)]
 
     def _may_fall(self, stage: int, candidates: list[Life], count: int) -> bool:

@@ -118,9 +118,6 @@ class _Rehearsal:
         self.checks = Checks(manifest, reference, loop.time, self._found)
         self.hub = MemoryHub(loop, manifest.fingerprint(), faults, self._stream("network"), self)
         self.hub.overrule, self.hub.scales = script.fate, factories.scales
-        assert not faults.leave_rate or factories.run_leaving_peer is not None, (
-            "leave_rate: this trainer cannot be asked to leave"
-        )
         self.written: WrittenWeights = []
         self._stage = Stage(
             setup=setup,
@@ -260,9 +257,11 @@ def rehearse(
         script: what happens at chosen moments, besides the faults of the setup.
         full_transcript: keep a line for every call and every answer.
     """
-    setup = setup or draw_setup(seed)
+    setup, factories = setup or draw_setup(seed), factories or Factories()
+    can_leave = factories.run_leaving_peer is not None
+    assert can_leave or not setup.faults.leave_rate, "leave_rate: this trainer cannot be asked to leave"
     loop = VirtualLoop(time_limit_s=TIME_LIMIT_S)
-    rehearsal = _Rehearsal(seed, setup, factories or Factories(), script or Script(), loop, full=full_transcript)
+    rehearsal = _Rehearsal(seed, setup, factories, script or Script(), loop, full=full_transcript)
 
     def complain(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         rehearsal.checks.violated("I7", f"the loop complains: {context.get('message')}: {context.get('exception')!r}")
