@@ -28,6 +28,7 @@ from swarmfree.wire.dht_values import DhtFault
 
 PEERS = (10, 100, 1000)
 ITERATIONS, QUICK_ITERATIONS = 5, 3
+DEEP_PEERS, DEEP_ITERATIONS = (97, 193, 385), 2
 NODES, QUICK_NODES = 100, 8
 LOOKUPS = 40
 TABLE_WIDTH = 118
@@ -93,6 +94,9 @@ def rehearse_all(peers: Sequence[int], iterations: int, console: Console) -> lis
     console.print(table_of(found, "Control messages in peace"))
     console.print(table_of([struck], "The same with light faults: crashes, freezes, lost messages"))
     console.print(kinds_of(found[-1]))
+    deep = [measure(count, DEEP_ITERATIONS, deep=True) for count in DEEP_PEERS if count <= peers[-1]]
+    if deep:
+        console.print(table_of(deep, "In peace, with so many stages that nearly everybody has a place"))
     return found
 
 

@@ -22,10 +22,11 @@ from swarmfree.swarm.manifest import (
     TimingSection,
 )
 from swarmfree.swarm.messages import Header, Request, Response
+from swarmfree.wire.codec import to_proto
 from swarmfree.wire.codec_messages import encode_request, encode_response, rpc_of
 
 SEED = 1
-REPLICAS_MAX = 8
+REPLICAS_MAX = STAGES_MAX = 8
 LIGHT = replace(
     CALM, crash_rate=1.0, bystander_crash_rate=1.0, freeze_rate=0.5, request_loss_rate=0.001, response_loss_rate=0.001
 )
@@ -36,11 +37,22 @@ class ScaleFailed(Exception):
 
 
 class WireScales:
-    """`sim.traffic.Scales`: the bytes of the wire codec, without what follows a message."""
+    """`sim.traffic.Scales`: the bytes of the wire codec, without what follows a message. What goes to many peers is encoded once."""
+
+    def __init__(self) -> None:
+        """Nothing was weighed."""
+        self._last: tuple[Request, int, int] | None = None
 
     def request_bytes(self, header: Header, request: Request, payload_bytes: int) -> int:
         """Size of the encoded request."""
-        return len(encode_request(rpc_of(request), header, request, payload_bytes))
+        rpc = rpc_of(request)
+        message = rpc.request_message()
+        to_proto(header, message.header)  # type: ignore[attr-defined]
+        header_bytes = message.ByteSize()
+        if self._last is None or self._last[0] is not request or self._last[1] != payload_bytes:
+            rest_bytes = len(encode_request(rpc, header, request, payload_bytes)) - header_bytes
+            self._last = request, payload_bytes, rest_bytes
+        return header_bytes + self._last[2]
 
     def response_bytes(self, request: Request, response: Response, payload_bytes: int) -> int:
         """Size of the encoded response."""
@@ -92,11 +104,14 @@ class Measured:
         return self.coordinator.size_bytes / self.iterations
 
 
-def setup_of(peers: int, iterations: int, faults: FaultPlan = CALM) -> Setup:
-    """A swarm of so many peers: one source, up to eight body stages of up to eight replicas (the most that average together), the rest stand by."""
-    body = min(8, max(2, (peers - 1) // 2))
+def setup_of(peers: int, iterations: int, faults: FaultPlan = CALM, *, deep: bool = False) -> Setup:
+    """A swarm of so many peers: one source, up to eight body stages of up to eight replicas (the most that average together), the rest stand by.
+
+    Where it is deep there are as many stages as it takes to give nearly everybody a place, and few microbatches.
+    """
+    body = max(2, (peers - 1) // REPLICAS_MAX) if deep else min(STAGES_MAX, max(2, (peers - 1) // 2))
     replicas = min(REPLICAS_MAX, (peers - 1) // body)
-    microbatches = 8 * replicas
+    microbatches = (2 if deep else 8) * replicas
     manifest = Manifest(
         run=RunSection(name=f"scale-{peers}", seed=SEED, iterations=iterations, evaluate_every=0, evaluate_windows=1),
         model=ModelSection(width=8, blocks=body, heads=2, kv_heads=1, mlp_width=8, tokens_per_row=3),
@@ -117,14 +132,14 @@ def setup_of(peers: int, iterations: int, faults: FaultPlan = CALM) -> Setup:
     )
 
 
-def measure(peers: int, iterations: int, faults: FaultPlan = CALM) -> Measured:
+def measure(peers: int, iterations: int, faults: FaultPlan = CALM, *, deep: bool = False) -> Measured:
     """Rehearse, and count between the first and the last commit.
 
     Raises:
         ScaleFailed: an invariant did not hold.
     """
     assert iterations >= 2, "counted between two commits"
-    setup = setup_of(peers, iterations, faults)
+    setup = setup_of(peers, iterations, faults, deep=deep)
     begun_s = time.process_time()
     result = rehearse(SEED, setup=setup, factories=Factories(scales=WireScales()))
     cpu_s = time.process_time() - begun_s

@@ -15,7 +15,7 @@ from benchmarks.scale_swarm import LIGHT, ScaleFailed, WireScales, measure, setu
 from swarmfree.sim.rehearsal import Factories, rehearse
 from swarmfree.swarm.messages import Farewell, Goodbye, Header
 from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Member
-from swarmfree.wire.codec_messages import encode_response, rpc_of
+from swarmfree.wire.codec_messages import encode_request, encode_response, rpc_of
 
 
 def test_every_size_of_swarm_has_its_peers() -> None:
@@ -24,14 +24,19 @@ def test_every_size_of_swarm_has_its_peers() -> None:
         setup = setup_of(peers, 3)
         assert setup.feeders + setup.bodies + setup.standbys == peers
         assert setup.bodies <= 64
+    deep = setup_of(1001, 2, deep=True)
+    assert (deep.bodies, deep.standbys) == (1000, 0)
 
 
 def test_counts_are_those_of_the_wire() -> None:
     """Bytes are those of the encoded message with its header; the control of a swarm all passes its coordinator today."""
     header = Header("f" * 64, PROTOCOL_REVISION, Endpoint(Member("QmA", "1" * 16), ("/ip4/127.0.0.1/tcp/1",)), "2" * 16)
     request = Goodbye(run_over=False, finished=False, why="gone", write_weights=False)
-    size_bytes = WireScales().request_bytes(header, request, 0)
-    assert 100 < size_bytes < 200
+    scales = WireScales()
+    size_bytes = scales.request_bytes(header, request, 0)
+    assert size_bytes == len(encode_request(rpc_of(request), header, request, 0))
+    far = replace(header, sender=replace(header.sender, addresses=("/dns/" + 300 * "y",)))
+    assert scales.request_bytes(far, request, 0) == len(encode_request(rpc_of(request), far, request, 0)) > size_bytes + 250
     longer = Goodbye(run_over=False, finished=False, why="gone" + 50 * "x", write_weights=False)
     assert WireScales().request_bytes(header, longer, 0) == size_bytes + 50
     assert WireScales().response_bytes(request, Farewell(), 0) == len(encode_response(rpc_of(request), Farewell()))
@@ -62,7 +67,7 @@ def test_light_faults_strike_and_are_survived() -> None:
 def test_a_rehearsal_that_fails_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no commit comes within the bound there is a sentence instead of figures."""
     tight = replace(setup_of(10, 2), progress_bound_s=0.1, work_min_s=5.0, work_max_s=6.0)
-    monkeypatch.setattr(scale_swarm, "setup_of", lambda *_: tight)
+    monkeypatch.setattr(scale_swarm, "setup_of", lambda *_, **__: tight)
     with pytest.raises(ScaleFailed, match="10 peers failed: I6"):
         measure(10, 2)
 
