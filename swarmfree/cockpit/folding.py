@@ -41,6 +41,7 @@ from swarmfree.swarm.events import (
     StageLost,
     Started,
     Stepped,
+    TookOver,
     Waiting,
     WeightsWritten,
 )
@@ -175,7 +176,7 @@ def _tell(state: SwarmState, told: Told) -> SwarmState:
             return _build(state, told.time_s, event)
         case WeightsWritten():
             return replace(state, weights=(*state.weights, (event.stage, event.path)))
-        case Repaired() | RoundRetried() | DirectoryReplaced() | Ended() | Note():
+        case TookOver() | Repaired() | RoundRetried() | DirectoryReplaced() | Ended() | Note():
             return state
         case _:
             assert_never(event)
@@ -303,8 +304,6 @@ def _amend(state: SwarmState, stage: int, change: _Change, *, include_resumed: b
 
 
 def _decide(state: SwarmState, time_s: float, event: RecoveryDecided) -> SwarmState:
-    if event.action == "Wait":
-        return state
     return _amend(
         state,
         event.stage,

@@ -25,6 +25,7 @@ from swarmfree.swarm.events import (
     StageLost,
     Started,
     Stepped,
+    TookOver,
     Waiting,
     WeightsWritten,
 )
@@ -81,6 +82,9 @@ def _words(event: Event, name_of: Callable[[str], str]) -> str:
             return _committed(event)
         case Stepped():
             return f"ready for iteration {event.iteration}"
+        case TookOver():
+            forced = ", without a majority" if event.forced else ""
+            return f"coordinates from iteration {event.iteration} on, term {event.term}, followed by {event.followers}{forced}"
         case MemberLost():
             where = f" of stage {event.stage}" if event.stage >= 0 else ""
             return f"lost {name_of(event.member)}{where}: {event.why}"

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from swarmfree.swarm.actions import Copy, CopyNeighbour, Fresh, Merge, MergeMode, RecoveryAction, Wait
+from swarmfree.swarm.actions import BuildAction, Copy, CopyNeighbour, Fresh, Merge, MergeMode
 from swarmfree.swarm.books import Record, float32_bits
 from swarmfree.swarm.manifest import RecoverySection
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint
@@ -24,29 +24,33 @@ class MergeWeights:
     after: float
 
 
-def merge_weights(mode: MergeMode, norm_before: float, norm_after: float, ratio_max: float) -> MergeWeights:
+def merge_weights(
+    mode: MergeMode, norm_before: float, norm_after: float, ratio_max: float, nearness: float = 1.0
+) -> MergeWeights:
     """Weights of the two neighbours from the squared norms of their last gradients, before clipping.
 
     ``norm2``: w = ||g||^2 (the paper's omega); ``norm``: w = ||g|| (its code); ``uniform``: w = 1; ``copy``: all on the stage before.
     Neither may weigh more than `ratio_max` times the other. Norms that are not positive and finite count as unknown: both weigh the same.
 
-    Source: CheckFree, Algorithm 1 lines 1-2. Differs: the bound.
+    Args:
+        nearness: how many times nearer the stage before is than the one after, where stages between them are lost, too.
+
+    Source: CheckFree, Algorithm 1 lines 1-2. Differs: the bound, and that the neighbours need not be adjacent.
     """
     if mode is MergeMode.COPY:
         return MergeWeights(1.0, 0.0)
     usable = all(math.isfinite(n) and n > 0 for n in (norm_before, norm_after))
-    if mode is MergeMode.UNIFORM or mode is MergeMode.RANDOM or not usable:
-        return MergeWeights(0.5, 0.5)
-    ratio = norm_before / norm_after
+    ratio = 1.0 if mode is MergeMode.UNIFORM or mode is MergeMode.RANDOM or not usable else norm_before / norm_after
     if mode is MergeMode.NORM:
         ratio = math.sqrt(ratio)
+    ratio *= nearness
     ratio = min(max(ratio, 1.0 / ratio_max), ratio_max)
     return MergeWeights(ratio / (1.0 + ratio), 1.0 / (1.0 + ratio))
 
 
 def choose_recovery(
     stage: int, replicas: Sequence[Sequence[Endpoint]], record: Record | None, recovery: RecoverySection
-) -> RecoveryAction:
+) -> BuildAction:
     """Decide how `stage`'s state is made, and say why.
 
     Args:
@@ -60,24 +64,24 @@ def choose_recovery(
     if record is None:
         return Fresh(stage, 0, "no iteration committed yet: first weights are drawn")
     if stage == ENDS_STAGE:
-        return Wait(stage, "stage 0 is lost: its embedding and head cannot be merged from blocks")
+        return Fresh(stage, record.iteration + 1, "no copy of the ends is left: embedding and head are drawn anew")
     body = len(replicas) - 1
     if recovery.merge is MergeMode.RANDOM:
         return Fresh(stage, record.iteration + 1, "recovery.merge = random: drawn anew")
-    before_stage, after_stage = stage - 1, stage + 1
-    before = replicas[before_stage][0] if before_stage >= 1 and replicas[before_stage] else None
-    after = replicas[after_stage][0] if after_stage <= body and replicas[after_stage] else None
+    before_stage = next((s for s in range(stage - 1, 0, -1) if replicas[s]), None)
+    after_stage = next((s for s in range(stage + 1, body + 1) if replicas[s]), None)
     ends, copies = stage in {1, body}, recovery.merge is MergeMode.COPY
-    if ends or copies or before is None or after is None:
-        donor, donor_stage = (after, after_stage) if before is None else (before, before_stage)
-        if donor is not None:
-            why = "an end of the body" if ends else "lost and recovery.merge = copy" if copies else "left with one live neighbour"
-            return CopyNeighbour(stage, donor, donor_stage, f"stage {stage} is {why}: copy stage {donor_stage}")
-        if any(replicas[s] for s in range(1, body + 1)):
-            return Wait(stage, f"both neighbours of stage {stage} are lost: they are rebuilt first")
+    if before_stage is None and after_stage is None:
         return Fresh(stage, record.iteration + 1, "no body stage is left: drawn anew")
+    if before_stage is None or after_stage is None or ends or copies:
+        donor_stage = before_stage if before_stage is not None else after_stage
+        assert donor_stage is not None, "one of the two is there"
+        why = "an end of the body" if ends else "lost and recovery.merge = copy" if copies else "left with neighbours on one side"
+        return CopyNeighbour(stage, replicas[donor_stage][0], donor_stage, f"stage {stage} is {why}: copy stage {donor_stage}")
+    before, after = replicas[before_stage][0], replicas[after_stage][0]
     norm_before, norm_after = record.stages[before_stage].squared_norm, record.stages[after_stage].squared_norm
-    weights = merge_weights(recovery.merge, norm_before, norm_after, recovery.weight_ratio_max)
+    nearness = (after_stage - stage) / (stage - before_stage)
+    weights = merge_weights(recovery.merge, norm_before, norm_after, recovery.weight_ratio_max, nearness)
     return Merge(
         stage=stage,
         before=before,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from swarmfree.swarm.books import MicrobatchSet
 from swarmfree.swarm.messages import Segment
@@ -18,11 +18,13 @@ class Ledger:
         replicas: index = stage; live members, sorted.
         stored: per member, microbatches whose output and answer it can still give.
         gone: (offset, stage) that turned out not to be stored after all.
+        owners: by offset, the live source that feeds it.
     """
 
     replicas: tuple[tuple[Endpoint, ...], ...]
     stored: Mapping[Endpoint, MicrobatchSet]
     gone: frozenset[tuple[int, int]] = frozenset()
+    owners: Mapping[int, Endpoint] = field(default_factory=dict)
 
     def holder(self, offset: int, stage: int) -> Endpoint | None:
         """A live member that stores this microbatch's tensors at this stage."""
@@ -41,7 +43,8 @@ def plan_segments(missing: Sequence[MicrobatchSet], ledger: Ledger, number: int)
     neighbour of both ends of the body. What a stage redoes beyond need lands in an addend that no roll picks.
 
     Args:
-        missing: index = stage; microbatches without a live contribution. Stage 0 must have none.
+        missing: index = stage; microbatches without a live contribution. One that stage 0 lacks is redone at the last stage, which then
+            asks for its loss: that is the half which the new source of a dead one's share could not get.
         ledger: who holds what.
         number: of this redo.
 
@@ -53,6 +56,7 @@ def plan_segments(missing: Sequence[MicrobatchSet], ledger: Ledger, number: int)
     """
     body = len(missing) - 1
     segments = []
+    missing = [*missing[:-1], missing[body] | missing[ENDS_STAGE]]
     offsets = sorted({offset for stage in range(1, body + 1) for offset in missing[stage].offsets()})
     for offset in offsets:
         done_until = 0
@@ -66,7 +70,7 @@ def plan_segments(missing: Sequence[MicrobatchSet], ledger: Ledger, number: int)
                 last += 1
             done_until = last
             before = ledger.holder(offset, first - 1 if first > 1 else ENDS_STAGE)
-            after = ledger.holder(offset, last + 1 if last < body else ENDS_STAGE)
+            after = ledger.holder(offset, last + 1) if last < body else ledger.owners.get(offset)
             if before is None or after is None or any(not ledger.replicas[s] for s in range(first, last + 1)):
                 continue
             redoers = tuple(ledger.replicas[s][(offset + number) % len(ledger.replicas[s])] for s in range(first, last + 1))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from swarmfree.swarm.names import Endpoint
-from swarmfree.swarm.plan import Plan, Replica
+from swarmfree.swarm.names import Endpoint, Member
+from swarmfree.swarm.plan import Plan, Replica, Share
 
 SPEED_LEVELS = 16
 
@@ -60,3 +60,36 @@ def deal_shares(replicas: Sequence[Replica], count: int) -> tuple[tuple[int, ...
     """Offsets of microbatches that each source feeds, in proportion to speed."""
     turns = interleave([r.speed for r in replicas], count) if count else ()
     return tuple(tuple(k for k, taker in enumerate(turns) if taker == index) for index in range(len(replicas)))
+
+
+def deal_again(shares: Sequence[Share], live: Collection[Member], sources: Sequence[Member], credits: int) -> tuple[Share, ...]:
+    """Give the shares of sources that are gone to those that live; what each of those has, stays.
+
+    Args:
+        shares: as they were dealt, or dealt again.
+        live: who still counts.
+        sources: live members of stage 0, at least one; those without a share may get one.
+        credits: for those.
+
+    Source: protocol section 3.7.
+    """
+    kept = {share.source: share for share in shares if share.source in live}
+    for member in sources:
+        kept.setdefault(member, Share(member, (), (), credits))
+    takers = sorted(kept)
+    offsets = sorted(offset for share in shares if share.source not in live for offset in share.offsets)
+    windows = sorted(window for share in shares if share.source not in live for window in share.windows)
+    dealt = []
+    for turn, taker in enumerate(takers):
+        share = kept[taker]
+        more = tuple(offsets[turn :: len(takers)])
+        dealt.append(
+            Share(
+                source=taker,
+                offsets=share.offsets + more,
+                windows=share.windows + tuple(windows[turn :: len(takers)]),
+                credits=share.credits,
+                taken=share.taken + more,
+            )
+        )
+    return tuple(dealt)

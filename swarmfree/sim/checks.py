@@ -159,8 +159,9 @@ class Checks:
                 expected = (key.kind is WorkKind.TRAIN, key.microbatch)
                 if found != expected:
                     self.violated("I4", f"{sender.member} sent a tensor of {found} as {expected} to stage {key.stage}")
-            case Seal(record=record):
+            case Seal(position=position, record=record):
                 self._learn(record)
+                self._votes.setdefault(record.lineage(), set()).add(position.term.member)  # who has it stored, stores it
             case Commit(record=record):
                 self._learn(record)
                 self._commit(self._lineage_of(record))

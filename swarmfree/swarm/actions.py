@@ -70,13 +70,4 @@ class CopyNeighbour:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Nothing can be done now."""
-
-    stage: int
-    reason: str
-
-
 BuildAction = Fresh | Copy | Merge | CopyNeighbour
-RecoveryAction = BuildAction | Wait

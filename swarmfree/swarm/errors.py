@@ -59,6 +59,7 @@ class RefusalKind(enum.StrEnum):
     WRONG_REVISION = "wrong_revision"
     WRONG_INCARNATION = "wrong_incarnation"
     SUPERSEDED = "superseded"
+    FRESH = "fresh"
 
 
 class Refused(CallFailed):
@@ -70,7 +71,8 @@ class Refused(CallFailed):
 
     Kinds: `not_yet` (receiver has not got there, ask again), `past` (receiver is further), `stale` (other base or round), `gone` (no longer
     kept), `behind` (sender must fetch), `exhausted` (no replica of a later stage could do it), `failed` (an exception in the work),
-    `wrong_*` (other run, protocol or life), `superseded` (a newer round took its place).
+    `wrong_*` (other run, protocol or life), `superseded` (a newer round took its place), `fresh` (the receiver hears
+    its coordinator, and follows no other one).
     """
 
     def __init__(self, kind: RefusalKind, detail: str) -> None:

@@ -66,6 +66,16 @@ class Stepped:
 
 
 @dataclass(frozen=True, slots=True)
+class TookOver:
+    """This member coordinates from now on: under which term, from which undecided iteration, followed by how many, forced or not."""
+
+    term: int
+    iteration: int
+    followers: int
+    forced: bool
+
+
+@dataclass(frozen=True, slots=True)
 class MemberLost:
     """The coordinator fenced a member."""
 
@@ -183,6 +193,7 @@ Event = (
     | Opened
     | IterationCommitted
     | Stepped
+    | TookOver
     | MemberLost
     | StageLost
     | RecoveryDecided

@@ -45,12 +45,18 @@ class Hello:
         standby: would rather wait for a lost stage.
         corpus_hash: of the corpus it holds, empty if none.
         memory_bytes: what it offers.
+        stage: whose state it holds, -1 for none: a member that was fenced keeps its state.
+        iteration: the iteration that state is ready for.
+        lineage: of the last record in it, empty without a stage.
     """
 
     can_feed: bool
     standby: bool
     corpus_hash: str
     memory_bytes: int
+    stage: int = -1
+    iteration: int = 0
+    lineage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +99,12 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """State is there: its digest, and what making it took."""
+    """State is there: its digest, what making it took, and the iteration it is ready for."""
 
     state_digest: str
     seconds: float
     received_bytes: int
+    iteration: int
 
 
 # ---- books ---------------------------------------------------------------------------------------------------------
@@ -111,16 +118,35 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """A would-be coordinator asks for the lead, before it knows enough to make a plan: an Open without one.
+
+    Args:
+        position: the claim.
+        only_asking: would you promise? Nothing is promised yet, so that a candidate whom nobody follows disturbs nobody.
+
+    Source: protocol sections 3.1, 3.2. Differs: asked twice.
+    """
+
+    position: Position
+    only_asking: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Promise:
     """No lower position from now on; and what is held.
 
     Args:
         iteration: the receiver's own iteration after catching up.
-        sealed: the sealed record of the plan's iteration, if one is held.
+        sealed: the sealed record of that iteration, if one is held.
+        sealed_at: position of the Seal that brought it; the highest one counts.
+        plan: the newest plan it has, so that a successor goes on where the last coordinator was; only in answer to a Claim.
     """
 
     iteration: int
     sealed: Record | None
+    sealed_at: Position | None = None
+    plan: Plan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +190,8 @@ class BeatAnswer:
         evaluation: (source) held-out loss of this attempt, if asked for.
         seconds_per_microbatch: compute of its own, forward and backward, smoothed; 0 if not measured.
         complaints: who does not answer it.
+        stage: whose state it holds, -1 for none.
+        lineage: of the last record in its state.
     """
 
     news: int
@@ -177,6 +205,8 @@ class BeatAnswer:
     evaluation: Evaluation | None
     seconds_per_microbatch: float
     complaints: tuple[Complaint, ...] = ()
+    stage: int = -1
+    lineage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,9 +425,11 @@ class Average:
 
 @dataclass(frozen=True, slots=True)
 class GetState:
-    """Builder or joiner to a donor: one part of a stage's state at exactly this iteration.
+    """Builder or joiner to a donor: one part of a stage's state.
 
     Args:
+        iteration: that the state is to be ready for: exactly this one to build from (`lineage` given), this or a later one to join
+            (`lineage` empty).
         weights_only: weights (merge) or weights and both moments, one after the other (copy).
     """
 
@@ -410,9 +442,10 @@ class GetState:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The part follows."""
+    """The part follows; it is ready for `iteration`."""
 
     part_count: int
+    iteration: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,12 +494,45 @@ class Goodbye:
         finished: the run did all its iterations.
         why: one line for people.
         write_weights: the receiver is its stage's senior and writes its weights before it ends.
+        heir: from a coordinator that leaves: who may claim at once; from one that lost against another lineage: whom to join anew.
+        rejoin: that other lineage won: what is held here counts for nothing there.
+
+    A member that leaves gets its answer when it is no longer needed: until then it goes on with what it began.
     """
 
     run_over: bool
     finished: bool
     why: str
     write_weights: bool = False
+    heir: Endpoint | None = None
+    rejoin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Meet:
+    """A coordinator to a peer that is not in its swarm: this is how far we are; and you?
+
+    Args:
+        iteration: how many iterations are committed.
+        lineage: of the last record.
+        forced: how many of them were sealed without a majority.
+
+    Source: protocol section 3.4.
+    """
+
+    iteration: int
+    lineage: str
+    forced: int
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """The same of the receiver's side, and who coordinates there; nobody where it does not know."""
+
+    iteration: int
+    lineage: str
+    forced: int
+    coordinator: Endpoint | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,6 +545,7 @@ class Farewell:
 Request = (
     Hello
     | Build
+    | Claim
     | Open
     | Beat
     | Redo
@@ -495,6 +562,7 @@ Request = (
     | GetPlan
     | GetManifest
     | Goodbye
+    | Meet
 )
 Response = (
     Place
@@ -517,4 +585,5 @@ Response = (
     | PlanAnswer
     | ManifestAnswer
     | Farewell
+    | Met
 )

@@ -9,7 +9,7 @@ import enum
 import hashlib
 from dataclasses import dataclass
 
-PROTOCOL_REVISION = 1
+PROTOCOL_REVISION = 2
 ENDS_STAGE = 0
 
 

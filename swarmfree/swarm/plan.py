@@ -23,12 +23,36 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one source feeds: offsets of microbatches from the iteration's first, and how many may be in flight at once."""
+    """What one source feeds.
+
+    Args:
+        source: who.
+        offsets: of microbatches from the iteration's first.
+        windows: held-out windows to evaluate.
+        credits: how many may be in flight at once.
+        taken: those of `offsets` that another source had, who is gone: they may be finished everywhere but here.
+    """
 
     source: Member
     offsets: tuple[int, ...]
     windows: tuple[int, ...]
     credits: int
+    taken: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A stage that was built since the last commit from something else than a sibling.
+
+    Args:
+        stage: which.
+        state_digest: of what came out.
+        rate_scaled: it starts with the run's rate factor.
+    """
+
+    stage: int
+    state_digest: str
+    rate_scaled: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +67,7 @@ class Plan:
         shares: one per source.
         last_record: the record before, so that Open also tells a Commit that was missed; None before the first.
         microbatches: how many this iteration trains, 0 for the closing evaluation.
+        rebuilt: stages built since the last commit; with the lineage they make the base.
     """
 
     position: Position
@@ -52,6 +77,7 @@ class Plan:
     shares: tuple[Share, ...]
     last_record: Record | None
     microbatches: int
+    rebuilt: tuple[Rebuilt, ...] = ()
 
     @property
     def iteration(self) -> int:

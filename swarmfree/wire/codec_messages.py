@@ -81,6 +81,7 @@ def _shape_of(name: str) -> Shape:
 _TABLE: tuple[tuple[str, type[Any], Any], ...] = (
     ("Hello", says.Hello, says.Place),
     ("Build", says.Build, says.Built),
+    ("Claim", says.Claim, says.Promise),
     ("Open", says.Open, says.Promise),
     ("Beat", says.Beat, says.BeatAnswer),
     ("Redo", says.Redo, says.Redone),
@@ -97,6 +98,7 @@ _TABLE: tuple[tuple[str, type[Any], Any], ...] = (
     ("GetPlan", says.GetPlan, says.PlanAnswer),
     ("GetManifest", says.GetManifest, says.ManifestAnswer),
     ("Goodbye", says.Goodbye, says.Farewell),
+    ("Meet", says.Meet, says.Met),
 )
 RPCS: tuple[Rpc, ...] = tuple(Rpc(name, request, response, _shape_of(name)) for name, request, response in _TABLE)
 _BY_REQUEST = {rpc.request: rpc for rpc in RPCS}

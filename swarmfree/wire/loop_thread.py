@@ -11,6 +11,7 @@ import concurrent.futures
 import contextlib
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -106,10 +107,28 @@ class LoopThread:
                 task.cancel()
         if self._owned_tasks:
             await asyncio.wait(self._owned_tasks, timeout=_CLEAN_UP_LIMIT_S)
+        assert isinstance(self._loop, _OwnGroupLoop), "the loop was made here"
+        self._loop.drop_connections()
+        await asyncio.sleep(0)
 
 
 class _OwnGroupLoop(asyncio.SelectorEventLoop):
-    """Starts every child process in a process group of its own."""
+    """Starts every child process in a process group of its own, and knows the connections that a library leaves open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._connections: weakref.WeakSet[asyncio.Transport] = weakref.WeakSet()
+
+    def _make_socket_transport(self, *args: Any, **options: Any) -> asyncio.Transport:
+        transport: asyncio.Transport = super()._make_socket_transport(*args, **options)  # type: ignore[misc]  # asyncio's own hook
+        self._connections.add(transport)
+        return transport
+
+    def drop_connections(self) -> None:
+        """Close what is still open: streams to a daemon that died, for one, which hivemind forgets."""
+        for transport in tuple(self._connections):
+            if not transport.is_closing():
+                transport.abort()
 
     async def subprocess_exec(self, *args: Any, **options: Any) -> Any:
         options.setdefault("process_group", 0)

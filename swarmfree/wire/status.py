@@ -29,6 +29,7 @@ CODES: dict[RefusalKind, StatusCode] = {
     RefusalKind.WRONG_REVISION: StatusCode.UNIMPLEMENTED,
     RefusalKind.WRONG_INCARNATION: StatusCode.PERMISSION_DENIED,
     RefusalKind.SUPERSEDED: StatusCode.ABORTED,
+    RefusalKind.FRESH: StatusCode.ABORTED,
 }
 VIOLATION_CODE = StatusCode.INVALID_ARGUMENT
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmfree.policy.recovery import choose_recovery, donor_block, merge_weights
-from swarmfree.swarm.actions import Copy, CopyNeighbour, Fresh, Merge, MergeMode, Wait
+from swarmfree.swarm.actions import Copy, CopyNeighbour, Fresh, Merge, MergeMode
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
 from swarmfree.swarm.manifest import RecoverySection
 from swarmfree.swarm.names import Endpoint, Member, Term
@@ -63,12 +63,24 @@ def test_before_the_first_commit_first_weights_are_drawn_again() -> None:
 
 
 def test_what_is_left_when_neighbours_are_lost_too() -> None:
-    """One neighbour: copied. None: wait for one, unless no body stage is left at all. Stage 0 cannot be merged."""
+    """Survivors on one side: the nearest is copied. None at all: drawn anew, and so are the ends, which cannot be merged from blocks."""
     record = _record([1] * 5)
-    assert isinstance(choose_recovery(2, _replicas(1, 0, 0, 1, 1), record, RECOVERY), CopyNeighbour)
-    assert isinstance(choose_recovery(2, _replicas(1, 0, 0, 0, 1), record, RECOVERY), Wait)
+    for alive, donor in (((1, 0, 0, 1, 1), 3), ((1, 0, 0, 0, 1), 4)):
+        action = choose_recovery(2, _replicas(*alive), record, RECOVERY)
+        assert isinstance(action, CopyNeighbour)
+        assert action.donor_stage == donor
     assert isinstance(choose_recovery(2, _replicas(1, 0, 0, 0, 0), record, RECOVERY), Fresh)
-    assert isinstance(choose_recovery(0, _replicas(0, 1, 1, 1, 1), record, RECOVERY), Wait)
+    assert isinstance(choose_recovery(0, _replicas(0, 1, 1, 1, 1), record, RECOVERY), Fresh)
+
+
+def test_adjacent_lost_stages_are_merged_by_depth_from_the_nearest_survivors() -> None:
+    """Of stages 2 and 3 between 1 and 4, with equal norms, each takes two thirds of the nearer one."""
+    record = _record([1] * 5)
+    for stage, before in ((2, 2 / 3), (3, 1 / 3)):
+        action = choose_recovery(stage, _replicas(1, 1, 0, 0, 1), record, RECOVERY)
+        assert isinstance(action, Merge)
+        assert (action.before_stage, action.after_stage) == (1, 4)
+        assert bits_float32(action.weight_before) == pytest.approx(before)
 
 
 @given(st.floats(1e-12, 1e12), st.floats(1e-12, 1e12), st.sampled_from(MergeMode))

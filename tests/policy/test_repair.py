@@ -14,6 +14,8 @@ REPLICAS = tuple(
     tuple(Endpoint(Member(f"s{stage}r{k}", "0" * 16), ()) for k in range(1 if stage == 0 else 2)) for stage in range(BODY + 1)
 )
 
+OWNERS = dict.fromkeys(range(6), REPLICAS[0][0])
+
 
 @given(st.lists(st.sets(st.integers(0, 5)), min_size=BODY, max_size=BODY), st.integers(1, 9))
 def test_segments_cover_what_is_missing_and_pull_only_from_holders(missing_sets: list[set[int]], number: int) -> None:
@@ -25,12 +27,12 @@ def test_segments_cover_what_is_missing_and_pull_only_from_holders(missing_sets:
         for stage, replicas in enumerate(REPLICAS)
         for k, endpoint in enumerate(replicas)
     }
-    segments = plan_segments(missing, Ledger(REPLICAS, stored), number)
+    segments = plan_segments(missing, Ledger(REPLICAS, stored, owners=OWNERS), number)
     covered = {(s.offset, stage) for s in segments for stage in range(s.first, s.last + 1)}
     assert covered == {(offset, stage) for stage in range(1, BODY + 1) for offset in missing[stage].offsets()}
     for segment in segments:
         assert segment.offset in stored[segment.before]
-        assert segment.offset in stored[segment.after]
+        assert segment.last == BODY or segment.offset in stored[segment.after]
         assert segment.before in REPLICAS[segment.first - 1]
         assert segment.after in REPLICAS[(segment.last + 1) % (BODY + 1)]
         assert [r in REPLICAS[segment.first + k] for k, r in enumerate(segment.redoers)] == [True] * len(segment.redoers)
@@ -41,10 +43,18 @@ def test_two_adjacent_dead_stages_are_one_segment_and_a_gone_neighbour_joins_it(
     missing = [MicrobatchSet(), MicrobatchSet(), MicrobatchSet.of([1]), MicrobatchSet.of([1]), MicrobatchSet()]
     full = MicrobatchSet.full(2)
     stored = {REPLICAS[s][0]: full - missing[s] for s in range(BODY + 1)}
-    (segment,) = plan_segments(missing, Ledger(REPLICAS, stored), 1)
+    (segment,) = plan_segments(missing, Ledger(REPLICAS, stored, owners=OWNERS), 1)
     assert (segment.first, segment.last) == (2, 3)
-    (wider,) = plan_segments(missing, Ledger(REPLICAS, stored, frozenset({(1, 4)})), 2)
+    (wider,) = plan_segments(missing, Ledger(REPLICAS, stored, frozenset({(1, 4)}), OWNERS), 2)
     assert (wider.first, wider.last, wider.after) == (2, 4, REPLICAS[0][0])
+
+
+def test_a_loss_that_nobody_holds_is_asked_for_anew_by_the_last_stage() -> None:
+    """Stage 0 lacks microbatch 0 alone: the last stage redoes it, and asks whoever feeds it now."""
+    missing = [MicrobatchSet.of([0]), *[MicrobatchSet()] * BODY]
+    stored = {REPLICAS[s][0]: MicrobatchSet.full(1) for s in range(BODY + 1)}
+    (segment,) = plan_segments(missing, Ledger(REPLICAS, stored, owners=OWNERS), 1)
+    assert (segment.first, segment.last, segment.after) == (BODY, BODY, REPLICAS[0][0])
 
 
 def test_a_stage_without_anybody_yields_no_segment() -> None:

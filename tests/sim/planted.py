@@ -18,6 +18,7 @@ from swarmfree.swarm.names import Endpoint
 from swarmfree.swarm.ports import Incoming, Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.coordinator import Coordinator
+from swarmfree.trainer.iteration.inheritance import Inheritance
 from swarmfree.trainer.iteration.rolling import Rolling
 from swarmfree.trainer.life.peer import Peer
 from swarmfree.trainer.ring.book import AddendBook, Kind
@@ -168,7 +169,8 @@ class ImpatientPeer(Peer):
 class GivesUpPeer(ImpatientPeer):
     """A peer with that hop, and as coordinator with that rolling."""
 
-    async def _coordinate(self, coordinator: Coordinator) -> None:
+    def _make_coordinator(self, inherited: Inheritance | None) -> Coordinator:
+        coordinator = super()._make_coordinator(inherited)
         rolling = coordinator._rolling
         coordinator._rolling = TrustingRolling(rolling._context, rolling._roster, rolling._position)
-        await super()._coordinate(coordinator)
+        return coordinator

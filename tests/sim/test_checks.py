@@ -215,7 +215,7 @@ def test_a_step_that_leaves_one_out_is_found() -> None:
     story.seal(record)
     story.checks.loaded(MEMBERS[2])
     build = Build(POSITION, Copy(2, (EVERYONE[2],), ""), 1, story.checks.committed[0], None, 1)
-    story.checks.answered(EVERYONE[2], build, Reply(Built(arithmetic.state_digest(sleeper), 0.1, 9)))
+    story.checks.answered(EVERYONE[2], build, Reply(Built(arithmetic.state_digest(sleeper), 0.1, 9, 1)))
     story.step(record, 2)
     assert (story.the_one().invariant, "was ready for 1" in story.the_one().text) == ("I3", True)
 
@@ -226,11 +226,11 @@ def test_a_rebuild_with_wrong_bytes_is_found() -> None:
     story.whole(0)
     build = Build(POSITION, Copy(2, (EVERYONE[2],), ""), 1, story.lineage, None, 1)
     newcomer = Endpoint(Member("new", "1"), ())
-    story.checks.answered(newcomer, build, Reply(Built(arithmetic.state_digest(story.states[2]), 0.1, 9)))
+    story.checks.answered(newcomer, build, Reply(Built(arithmetic.state_digest(story.states[2]), 0.1, 9, 1)))
     assert story.found == []
     other = arithmetic.drawn(MANIFEST, 5, 2)
     story.checks.state_seen(arithmetic.state_digest(other), other)
-    story.checks.answered(newcomer, build, Reply(Built(arithmetic.state_digest(other), 0.1, 9)))
+    story.checks.answered(newcomer, build, Reply(Built(arithmetic.state_digest(other), 0.1, 9, 1)))
     assert (story.the_one().invariant, "by copy: wrong bytes" in story.the_one().text) == ("I2", True)
 
 

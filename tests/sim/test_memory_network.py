@@ -11,7 +11,7 @@ from swarmfree.sim.faults import CALM, FaultPlan
 from swarmfree.sim.network import MemoryNetwork, check_header
 from swarmfree.swarm.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.messages import Farewell, GetPlan, Header, Request
-from swarmfree.swarm.names import Endpoint, Member
+from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.swarm.ports import Incoming, Reply
 from tests.sim.network_world import RUN, World, in_world
 
@@ -345,7 +345,7 @@ def test_another_life_at_the_same_address_refuses() -> None:
 def test_headers_of_other_runs_and_revisions_are_refused() -> None:
     """Run, revision and incarnation are looked at in this order."""
     here, sender = Member("b", "1"), Endpoint(Member("a", "1"), ())
-    right = Header(RUN, 1, sender, "1")
+    right = Header(RUN, PROTOCOL_REVISION, sender, "1")
     assert check_header(right, RUN, here) is None
     for header, kind in (
         (replace(right, run="0" * 64), RefusalKind.WRONG_RUN),

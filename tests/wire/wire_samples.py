@@ -21,7 +21,7 @@ from swarmfree.swarm.books import (
 )
 from swarmfree.swarm.messages import Header, Request, Response
 from swarmfree.swarm.names import AddendId, Endpoint, Member, Position, Term, WorkKey, WorkKind
-from swarmfree.swarm.plan import Plan, Replica, Share
+from swarmfree.swarm.plan import Plan, Rebuilt, Replica, Share
 from swarmfree.wire.codec_messages import RPCS, Rpc, encode_request, encode_response, rpc_of
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -32,7 +32,7 @@ ALICE = Member("QmAlice", "00000000000000a1")
 BOB = Member("QmBob", "00000000000000b0")
 AT_ALICE = Endpoint(ALICE, ("/ip4/127.0.0.1/tcp/4001/p2p/QmAlice", "/dns/alice.example/tcp/4001/p2p/QmAlice"))
 AT_BOB = Endpoint(BOB, ("/ip4/127.0.0.1/tcp/4002/p2p/QmBob",))
-HEADER = Header("cd" * 32, 1, AT_ALICE, BOB.incarnation)
+HEADER = Header("cd" * 32, 2, AT_ALICE, BOB.incarnation)
 POSITION = Position(Term(3, ALICE), 7, 1, 2)
 KEY = WorkKey(7, BASE, WorkKind.TRAIN, 57, 2)
 ADDENDS = (Addend(AddendId(ALICE, 0), MicrobatchSet.of((0, 2, 9))), Addend(AddendId(BOB, 1), MicrobatchSet()))
@@ -46,15 +46,19 @@ PLAN = Plan(
     BASE,
     LINEAGE,
     ((Replica(AT_ALICE, 2),), (), (Replica(AT_ALICE), Replica(AT_BOB, 3))),
-    (Share(ALICE, (0, 1, 3), (0, 1), 4), Share(BOB, (2,), (), 1)),
+    (Share(ALICE, (0, 1, 3), (0, 1), 4), Share(BOB, (2,), (), 1, (2,))),
     RECORD,
     8,
+    (Rebuilt(2, "22" * 32, rate_scaled=True),),
 )
 SEGMENT = messages.Segment(5, 1, 2, (AT_ALICE, AT_BOB), AT_BOB, AT_ALICE)
 MERGE = actions.Merge(2, AT_ALICE, AT_BOB, 1, 3, 0x3F400000, 0x3E800000, 3.0, 1.0, "both neighbours of stage 2 are there")
 
 REQUESTS: dict[str, Request] = {
     "hello": messages.Hello(can_feed=True, standby=False, corpus_hash="ee" * 32, memory_bytes=1 << 34),
+    "hello_again": messages.Hello(True, False, "ee" * 32, 0, 2, 7, LINEAGE),
+    "claim": messages.Claim(POSITION, only_asking=True),
+    "meet": messages.Meet(7, LINEAGE, 1),
     "build_fresh": messages.Build(POSITION, actions.Fresh(1, 4, "nobody has it"), 0, "0" * 64, None, 0),
     "build_copy": messages.Build(POSITION, actions.Copy(1, (AT_ALICE, AT_BOB), "a sibling lives"), 7, LINEAGE, RECORD, 7),
     "build_merge": messages.Build(POSITION, MERGE, 7, LINEAGE, RECORD, 0),
@@ -77,12 +81,16 @@ REQUESTS: dict[str, Request] = {
     "get_plan": messages.GetPlan(),
     "get_manifest": messages.GetManifest(),
     "goodbye": messages.Goodbye(run_over=True, finished=True, why="all iterations are done", write_weights=True),
+    "goodbye_heir": messages.Goodbye(False, False, "another lineage won", False, AT_BOB, True),
 }
 
 RESPONSES: dict[str, tuple[str, Response]] = {
     "place": ("Hello", messages.Place(AT_ALICE, -1, "one replica of stage 3", accepted=True)),
-    "built": ("Build", messages.Built("22" * 32, 0.75, 123_456_789)),
-    "promise": ("Open", messages.Promise(7, RECORD)),
+    "built": ("Build", messages.Built("22" * 32, 0.75, 123_456_789, 7)),
+    "promise": ("Open", messages.Promise(7, RECORD, POSITION)),
+    "claimed": ("Claim", messages.Promise(7, RECORD, POSITION, PLAN)),
+    "met": ("Meet", messages.Met(7, LINEAGE, 1, AT_BOB)),
+    "met_nobody": ("Meet", messages.Met(0, "0" * 64, 0, None)),
     "promise_empty": ("Open", messages.Promise(0, None)),
     "beat_answer": (
         "Beat",
@@ -98,6 +106,8 @@ RESPONSES: dict[str, tuple[str, Response]] = {
             evaluation=Evaluation(float64_bits(3.5), 4096, (0, 1, 2)),
             seconds_per_microbatch=0.125,
             complaints=(messages.Complaint(BOB, "nothing for 3 s"),),
+            stage=2,
+            lineage=LINEAGE,
         ),
     ),
     "beat_answer_empty": (
@@ -117,7 +127,7 @@ RESPONSES: dict[str, tuple[str, Response]] = {
     "pulled": ("Pull", messages.Pulled()),
     "reduced": ("Reduce", messages.Reduced(float64_bits(1e-300))),
     "average": ("GetAverage", messages.Average()),
-    "state": ("GetState", messages.State(9)),
+    "state": ("GetState", messages.State(9, 7)),
     "record_answer": ("GetRecord", messages.RecordAnswer(RECORD)),
     "plan_answer": ("GetPlan", messages.PlanAnswer(PLAN, "")),
     "plan_answer_empty": ("GetPlan", messages.PlanAnswer(None, "a replica of stage 2")),

@@ -10,12 +10,13 @@ from collections.abc import Callable
 
 from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence
 from swarmfree.policy.recovery import choose_recovery
-from swarmfree.swarm.actions import BuildAction, Merge, Wait
+from swarmfree.swarm.actions import BuildAction, Merge
 from swarmfree.swarm.books import Record, bits_float32
-from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, Refused, RunEnded
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import Placed, RecoveryDecided, StageBuilt, Waiting
 from swarmfree.swarm.messages import Build, Built, Hello, Place
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Position
+from swarmfree.swarm.plan import Plan, Rebuilt
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.roster import Guest, Roster
 
@@ -24,12 +25,7 @@ FAILED_BUILDS_MAX = 5
 
 
 class Assembly:
-    """Handles Hello at the coordinator, and fills stages before an iteration opens.
-
-    Attributes:
-        rebuilt: state digest by stage, of stages built from something else than a sibling since the last commit.
-        rate_scaled: stages that were merged or copied from a neighbour since the last commit.
-    """
+    """Handles Hello at the coordinator, and fills stages before an iteration opens."""
 
     def __init__(self, context: Context, roster: Roster, position: Callable[[], Position]) -> None:
         """Nothing rebuilt; `position` gives a new, higher claim at every call."""
@@ -38,30 +34,53 @@ class Assembly:
         self._position = position
         self._opened = False
         self._begun_s = context.now_s()
-        self.rebuilt: dict[int, str] = {}
-        self.rate_scaled: set[int] = set()
+        self._rebuilt: dict[int, Rebuilt] = {}
 
-    def hello(self, sender: Endpoint, hello: Hello) -> Place:
-        """Give a newcomer its place; the same newcomer twice gets the same answer."""
+    def rebuilt_stages(self) -> tuple[Rebuilt, ...]:
+        """Stages built from something else than a sibling since the last commit."""
+        return tuple(self._rebuilt[stage] for stage in sorted(self._rebuilt))
+
+    def committed(self) -> None:
+        """An iteration is committed: what was rebuilt before it has become a state like any other."""
+        self._rebuilt = {}
+
+    def inherit(self, plan: Plan) -> None:
+        """Go on in the middle of this plan's iteration."""
+        self._opened = True
+        self._rebuilt = {stage.stage: stage for stage in plan.rebuilt}
+
+    def hello(self, sender: Endpoint, hello: Hello, is_current: bool) -> Place:  # noqa: FBT001 - one of three things told
+        """Give a newcomer its place; the same newcomer twice gets the same answer.
+
+        Args:
+            is_current: it holds the present state of the stage it names: it takes that place again, without a download. Unless the stage was
+                rebuilt meanwhile: then others hold other bytes.
+        """
         guest = self._roster.get(sender.member)
+        if guest is None and is_current and hello.stage not in self._rebuilt and not self._roster.is_barred(sender.member):
+            guest = self._roster.admit(sender, hello, hello.stage, built=True)
+            self._context.tell(Placed(sender.member.peer_id, hello.stage))
         if guest is None:
             manifest = self._context.manifest
-            may_feed = hello.can_feed and hello.corpus_hash == manifest.data.corpus_hash
             place = choose_stage(
-                self._counts(), manifest, can_feed=may_feed, standby=hello.standby or self._roster.is_barred(sender.member)
+                self._counts(),
+                manifest,
+                can_feed=self._may_feed(hello),
+                standby=hello.standby or self._roster.is_barred(sender.member),
             )
             guest = self._roster.admit(sender, hello, place.stage)
             self._context.tell(Placed(sender.member.peer_id, place.stage))
         return Place(self._context.here, guest.stage, self._roster.waiting_for, accepted=True)
 
-    async def fill(self, iteration: int, lineage: str, record: Record | None) -> None:
+    async def fill(self, iteration: int, lineage: str, record: Record | None, check: Callable[[], None]) -> None:
         """Return once every stage has its replicas and nobody who has a place is still without state.
 
-        Raises:
-            RunEnded: stage 0 has no replica left.
+        Args:
+            iteration, lineage, record: what the state is to be ready for.
+            check: raises where this peer may not decide any more: a lost stage is not rebuilt by a minority.
         """
         while True:
-            self._check_sources(record)
+            check()
             self._use_standbys()
             work = self._work(record)
             if work:
@@ -75,6 +94,9 @@ class Assembly:
                 self._opened = True
                 return
             await self._roster.changed.wait(1.0)
+
+    def _may_feed(self, hello: Hello) -> bool:
+        return hello.can_feed and hello.corpus_hash == self._context.manifest.data.corpus_hash
 
     def _counts(self) -> list[int]:
         return [len(self._roster.of_stage(stage)) for stage in range(self._context.manifest.stage_count)]
@@ -91,18 +113,16 @@ class Assembly:
             self._roster.waiting_for = waiting_for
             self._context.tell(Waiting(waiting_for))
 
-    def _check_sources(self, record: Record | None) -> None:
-        if record is not None and not self._roster.holders(ENDS_STAGE):
-            raise RunEnded("the last source is gone: stage 0 has no replica left")
-
     def _use_standbys(self) -> None:
         """Give empty stages to standbys: at once after a loss, before the first Open only when nobody else came for a while."""
         if not self._opened and self._context.now_s() - self._begun_s < STANDBY_WAIT_S:
             return
         for stage, count in enumerate(self._counts()):
-            if count or stage == ENDS_STAGE:
+            if count:
                 continue
-            waiting = [g for g in self._roster.guests() if g.stage == STANDBY]
+            waiting = [
+                g for g in self._roster.guests() if g.stage == STANDBY and (stage != ENDS_STAGE or self._may_feed(g.hello))
+            ]
             if waiting:
                 waiting[0].stage = stage
                 self._context.tell(Placed(waiting[0].member.peer_id, stage))
@@ -113,10 +133,8 @@ class Assembly:
         work: list[tuple[Guest, BuildAction]] = []
         for stage in range(self._context.manifest.stage_count):
             newcomers = [g for g in self._roster.of_stage(stage) if not g.built]
-            for guest in newcomers if replicas[stage] else newcomers[:1]:
-                action = choose_recovery(stage, replicas, record, self._context.manifest.recovery)
-                if not isinstance(action, Wait):
-                    work.append((guest, action))
+            chosen = newcomers if replicas[stage] else newcomers[:1]
+            work += [(g, choose_recovery(stage, replicas, record, self._context.manifest.recovery)) for g in chosen]
         return work
 
     async def _build(self, guest: Guest, action: BuildAction, iteration: int, lineage: str, record: Record | None) -> None:
@@ -133,6 +151,9 @@ class Assembly:
             self._roster.fence(guest.member, f"it did not load stage {stage} within {self._context.timing.join_wait_s:g} s")
             return
         except Refused as refusal:  # a donor may have died: decide again with those who are left
+            if refusal.kind is RefusalKind.BEHIND:
+                self._roster.depose(str(refusal))
+                return
             guest.failed_builds += 1
             if guest.failed_builds > FAILED_BUILDS_MAX:
                 self._roster.bar(guest.member, str(refusal))
@@ -144,9 +165,7 @@ class Assembly:
             return
         guest.built, guest.failed_builds = True, 0
         if lost:
-            self.rebuilt[stage] = built.state_digest
-            if record is not None:
-                self.rate_scaled.add(stage)
+            self._rebuilt[stage] = Rebuilt(stage, built.state_digest, record is not None)
         self._context.tell(
             StageBuilt(stage, iteration, name, guest.member.peer_id, built.seconds, built.received_bytes, built.state_digest)
         )

@@ -93,6 +93,9 @@ class Averaging:
         roll = request.roll
         if roll.iteration != self._standing.iteration or roll.base != self._standing.base or roll.stage != self._standing.stage:
             raise Refused(RefusalKind.STALE, f"roll of iteration {roll.iteration}, base {roll.base}")
+        promised = self._standing.promised
+        if promised is not None and request.position.term < promised.term:
+            raise Refused(RefusalKind.BEHIND, f"promised term {promised.term.number} to {promised.term.member}")
         if self._latest is not None and request.position < self._latest:
             raise Refused(RefusalKind.SUPERSEDED, "a newer roll was already taken")
         self._latest = request.position

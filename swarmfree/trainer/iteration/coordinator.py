@@ -1,7 +1,7 @@
 """The coordinator: opens, repairs, rolls, seals and commits one iteration after the other. It needs no weights and holds no data.
 
-Every decision is a function in `policy`; this file asks, waits and tells. Source: design section 4, protocol sections 3.1, 3.5, 3.6, 3.8.
-Not here yet: takeover. When this peer or a source dies the run ends.
+Every decision is a function in `policy`; this file asks, waits and tells. The founder begins; any member goes on from what it inherits when the
+last coordinator falls silent (`life.election`). Source: design section 4, protocol sections 3.1, 3.2, 3.5 to 3.8.
 """
 
 from __future__ import annotations
@@ -11,30 +11,37 @@ import dataclasses
 import itertools
 
 from swarmfree.policy.commit import is_majority
-from swarmfree.policy.router import deal_shares, speeds
+from swarmfree.policy.election import FOUNDERS_TERM, electorate_of
+from swarmfree.policy.router import deal_again, deal_shares, speeds
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float64
-from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused, RunEnded
+from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
 from swarmfree.swarm.events import Ended, Evaluated, IterationCommitted, Note, Opened
-from swarmfree.swarm.messages import BeatAnswer, Commit, Goodbye, Hello, Open, Place, Request, Response, Seal
+from swarmfree.swarm.messages import BeatAnswer, Commit, Goodbye, Hello, Open, Place, Promise, Seal
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position, Term, base_of
 from swarmfree.swarm.plan import Plan, Replica, Share
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.assembly import Assembly
+from swarmfree.trainer.iteration.inheritance import Inheritance, newest_sealed
 from swarmfree.trainer.iteration.recording import Circumstances, StageAverage, losses_of, make_record, mean_evaluation
-from swarmfree.trainer.iteration.rolling import Rolling, StageGone
-from swarmfree.trainer.iteration.roster import Guest, Roster
+from swarmfree.trainer.iteration.rolling import Rolling, SourceGone, StageGone
+from swarmfree.trainer.iteration.roster import Deposed, Guest, Roster
+from swarmfree.trainer.iteration.telling import Telling
 from swarmfree.trainer.tasks import Tasks
-
-ASKS = 4
 
 
 class Coordinator:
-    """One peer's coordination of the whole run."""
+    """One peer's coordination, from its claim until the run ends or somebody else leads.
 
-    def __init__(self, context: Context, tasks: Tasks) -> None:
-        """Nothing opened yet; watches run in `tasks`."""
+    Args:
+        context: of the peer.
+        tasks: watches run in these.
+        inherited: what a successor goes on from; None for the founder.
+    """
+
+    def __init__(self, context: Context, tasks: Tasks, inherited: Inheritance | None = None) -> None:
+        """Nothing opened yet."""
         self._context = context
-        self._term = Term(1, context.me)
+        self._term = Term(FOUNDERS_TERM, context.me)
         self._revisions = itertools.count(1)
         self._iteration = 0
         self._attempt = 0
@@ -42,45 +49,79 @@ class Coordinator:
         self._record: Record | None = None
         self._plan: Plan | None = None
         self._evaluated_base = ""
+        self._sealed: Record | None = None
+        self._may_force = False
+        self._minority_since_s: float | None = None
+        self._told: dict[Member, BeatAnswer] = {}
         self.roster = Roster(context, tasks, self._position_now)
         self.assembly = Assembly(context, self.roster, self._position_next)
+        self._telling = Telling(context, self.roster)
         self._rolling = Rolling(context, self.roster, self._position_next)
+        if inherited is not None:
+            self._inherit(inherited)
+
+    def _inherit(self, inherited: Inheritance) -> None:
+        """Go on where the last coordinator was."""
+        self._term, self._revisions = inherited.term, itertools.count(inherited.revision + 1)
+        self._iteration, self._lineage, self._record = inherited.iteration, inherited.lineage, inherited.record
+        self._sealed, self._may_force = inherited.sealed, inherited.forced
+        plan = inherited.plan
+        if plan is not None and plan.iteration == self._iteration and plan.lineage == self._lineage:
+            self._plan, self._attempt = plan, plan.position.attempt
+            self.assembly.inherit(plan)
+        for guest in inherited.guests():
+            self.roster.admit(guest.endpoint, guest.hello, guest.stage, built=guest.built)
+        if plan is not None:
+            for endpoint in plan.members():
+                if self.roster.get(endpoint.member) is None:
+                    self.roster.miss(endpoint.member, plan.stage_of(endpoint.member))
 
     def hello(self, sender: Endpoint, hello: Hello) -> Place:
-        """Give a newcomer its place."""
+        """Give a newcomer its place, and a member that kept its state its old one."""
         if self.roster.is_superseded(sender.member):
-            raise Refused(RefusalKind.WRONG_INCARNATION, f"a newer life of {sender.member.peer_id} is already here")
-        return self.assembly.hello(sender, hello)
+            raise Refused(RefusalKind.SUPERSEDED, f"a newer life of {sender.member.peer_id} is already here")
+        return self.assembly.hello(sender, hello, self._is_current(hello))
+
+    def _is_current(self, hello: Hello) -> bool:
+        """Whether what it holds is the present state of its stage, or one record behind."""
+        if hello.stage < 0:
+            return False
+        if (hello.iteration, hello.lineage) == (self._iteration, self._lineage):
+            return True
+        last = self._record
+        return last is not None and (hello.iteration, hello.lineage) == (last.iteration, last.before)
 
     async def run(self) -> None:
         """Coordinate until the run has all its iterations.
 
         Raises:
-            RunEnded: a source is gone, so the run cannot go on.
+            Deposed: somebody else leads, or no majority answers; members that are there follow whoever claims next.
         """
-        try:
-            while self._iteration < self._context.manifest.run.iterations:
-                await self._one_iteration()
-            await self._closing()
-        except RunEnded as error:
-            await self._part(finished=False, why=str(error))
-            raise
+        if self._sealed is not None:
+            await self._finish(self._sealed)
+        while self._iteration < self._context.manifest.run.iterations:
+            await self._one_iteration()
+        await self._closing()
         await self._part(finished=True, why=f"all {self._iteration} iterations are committed")
 
     # ---- one iteration -----------------------------------------------------------------------------------------------
 
     async def _one_iteration(self) -> None:
         begun_s = self._context.now_s()
-        self._attempt = 0
         while True:
-            await self.assembly.fill(self._iteration, self._lineage, self._record)
+            await self.assembly.fill(self._iteration, self._lineage, self._record, self._check_quorum)
             plan = self._make_plan(self._context.manifest.batch.microbatches)
             try:
                 record = await self._attempt_once(plan)
             except StageGone:
                 self._attempt += 1
+            except SourceGone:
+                continue  # the same base and attempt: its share is dealt again
             else:
                 break
+        self._tell_committed(record, self._context.now_s() - begun_s, self._rolling.redone)
+
+    def _tell_committed(self, record: Record, seconds: float, redone: int) -> None:
         self._context.tell(
             IterationCommitted(
                 iteration=record.iteration,
@@ -88,40 +129,58 @@ class Coordinator:
                 loss=record.loss,
                 evaluation=record.evaluation,
                 tokens=record.tokens,
-                seconds=self._context.now_s() - begun_s,
+                seconds=seconds,
                 squared_norms=[entry.squared_norm for entry in record.stages],
                 lineage=record.lineage(),
-                redone=self._rolling.redone,
+                redone=redone,
                 forced=record.forced,
             )
         )
 
     async def _attempt_once(self, plan: Plan) -> Record:
-        majority = await self._await_majority(plan)
-        await self._open(plan)
-        await self._await_shares(plan)
-        averages = await self._rolling.average(plan)
-        record = self._make_record(plan, averages, forced=not majority)
-        if not await self._seal(plan, record):
-            record = dataclasses.replace(record, forced=record.forced + int(majority))
-            await self._seal(plan, record)
+        sealed = await self._open(plan)
+        if sealed is None:
+            await self._await_shares(plan)
+            averages = await self._rolling.average(plan)
+            sealed = self._make_record(plan, averages)
+        await self._decide(sealed)
+        return sealed
+
+    async def _finish(self, sealed: Record) -> None:
+        """A record of this iteration may have been decided under the last coordinator: decide on that one, and no other."""
+        begun_s = self._context.now_s()
+        if self._may_force and not is_majority(self._electorate(), {g.member for g in self._holders()}):
+            there = [member for member in sealed.electorate if self.roster.get(member) is not None]
+            sealed = dataclasses.replace(sealed, forced=sealed.forced + 1, electorate=tuple(there))
+        await self._decide(sealed)
+        self._tell_committed(sealed, self._context.now_s() - begun_s, 0)
+
+    async def _decide(self, record: Record) -> None:
+        """Have the record stored by a majority: that is the decision; then tell everyone."""
+        await self._seal(record)
         lineage = record.lineage()
-        await self._tell_all(self._live(plan), Commit(record))
-        self._record, self._lineage, self._iteration = record, lineage, record.iteration + 1
-        self.assembly.rebuilt, self.assembly.rate_scaled = {}, set()
-        return record
+        await self._telling.all(self._holders(), Commit(record))
+        self._record, self._lineage, self._iteration, self._attempt = record, lineage, record.iteration + 1, 0
+        self._may_force, self._sealed = False, None
+        self.assembly.committed()
 
     def _make_plan(self, microbatches: int) -> Plan:
         manifest = self._context.manifest
-        base = base_of(self._lineage, tuple(sorted(self.assembly.rebuilt.items())))
+        rebuilt = self.assembly.rebuilt_stages()
+        base = base_of(self._lineage, tuple((stage.stage, stage.state_digest) for stage in rebuilt))
         replicas = []
         for stage in range(manifest.stage_count):
             holders = sorted(self.roster.holders(stage), key=lambda g: g.member)
             measured = speeds([g.answer.seconds_per_microbatch if g.answer else 0.0 for g in holders])
             replicas.append(tuple(Replica(g.endpoint, speed) for g, speed in zip(holders, measured, strict=True)))
         last = self._plan
-        same_work = last is not None and last.base == base and last.microbatches == microbatches
-        shares = last.shares if last is not None and same_work else self._deal(replicas[ENDS_STAGE], microbatches)
+        sources = [replica.endpoint.member for replica in replicas[ENDS_STAGE]]
+        if last is None or last.base != base or last.microbatches != microbatches:
+            shares, self._told = self._deal(replicas[ENDS_STAGE], microbatches), {}
+        elif all(share.source in sources for share in last.shares):
+            shares = last.shares
+        else:
+            shares = deal_again(last.shares, sources, sources, manifest.ring.credits)
         self._plan = Plan(
             position=self._position_next(),
             base=base,
@@ -130,6 +189,7 @@ class Coordinator:
             shares=shares,
             last_record=self._record,
             microbatches=microbatches,
+            rebuilt=rebuilt,
         )
         self._context.tell(
             Opened(
@@ -145,7 +205,7 @@ class Coordinator:
         manifest = self._context.manifest
         every = manifest.run.evaluate_every
         due = microbatches == 0 or bool(every and self._iteration % every == 0)
-        rebuilt = self._record is not None and bool(self.assembly.rebuilt)
+        rebuilt = self._record is not None and bool(self.assembly.rebuilt_stages())
         windows = range(manifest.run.evaluate_windows) if due or rebuilt else range(0)
         offsets = deal_shares(sources, microbatches)
         return tuple(
@@ -153,22 +213,48 @@ class Coordinator:
             for k, source in enumerate(sources)
         )
 
-    async def _await_majority(self, plan: Plan) -> bool:
-        """Whether a majority of the electorate is there; False after `split_wait_s` without one: then this iteration is forced."""
-        electorate = self._record.electorate if self._record is not None else ()
-        until_s = self._context.now_s() + self._context.timing.split_wait_s
-        while not is_majority(electorate, {g.member for g in self._live(plan)}):
-            self._rolling.check(plan)
-            left_s = until_s - self._context.now_s()
-            if left_s <= 0:
-                self._context.tell(Note(f"no majority of {len(electorate)} members: iteration {plan.iteration} is forced"))
-                return False
-            await self.roster.changed.wait(min(1.0, left_s))
-        return True
+    def _electorate(self) -> tuple[Member, ...]:
+        """Who decides on this iteration."""
+        if self._record is None and self._term.number == FOUNDERS_TERM:
+            return (self._context.me,)
+        return electorate_of(self._record, self._plan)
 
-    async def _open(self, plan: Plan) -> None:
-        await self._tell_all(self._live(plan), Open(plan))
+    def _holders(self) -> list[Guest]:
+        """Everyone that holds a stage's state, senior first."""
+        return [g for g in self.roster.guests() if g.built]
+
+    def _check_quorum(self) -> None:
+        """A coordinator that has lost its majority falls silent, so that whoever has one can claim.
+
+        Raises:
+            Deposed: it leads no longer.
+        """
+        self.roster.check()
+        there = {self._context.me, *(guest.member for guest in self._holders())}
+        if self._may_force or is_majority(self._electorate(), there):
+            self._minority_since_s = None
+            return
+        now_s = self._context.now_s()
+        if self._minority_since_s is None:
+            self._minority_since_s = now_s
+            self._context.tell(Note(f"no majority of {len(self._electorate())} members answers"))
+        if now_s - self._minority_since_s >= self._context.timing.silence_s:
+            raise Deposed("no majority answers", by_another=False)
+
+    async def _open(self, plan: Plan) -> Record | None:
+        """Open is the claim to this iteration: a majority promises, or it is not opened.
+
+        Returns:
+            A record of this iteration that somebody has stored: that one is decided on then.
+        """
+        promises = await self._telling.all(self._live(plan), Open(plan))
+        sealed = newest_sealed(p for p in promises.values() if isinstance(p, Promise))
+        while not self._may_force and not is_majority(self._electorate(), set(promises)):
+            self._rolling.check(plan)
+            self._check_quorum()
+            await self.roster.changed.wait(0.2)
         self._rolling.check(plan)
+        return sealed
 
     async def _await_shares(self, plan: Plan) -> None:
         """Wait until every source says that its share and its windows came back."""
@@ -180,73 +266,76 @@ class Coordinator:
 
         while not all(is_done(member) for member in sources):
             self._rolling.check(plan)
+            self._check_quorum()
             await self.roster.changed.wait(1.0)
         loss = mean_evaluation(self._source_answers(plan))
         if loss is not None and self._evaluated_base != plan.base:
             self._evaluated_base = plan.base
-            rebuilt = sorted(self.assembly.rebuilt) if self._record is not None else []
+            rebuilt = [stage.stage for stage in plan.rebuilt] if self._record is not None else []
             self._context.tell(Evaluated(plan.iteration, bits_float64(loss), rebuilt))
 
-    def _make_record(self, plan: Plan, averages: tuple[StageAverage, ...], *, forced: bool) -> Record:
+    def _make_record(self, plan: Plan, averages: tuple[StageAverage, ...]) -> Record:
+        forced = not is_majority(self._electorate(), {g.member for g in self._holders()})
         order = {guest.member: guest.admitted for guest in self.roster.guests()}
         answers = self._source_answers(plan)
         circumstances = Circumstances(
             losses=losses_of(answers, plan.microbatches),
             evaluation=mean_evaluation(answers) or "",
-            restarted=frozenset(self.assembly.rebuilt if self._record is not None else ()),
-            rate_scaled=frozenset(self.assembly.rate_scaled),
+            restarted=frozenset(stage.stage for stage in plan.rebuilt) if self._record is not None else frozenset(),
+            rate_scaled=frozenset(stage.stage for stage in plan.rebuilt if stage.rate_scaled),
             forced=forced,
             seniority=order,
         )
         return make_record(plan, averages, self._context.manifest, circumstances)
 
     def _source_answers(self, plan: Plan) -> tuple[BeatAnswer, ...]:
-        guests = [self.roster.get(share.source) for share in plan.shares]
-        return tuple(g.answer for g in guests if g is not None and g.answer is not None)
+        """What the plan's sources told last, those that are gone since included."""
+        for share in plan.shares:
+            guest = self.roster.get(share.source)
+            if guest is not None and guest.answer is not None and guest.answer.base == plan.base:
+                self._told[share.source] = guest.answer
+        return tuple(self._told[share.source] for share in plan.shares if share.source in self._told)
 
-    async def _seal(self, plan: Plan, record: Record) -> bool:
-        """Have the record stored; from the first Seal on there is no way back.
+    async def _seal(self, record: Record) -> None:
+        """Have the record stored by a majority of the electorate; a forced one by everybody that is there.
 
-        Returns:
-            True once a majority of the electorate stored it; for a forced record, once everyone was asked. False when no majority did so
-            within `split_wait_s`: then it is sealed again as forced, in a higher position, before anybody has stepped.
+        Raises:
+            Deposed: no majority can be reached, or it follows somebody else; whoever claims next finds what was stored.
         """
-        last = self._record
-        electorate = last.electorate if last is not None else ()
-        is_forced = last is not None and record.forced > last.forced
-        position = self._position_next()
+        electorate, position = self._electorate(), self._position_next()
+        is_forced = record.forced > (self._record.forced if self._record is not None else 0)
         stored: set[Member] = set()
-        until_s = self._context.now_s() + self._context.timing.split_wait_s
         while True:
-            rest = [g for g in self._live(plan) if g.member not in stored]
-            stored |= set(await self._tell_all(rest, Seal(position, record)))
+            rest = [g for g in self._holders() if g.member not in stored]
+            stored |= set(await self._telling.all(rest, Seal(position, record)))
             if is_forced or is_majority(electorate, stored):
-                return True
-            if self._context.now_s() > until_s:
-                self._context.tell(Note(f"no majority stored iteration {plan.iteration}: it is forced"))
-                return False
+                return
+            self._check_quorum()
             await self.roster.changed.wait(0.2)
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
     async def _closing(self) -> None:
         """A last evaluation: opened like an iteration, never sealed."""
-        self._attempt = 0
         while True:
-            await self.assembly.fill(self._iteration, self._lineage, self._record)
+            await self.assembly.fill(self._iteration, self._lineage, self._record, self._check_quorum)
             plan = self._make_plan(0)
             try:
                 await self._open(plan)
                 await self._await_shares(plan)
             except StageGone:
                 self._attempt += 1
+            except SourceGone:
+                continue
             else:
                 return
 
     async def _part(self, *, finished: bool, why: str) -> None:
         """Tell everyone that the run is over; this peer last."""
         self.roster.close()
-        seniors = {self.roster.holders(s)[0].member for s in range(self._context.manifest.stage_count) if self.roster.holders(s)}
+        stages = [self.roster.holders(stage) for stage in range(self._context.manifest.stage_count)]
+        # Others before this peer: they write while it still looks after the end.
+        seniors = {min(holders, key=lambda g: (g.member == self._context.me, g.admitted)).member for holders in stages if holders}
 
         async def one(guest: Guest) -> None:
             request = Goodbye(run_over=True, finished=finished, why=why, write_weights=finished and guest.member in seniors)
@@ -268,44 +357,9 @@ class Coordinator:
             if guest.member == self._context.me:
                 await one(guest)
 
-    # ---- asking ------------------------------------------------------------------------------------------------------
-
     def _live(self, plan: Plan) -> list[Guest]:
         """Members of the plan that still count, senior first."""
         return self._rolling.live(plan)
-
-    async def _tell_all(self, guests: list[Guest], request: Request) -> dict[Member, Response]:
-        """The same request to all; who refuses or does not answer is fenced and missing in the result."""
-        answers: dict[Member, Response] = {}
-
-        async def one(guest: Guest) -> None:
-            answer = await self._tell(guest, request)
-            if answer is not None:
-                answers[guest.member] = answer
-
-        async with asyncio.TaskGroup() as group:
-            for guest in guests:
-                group.create_task(one(guest))
-        return answers
-
-    async def _tell(self, guest: Guest, request: Request) -> Response | None:
-        waits = self._context.backoff_s()
-        why = ""
-        for _ in range(ASKS):
-            if self.roster.get(guest.member) is not guest:
-                return None
-            try:
-                return (await self._context.call(guest.endpoint, request)).message
-            except Refused as refusal:
-                why = str(refusal)
-                if refusal.kind is not RefusalKind.NOT_YET:
-                    break
-            except CallFailed as error:
-                why = str(error)
-            await asyncio.sleep(next(waits))
-        if self.roster.get(guest.member) is guest:
-            self.roster.fence(guest.member, why)
-        return None
 
     def _position_now(self) -> Position:
         revision = self._plan.position.revision if self._plan is not None else 0

@@ -1,6 +1,6 @@
 """A member's books: promises, sealed records, steps. The only acts that change them are Open, Seal and Commit, one at a time.
 
-Source: protocol sections 3.1, 3.3, 3.4. Not here yet: terms of other coordinators, terms' stickiness, observers.
+A member follows one coordinator, and no other one while it hears that one. Source: protocol sections 3.1 to 3.4.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from swarmfree.swarm.events import Stepped
 from swarmfree.swarm.messages import (
     Beat,
     BeatAnswer,
+    Claim,
     Commit,
     Committed,
     GetPlan,
@@ -28,7 +29,7 @@ from swarmfree.swarm.messages import (
     Sealed,
     State,
 )
-from swarmfree.swarm.names import Endpoint
+from swarmfree.swarm.names import Endpoint, Member, Position
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.averaging import Averaging
@@ -41,6 +42,10 @@ from swarmfree.trainer.ring.table import Table
 from swarmfree.trainer.ring.worker import Worker
 from swarmfree.trainer.tasks import Signal, Tasks
 
+TICK_S = 0.25
+"""How long this peer waits for a beat before it counts a tick of silence."""
+SILENT_FOR_LONG = 1 << 30
+
 Act = Callable[[], Coroutine[Any, Any, Reply]]
 
 
@@ -50,6 +55,9 @@ class MemberBooks:
     Attributes:
         waiting_for: what the coordinator last said the swarm waits for.
         beaten: told at every beat.
+        beat_count: how many beats have come.
+        silent_ticks: how many of this peer's own ticks have passed since the last beat; see `life.joining`.
+        heir: whom a coordinator that leaves has named, None otherwise.
     """
 
     def __init__(self, context: Context, group: asyncio.TaskGroup) -> None:
@@ -68,6 +76,9 @@ class MemberBooks:
         self.averaging = Averaging(context, self.standing, self.device, self.book, averaging)
         self.waiting_for = ""
         self.beaten = Signal()
+        self.silent_ticks = 0
+        self.beat_count = 0
+        self.heir: Member | None = None
         self._news = 1
         self._news_signal = Signal()
         self._acts: asyncio.Queue[tuple[Act, asyncio.Future[Reply]]] = asyncio.Queue(maxsize=64)
@@ -100,9 +111,13 @@ class MemberBooks:
         await self._acts.put((act, future))
         return await asyncio.shield(future)
 
-    async def open(self, request: Open) -> Reply:
+    async def claim(self, sender: Endpoint, request: Claim) -> Reply:
+        """Promise to follow a new coordinator, or say why not."""
+        return await self._in_turn(lambda: self._claim(sender, request))
+
+    async def open(self, sender: Endpoint, request: Open) -> Reply:
         """Promise this position and begin its work."""
-        return await self._in_turn(lambda: self._open(request))
+        return await self._in_turn(lambda: self._open(sender, request))
 
     async def seal(self, request: Seal) -> Reply:
         """Store the record."""
@@ -133,8 +148,49 @@ class MemberBooks:
 
         await self._in_turn(act)
 
-    async def beat(self, request: Beat) -> Reply:
-        """Say how this member stands, at once if there is news, else after `hold_s`."""
+    @property
+    def hears_coordinator(self) -> bool:
+        """Whether a beat came within `coordinator_silence_s` of this peer's own ticks."""
+        return self.silent_ticks * TICK_S < self.context.timing.coordinator_silence_s
+
+    def lose_coordinator(self) -> None:
+        """This peer leads no longer itself: whoever claims next has its promise."""
+        self.standing.coordinator = None
+        self.silent_ticks = SILENT_FOR_LONG
+
+    def hears_another(self, sender: Endpoint) -> bool:
+        """Whether this member has a coordinator other than `sender` that it has heard of late."""
+        coordinator = self.standing.coordinator
+        if coordinator is None or sender.member in {coordinator.member, self.heir}:
+            return False
+        return self.hears_coordinator
+
+    def admit_claim(self, sender: Endpoint, position: Position) -> None:
+        """Whether `sender` may have this member's promise for `position`.
+
+        Raises:
+            Refused: `behind` for a lower claim than the one promised, `fresh` while the coordinator is heard.
+        """
+        promised = self.standing.promised
+        if promised is not None and position < promised:
+            raise Refused(RefusalKind.BEHIND, f"promised {promised}, {position} is lower")
+        if promised is not None and position.term > promised.term and self.hears_another(sender):
+            raise Refused(RefusalKind.FRESH, f"coordinator {promised.term.member} is heard")
+
+    async def beat(self, sender: Endpoint, request: Beat) -> Reply:
+        """Say how this member stands, at once if there is news, else after `hold_s`.
+
+        Raises:
+            Refused: `behind`, from a coordinator whose term is over.
+        """
+        promised = self.standing.promised
+        if promised is None or request.position.term > promised.term:
+            self.standing.promised = request.position
+        elif request.position.term < promised.term:
+            raise Refused(RefusalKind.BEHIND, f"promised term {promised.term.number} to {promised.term.member}")
+        self.standing.coordinator = sender
+        self.silent_ticks, self.heir = 0, None
+        self.beat_count += 1
         self.waiting_for = request.waiting_for
         self.beaten.tell()
         if request.hold_s > 0 and self._news == request.seen:
@@ -152,11 +208,13 @@ class MemberBooks:
             losses=self.source.losses(),
             evaluation=self.source.evaluation,
             seconds_per_microbatch=self.worker.seconds_per_microbatch,
+            stage=standing.stage,
+            lineage=standing.lineage if standing.stage != NO_STAGE else "",
         )
         return Reply(answer)
 
     async def get_state(self, request: GetState) -> Reply:
-        """One part of the state at exactly the asked iteration."""
+        """One part of the state: at exactly the asked iteration, or where no lineage was asked for at the present one."""
         standing = self.standing
         if standing.stage == request.stage and standing.iteration < request.iteration:
             await standing.moved.wait(self.context.timing.hold_s)
@@ -171,9 +229,9 @@ class MemberBooks:
             return standing.iteration, standing.lineage, data
 
         iteration, lineage, data = await self.device.run(Rank.BOOKS, 0, read)
-        if (iteration, lineage) != (request.iteration, request.lineage):
+        if request.lineage and (iteration, lineage) != (request.iteration, request.lineage):
             raise Refused(RefusalKind.GONE, f"this peer is at iteration {iteration}, lineage {lineage[:8]}")
-        return Reply(State(engine.part_count(request.stage)), data)
+        return Reply(State(engine.part_count(request.stage), iteration), data)
 
     async def get_record(self, request: GetRecord) -> Reply:
         """A record that is held."""
@@ -186,10 +244,17 @@ class MemberBooks:
         """The plan in force and what the run waits for."""
         return Reply(PlanAnswer(self.standing.plan, self.waiting_for))
 
-    async def _open(self, request: Open) -> Reply:
+    async def _claim(self, sender: Endpoint, request: Claim) -> Reply:
+        standing = self.standing
+        self.admit_claim(sender, request.position)
+        if not request.only_asking:
+            standing.promised, standing.coordinator = request.position, sender
+        return Reply(Promise(standing.iteration, standing.sealed, standing.sealed_at, standing.plan))
+
+    async def _open(self, sender: Endpoint, request: Open) -> Reply:
         plan, standing = request.plan, self.standing
-        if standing.promised is not None and plan.position < standing.promised:
-            raise Refused(RefusalKind.BEHIND, f"promised {standing.promised}, {plan.position} is lower")
+        self.admit_claim(sender, plan.position)
+        standing.coordinator = sender
         if standing.stage == NO_STAGE or plan.stage_of(self.context.me) != standing.stage:
             raise Refused(RefusalKind.FAILED, f"this peer holds stage {standing.stage}, the plan has it elsewhere")
         if standing.iteration == plan.iteration - 1 and plan.last_record is not None:
@@ -206,12 +271,11 @@ class MemberBooks:
                 await self._end_work(Refused(RefusalKind.STALE, "another base was opened"))
             standing.promised, standing.plan, standing.base = plan.position, plan, plan.base
             self.hop.follow(plan)
-            if new_base:  # else the work that is there goes on, and so does the share, which the coordinator has kept
-                self.source.follow(plan)
+            self.source.follow(plan)  # with the same base the work that is there goes on, and so does the share
             self._idle.start(self._digest_when_idle(), "state digest")
             standing.moved.tell()
         sealed = standing.sealed if standing.sealed and standing.sealed.iteration == plan.iteration else None
-        return Reply(Promise(standing.iteration, sealed))
+        return Reply(Promise(standing.iteration, sealed, standing.sealed_at if sealed is not None else None))
 
     async def _digest_when_idle(self) -> None:
         await self.averaging.state_digest(Rank.IDLE)

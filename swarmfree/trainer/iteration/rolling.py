@@ -12,7 +12,7 @@ from collections.abc import Callable
 from swarmfree.policy.repair import Ledger, plan_segments
 from swarmfree.policy.roll import Cover, choose_addends
 from swarmfree.swarm.books import Addend, MicrobatchSet, Roll
-from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, Refused, RunEnded
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import Repaired, RoundRetried
 from swarmfree.swarm.messages import Redo, Redone, Report, Response, RoundFailed, Segment, TakeRoll
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position
@@ -29,6 +29,10 @@ class StageGone(Exception):
     """A stage of the plan has no live replica: this attempt cannot commit."""
 
 
+class SourceGone(Exception):
+    """A source of the plan is gone: its share goes to the others."""
+
+
 class Rolling:
     """The coordinator's averaging.
 
@@ -43,6 +47,8 @@ class Rolling:
         self._position = position
         self._redo_number = 0
         self._failed_pairs: Counter[tuple[Member, Member]] = Counter()
+        self._base = ""
+        self._averages: dict[int, StageAverage] = {}
         self.redone = 0
 
     def live(self, plan: Plan) -> list[Guest]:
@@ -51,19 +57,23 @@ class Rolling:
         return [g for g in self._roster.guests() if g.built and g.member in members]
 
     def check(self, plan: Plan) -> None:
-        """Stop an attempt that cannot commit.
+        """Stop what cannot commit as it is.
 
         Raises:
-            RunEnded: a source of the plan is gone.
-            StageGone: a body stage has no live replica.
+            Deposed: this peer leads no longer.
+            StageGone: a stage has no live replica.
+            SourceGone: a source is gone whose share still matters.
         """
+        self._roster.check()
         live = {g.member for g in self.live(plan)}
-        for replica in plan.replicas[ENDS_STAGE]:
-            if replica.endpoint.member not in live:
-                raise RunEnded(f"source {replica.endpoint.member} is gone: its microbatches cannot be fed by anyone else")
         for stage, replicas in enumerate(plan.replicas):
             if not any(r.endpoint.member in live for r in replicas):
                 raise StageGone(f"stage {stage}")
+        if self._base == plan.base and ENDS_STAGE in self._averages:
+            return
+        gone = [share.source for share in plan.shares if share.source not in live]
+        if gone:
+            raise SourceGone(", ".join(map(str, gone)))
 
     async def average(self, plan: Plan) -> tuple[StageAverage, ...]:
         """Average every stage.
@@ -72,11 +82,12 @@ class Rolling:
             Index = stage.
 
         Raises:
-            StageGone, RunEnded: see `check`.
+            Deposed, StageGone, SourceGone: see `check`.
         """
-        self.redone = 0
+        if self._base != plan.base:
+            self._base, self._averages, self.redone = plan.base, {}, 0
         self._failed_pairs.clear()
-        averages: dict[int, StageAverage] = {}
+        averages = self._averages
         failures: dict[int, int] = {}
         gone: set[tuple[int, int]] = set()
         stages = range(len(plan.replicas))
@@ -125,7 +136,10 @@ class Rolling:
         replicas = tuple(tuple(r.endpoint for r in stage if r.endpoint.member in live) for stage in plan.replicas)
         stored = {g.endpoint: g.answer.stored for g in live.values() if g.answer is not None and g.answer.base == plan.base}
         self._redo_number += 1
-        segments = plan_segments(missing, Ledger(replicas, stored, frozenset(gone)), self._redo_number)
+        owners = {
+            offset: endpoint for share in plan.shares for offset in share.offsets if (endpoint := plan.endpoint(share.source))
+        }
+        segments = plan_segments(missing, Ledger(replicas, stored, frozenset(gone), owners), self._redo_number)
         by_redoer: dict[Endpoint, list[Segment]] = {}
         for segment in segments:
             by_redoer.setdefault(segment.redoers[0], []).append(segment)
@@ -183,6 +197,8 @@ class Rolling:
             except (PeerUnreachable, PeerSilent) as error:
                 failure = error
             except Refused as refusal:
+                if refusal.kind is RefusalKind.BEHIND:
+                    self._roster.depose(str(refusal))
                 return refusal
         return failure
 

@@ -9,16 +9,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from swarmfree.policy.placement import STANDBY
-from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import MemberLost, StageLost
 from swarmfree.swarm.messages import Beat, BeatAnswer, Hello
-from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position
+from swarmfree.swarm.names import Endpoint, Member, Position
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.tasks import Signal, Tasks
 
 ASKED_AGAIN = 1
-ASKED_AGAIN_SOURCE = 4
-"""A source's loss ends the run today, so it is asked more often before it is believed."""
+
+
+class Deposed(Exception):
+    """This peer leads no longer.
+
+    Args:
+        why: for people.
+        by_another: somebody has promised a higher term; else no majority answers, and this peer may claim again.
+    """
+
+    def __init__(self, why: str, *, by_another: bool) -> None:
+        super().__init__(why)
+        self.by_another = by_another
 
 
 @dataclass(slots=True, eq=False)
@@ -66,16 +77,31 @@ class Roster:
         self._superseded: dict[Member, None] = {}
         self._admitted = 0
         self._barred: dict[str, None] = {}
+        self._deposed = ""
         self.changed = Signal()
         self.waiting_for = ""
 
-    def admit(self, endpoint: Endpoint, hello: Hello, stage: int) -> Guest:
-        """A newcomer has a place from now on; its older incarnation is fenced."""
+    def depose(self, why: str) -> None:
+        """This peer leads no longer."""
+        self._deposed = self._deposed or why
+        self.changed.tell()
+
+    def check(self) -> None:
+        """Go on only as coordinator.
+
+        Raises:
+            Deposed: it is none any more.
+        """
+        if self._deposed:
+            raise Deposed(self._deposed, by_another=True)
+
+    def admit(self, endpoint: Endpoint, hello: Hello, stage: int, *, built: bool = False) -> Guest:
+        """A newcomer has a place from now on, or a member with its state; its older incarnation is fenced."""
         for guest in self.guests():
             if guest.member.peer_id == endpoint.member.peer_id and guest.member != endpoint.member:
                 self._superseded[guest.member] = None
                 self.fence(guest.member, "it was started again")
-        guest = Guest(endpoint, hello, stage, self._admitted)
+        guest = Guest(endpoint, hello, stage, self._admitted, built)
         self._admitted += 1
         self._guests[endpoint.member] = guest
         self._tasks.start(self._watch(guest), f"watch {endpoint.member}")
@@ -112,6 +138,13 @@ class Roster:
             self._context.tell(StageLost(guest.stage, self._position().iteration, str(member)))
         self.changed.tell()
 
+    def miss(self, member: Member, stage: int | None) -> None:
+        """A member of the last coordinator's plan does not follow this one: to the swarm it is lost."""
+        place = STANDBY if stage is None else stage
+        self._context.tell(MemberLost(str(member), member.peer_id, place, "it does not answer the new coordinator"))
+        if place != STANDBY and not self.holders(place):
+            self._context.tell(StageLost(place, self._position().iteration, str(member)))
+
     def close(self) -> None:
         """Watch nobody any more: the run is over, and guests leave."""
         self._tasks.cancel_all()
@@ -128,11 +161,10 @@ class Roster:
     async def ask(self, guest: Guest) -> BeatAnswer | None:
         """How a guest stands right now; None, and it is fenced, if it does not answer."""
         try:
-            answer = await self._beat(guest, 0.0)
+            return await self._beat(guest, 0.0)
         except CallFailed as error:
-            self.fence(guest.member, str(error))
+            self._judge(guest, error)
             return None
-        return answer
 
     async def _watch(self, guest: Guest) -> None:
         timing = self._context.timing
@@ -142,16 +174,22 @@ class Roster:
             try:
                 answer = await self._beat(guest, hold_s)
             except CallFailed as error:
-                if self._guests.get(guest.member) is guest:
-                    self.fence(guest.member, str(error))
+                self._judge(guest, error)
                 return
             if before is None or before.news != answer.news:
                 self.changed.tell()
 
+    def _judge(self, guest: Guest, error: CallFailed) -> None:
+        """A guest answers no more, or follows somebody else."""
+        if isinstance(error, Refused) and error.kind is RefusalKind.BEHIND:
+            self.depose(str(error))
+        elif self._guests.get(guest.member) is guest:
+            self.fence(guest.member, str(error))
+
     async def _beat(self, guest: Guest, hold_s: float) -> BeatAnswer:
         seen = guest.answer.news if guest.answer is not None else 0
         silence_s = self._context.timing.silence_s
-        again = ASKED_AGAIN_SOURCE if guest.stage == ENDS_STAGE else ASKED_AGAIN
+        again = ASKED_AGAIN
         while True:
             request = Beat(self._position(), seen, hold_s, self.waiting_for)
             try:

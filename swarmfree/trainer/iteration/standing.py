@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record
 from swarmfree.swarm.errors import RefusalKind, Refused
-from swarmfree.swarm.names import Position, WorkKey, WorkKind
+from swarmfree.swarm.names import Endpoint, Position, WorkKey, WorkKind
 from swarmfree.swarm.plan import Plan
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.tasks import Signal
@@ -26,6 +26,7 @@ class Standing:
         plan: in force, None before the first Open.
         base: of the work under way; empty while it changes.
         promised: highest position promised.
+        coordinator: who made that claim.
         sealed: stored record of the present iteration that is not applied yet.
         sealed_at: position of the Seal that brought it; one in a higher position replaces it.
         records: the last applied ones, newest last.
@@ -41,6 +42,7 @@ class Standing:
         self.plan: Plan | None = None
         self.base = ""
         self.promised: Position | None = None
+        self.coordinator: Endpoint | None = None
         self.sealed: Record | None = None
         self.sealed_at: Position | None = None
         self.records: list[Record] = []
@@ -57,10 +59,21 @@ class Standing:
             return key.microbatch
         return key.microbatch - key.iteration * self._context.manifest.batch.microbatches
 
+    def source_of(self, key: WorkKey) -> Endpoint | None:
+        """Who feeds this microbatch by the plan in force, None where no share has it."""
+        plan = self.plan
+        if plan is None or plan.base != key.base:
+            return None
+        offset = self.offset_of(key)
+        for share in plan.shares:
+            if offset in (share.windows if key.kind is WorkKind.EVALUATE else share.offsets):
+                return plan.endpoint(share.source)
+        return None
+
     def install(self, stage: int, iteration: int, lineage: str, record: Record | None) -> None:
         """A stage's state was built here."""
         self.stage, self.iteration, self.lineage = stage, iteration, lineage
-        self.plan, self.base, self.sealed = None, "", None
+        self.plan, self.base, self.sealed, self.sealed_at = None, "", None, None
         self.records = [record] if record is not None else []
         self.moved.tell()
 
@@ -68,7 +81,7 @@ class Standing:
         """The state has stepped with this record. Called in the same device work as the step; tell `moved` afterwards."""
         self.iteration = record.iteration + 1
         self.lineage = record.lineage()
-        self.sealed = None
+        self.sealed, self.sealed_at = None, None
         self.records = [*self.records, record][-RECORDS_KEPT:]
 
     def record_of(self, iteration: int) -> Record | None:

@@ -82,7 +82,7 @@ class Builder:
             self._building = None
             return
         self._context.tell(Placed(self._context.me.peer_id, request.action.stage))
-        building.done.set_result(Built(digest, self._context.now_s() - begun_s, building.received_bytes))
+        building.done.set_result(Built(digest, self._context.now_s() - begun_s, building.received_bytes, request.iteration))
 
     async def _make(self, action: BuildAction, building: Building) -> None:
         engine, device, stage = self._context.ports.engine, self._books.device, action.stage

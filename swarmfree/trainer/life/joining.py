@@ -7,111 +7,150 @@ Source: protocol sections 3.2 (own pause), 3.3 (fenced is not expelled), 6 (Hell
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
+from swarmfree.swarm.announcement import PeerState
 from swarmfree.swarm.errors import CallFailed, Excluded, PeerSilent, PeerUnreachable, RefusalKind, Refused, RunEnded
 from swarmfree.swarm.events import Note, Waiting
 from swarmfree.swarm.messages import Hello, Place
 from swarmfree.swarm.names import Endpoint
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.iteration.member import MemberBooks
+from swarmfree.trainer.iteration.inheritance import Inheritance
+from swarmfree.trainer.iteration.member import TICK_S, MemberBooks
+from swarmfree.trainer.iteration.standing import NO_STAGE
+from swarmfree.trainer.life.election import Election
 
-TICK_S = 0.25
-ASK_AGAIN_S = 1.0
+ASK_AGAIN_S = 0.5
+STRANGERS_MAX = 8
+
+Lead = Callable[[Inheritance | None], Awaitable[bool]]
 
 
 class Joining:
-    """This peer's tie to the coordinator.
+    """This peer's tie to the coordinator."""
 
-    Attributes:
-        coordinator: who it is, once known.
-    """
-
-    def __init__(self, context: Context, books: MemberBooks, be_founder: Callable[[], None]) -> None:
-        """`be_founder` is called when the genesis record names this peer."""
+    def __init__(self, context: Context, books: MemberBooks, lead: Lead) -> None:
+        """`lead` coordinates, as the founder or from what it inherits, until this peer is no coordinator any more; whether another is."""
         self._context = context
         self._books = books
-        self._be_founder = be_founder
+        self._lead = lead
+        self._election = Election(context, books)
         self._said = ""
-        self.coordinator: Endpoint | None = None
 
     def hello(self) -> Hello:
         """What this peer says about itself."""
         can_feed = self._context.ports.tokens is not None
         corpus_hash = self._context.manifest.data.corpus_hash if can_feed else ""
-        return Hello(can_feed, self._context.local.standby, corpus_hash, 0)
+        standing = self._books.standing
+        held = standing.stage != NO_STAGE
+        return Hello(
+            can_feed,
+            self._context.local.standby,
+            corpus_hash,
+            0,
+            standing.stage,
+            standing.iteration if held else 0,
+            standing.lineage if held else "",
+        )
 
     async def keep(self) -> None:
-        """Get a place; stay until beats stop; ask again; for ever.
+        """Get a place; stay until beats stop; claim the lead or find who has it; for ever.
 
         Raises:
-            RunEnded: the coordinator was known and does not answer any more.
-            Excluded: it answered, and wants no such peer.
+            Excluded: the swarm wants no such peer.
         """
-        if await self._find():
-            return
         while True:
-            await self._ask_for_place()
-            await self._listen()
+            if await self._ask_for_place():
+                await self._listen()
+            while self._books.standing.stage != NO_STAGE:
+                inheritance = await self._election.campaign()
+                if inheritance is None or await self._lead(inheritance):
+                    break
 
-    async def _find(self) -> bool:
-        """Wait until the run has a founder; whether it is this peer."""
-        directory, here = self._context.ports.directory, self._context.here
-        while True:
-            founder = await directory.founder()
-            if founder == here.member.peer_id:
-                self.coordinator = here
-                self._be_founder()
-                return True
-            announced = await directory.announcements()
-            for announcement in announced:
-                if founder is not None and announcement.endpoint.member.peer_id == founder:
-                    self.coordinator = announcement.endpoint
-                    return False
-            self._say("waiting for the bootstrap to name a founder" if founder is None else "waiting for the founder's address")
-            await asyncio.sleep(ASK_AGAIN_S / 2)
-
-    async def _ask_for_place(self) -> None:
-        """Say hello until a place is given. A known coordinator that stays silent for too long ends the run for this peer."""
-        assert self.coordinator is not None, "found before asked"
-        timing = self._context.timing
+    async def _ask_for_place(self) -> bool:
+        """Say hello until a place is given; False where nobody leads and this peer, that holds a stage, may claim."""
         silent_s = 0.0
         while True:
             began_s = self._context.now_s()
+            for endpoint in await self._whom_to_ask():
+                if await self._ask(endpoint):
+                    return True
+            if await self._found():
+                return False
+            await asyncio.sleep(ASK_AGAIN_S * (0.5 + 0.5 * self._context.rng.random()))
+            silent_s += min(self._context.now_s() - began_s, self._context.timing.silence_s)
+            if self._books.standing.stage != NO_STAGE and silent_s >= self._context.timing.coordinator_silence_s:
+                return False
+
+    async def _whom_to_ask(self) -> tuple[Endpoint, ...]:
+        """The last coordinator, members of the last plan, and announced peers, those that serve first."""
+        standing, here = self._books.standing, self._context.me
+        known = [standing.coordinator] if standing.coordinator is not None else []
+        if standing.plan is not None:
+            known += standing.plan.members()
+        announced = [a for a in await self._context.ports.directory.announcements() if a.endpoint.member.peer_id != here.peer_id]
+        self._context.rng.shuffle(announced)
+        announced.sort(key=lambda a: a.state is not PeerState.SERVING)
+        known += [a.endpoint for a in announced[:STRANGERS_MAX]]
+        return tuple(dict.fromkeys(e for e in known if e.member != here))
+
+    async def _ask(self, endpoint: Endpoint) -> bool:
+        """Say hello to a peer, and to whom it names; whether that gave a place."""
+        timing = self._context.timing
+        for _ in range(2):
             try:
-                reply = await self._context.call(self.coordinator, self.hello(), silence_s=timing.silence_s / 2)
-            except (PeerUnreachable, PeerSilent) as error:
-                await asyncio.sleep(TICK_S)
-                silent_s += min(self._context.now_s() - began_s, timing.silence_s)
-                if silent_s >= timing.coordinator_silence_s / 2:
-                    raise RunEnded(f"the coordinator {self.coordinator.member} does not answer any more: {error}") from error
+                reply = await self._context.call(endpoint, self.hello(), silence_s=timing.silence_s / 2)
+            except (PeerUnreachable, PeerSilent):
+                return False
             except Refused as refusal:
                 if refusal.kind in {RefusalKind.WRONG_RUN, RefusalKind.WRONG_REVISION}:
                     raise Excluded(refusal.detail) from refusal
-                if refusal.kind is RefusalKind.WRONG_INCARNATION:
-                    raise RunEnded(f"the coordinator {self.coordinator.member} was started again: {refusal.detail}") from refusal
-                self._say(refusal.detail)
-                await asyncio.sleep(ASK_AGAIN_S)
+                if refusal.kind is RefusalKind.SUPERSEDED:
+                    raise RunEnded(refusal.detail) from refusal
+                if refusal.kind is not RefusalKind.WRONG_INCARNATION:
+                    self._say(refusal.detail)
+                return False
             except CallFailed as error:
                 self._context.tell(Note(f"hello: {error}"))
-                await asyncio.sleep(ASK_AGAIN_S)
-            else:
-                assert isinstance(reply.message, Place), "the network checks response types"
-                self.coordinator = reply.message.coordinator
-                if reply.message.accepted:
-                    self._say(reply.message.waiting_for)
-                    return
+                return False
+            assert isinstance(reply.message, Place), "the network checks response types"
+            if reply.message.accepted:
+                self._books.standing.coordinator = reply.message.coordinator
+                self._say(reply.message.waiting_for)
+                return True
+            if reply.message.coordinator.member == self._context.me:
+                return False
+            endpoint = reply.message.coordinator
+        return False
+
+    async def _found(self) -> bool:
+        """Lead from nothing, if the genesis record names this peer and no peer serves a stage yet; whether it did."""
+        directory = self._context.ports.directory
+        founder = await directory.founder()
+        if founder is None:
+            self._say("waiting for the bootstrap to name a founder")
+            return False
+        if founder != self._context.me.peer_id:
+            self._say(self._said or "waiting for the coordinator")
+            return False
+        serving = [a for a in await directory.announcements() if a.state is PeerState.SERVING]
+        if any(a.endpoint.member != self._context.me for a in serving) or self._books.standing.stage != NO_STAGE:
+            return False
+        return not await self._lead(None)
+
+    async def count_ticks(self) -> None:
+        """Count this peer's ticks without a beat, for ever."""
+        while True:
+            if not await self._books.beaten.wait(TICK_S):
+                self._books.silent_ticks += 1
 
     async def _listen(self) -> None:
-        """Return when no beat came for `coordinator_silence_s` of this peer's own ticks."""
-        ticks_max = round(self._context.timing.coordinator_silence_s / TICK_S)
-        ticks = 0
-        while ticks < ticks_max:
-            if await self._books.beaten.wait(TICK_S):
-                ticks = 0
-                self._say(self._books.waiting_for)
-            else:
-                ticks += 1
+        """Return when no beat came for `coordinator_silence_s` of this peer's own ticks, or the coordinator has left."""
+        books = self._books
+        books.silent_ticks = 0
+        while books.hears_coordinator and books.heir is None:
+            await books.beaten.wait(TICK_S)
+            self._say(books.waiting_for)
 
     def _say(self, waiting_for: str) -> None:
         if waiting_for != self._said:

@@ -1,6 +1,6 @@
-"""One peer's life: be found, get a place, build its state, serve, coordinate if it is the founder, and end.
+"""One peer's life: be found, get a place, build its state, serve, coordinate when it is its turn, and end.
 
-Source: design sections 4 and 7, protocol sections 3.3, 3.4, 6. Not here yet: takeover; so a peer that has lost its coordinator ends.
+Source: design sections 4 and 7, protocol sections 3.2 to 3.4, 6.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.books import bits_float32
 from swarmfree.swarm.errors import Excluded, RefusalKind, Refused, RunEnded
-from swarmfree.swarm.events import Ended, Started, WeightsWritten
+from swarmfree.swarm.events import Ended, Note, Started, TookOver, WeightsWritten
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.messages import (
     Beat,
     Build,
+    Claim,
     Commit,
     Farewell,
     GetAverage,
@@ -45,7 +46,9 @@ from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint
 from swarmfree.swarm.ports import Incoming, Ports, Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.coordinator import Coordinator
+from swarmfree.trainer.iteration.inheritance import Inheritance
 from swarmfree.trainer.iteration.member import MemberBooks
+from swarmfree.trainer.iteration.roster import Deposed
 from swarmfree.trainer.iteration.standing import NO_STAGE
 from swarmfree.trainer.life.build import Builder
 from swarmfree.trainer.life.joining import Joining
@@ -73,7 +76,8 @@ class Peer:
         self._building = Tasks(group)
         self.builder = Builder(context, self.books, self._building)
         self.coordinator: Coordinator | None = None
-        self.joining = Joining(context, self.books, self._be_founder)
+        self._led_to_the_end = False
+        self.joining = Joining(context, self.books, self._lead)
         self._coordination = Tasks(group)
         self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
 
@@ -86,6 +90,7 @@ class Peer:
         self.tasks.start(self.books.device.serve(), "device")
         self.tasks.start(self.books.keep(), "books")
         self.tasks.start(self._announce(), "announce")
+        self.tasks.start(self.joining.count_ticks(), "ticks")
         self.tasks.start(self._join(), "join")
 
     def everything(self) -> tuple[Tasks, ...]:
@@ -126,9 +131,11 @@ class Peer:
         books = self.books
         match request:
             case Beat():
-                return await books.beat(request)
+                return await books.beat(header.sender, request)
+            case Claim():
+                return await books.claim(header.sender, request)
             case Open():
-                return await books.open(request)
+                return await books.open(header.sender, request)
             case Seal():
                 return await books.seal(request)
             case Commit():
@@ -153,9 +160,9 @@ class Peer:
     def _hello(self, sender: Endpoint, request: Hello) -> Place:
         if self.coordinator is not None:
             return self.coordinator.hello(sender, request)
-        coordinator = self.joining.coordinator
-        if coordinator is None:
-            raise Refused(RefusalKind.NOT_YET, "this peer does not know the coordinator yet")
+        coordinator = self.books.standing.coordinator
+        if coordinator is None or not self.books.hears_coordinator:
+            raise Refused(RefusalKind.NOT_YET, "this peer hears no coordinator")
         return Place(coordinator, NO_STAGE, self.books.waiting_for, accepted=False)
 
     def _goodbye(self, request: Goodbye) -> Reply:
@@ -171,18 +178,28 @@ class Peer:
         except Excluded as error:
             self.end(End(4, str(error)))
 
-    def _be_founder(self) -> None:
-        """The genesis record names this peer: coordinate."""
-        if self.coordinator is None:
-            self.coordinator = Coordinator(self.context, self._coordination)
-            self.tasks.start(self._coordinate(self.coordinator), "coordinate")
+    def _make_coordinator(self, inherited: Inheritance | None) -> Coordinator:
+        return Coordinator(self.context, self._coordination, inherited)
 
-    async def _coordinate(self, coordinator: Coordinator) -> None:
-        coordinator.hello(self.context.here, self.joining.hello())
+    async def _lead(self, inherited: Inheritance | None) -> bool:
+        """Coordinate until the run is over or this peer leads no longer; whether another does."""
+        self.coordinator = coordinator = self._make_coordinator(inherited)
+        if inherited is None:
+            coordinator.hello(self.context.here, self.joining.hello())
+        else:
+            self.context.tell(TookOver(inherited.term.number, inherited.iteration, len(inherited.promises), inherited.forced))
         try:
             await coordinator.run()
-        except RunEnded as error:
-            self.end(End(3, str(error)))
+        except Deposed as deposed:
+            self.context.tell(Note(f"coordinates no longer: {deposed}"))
+            coordinator.roster.close()
+            return deposed.by_another
+        finally:
+            self.coordinator = None
+            self.books.lose_coordinator()
+        self._led_to_the_end = True
+        await self.ended
+        return True
 
     async def _announce(self) -> None:
         """Keep this peer's announcement and the run's papers in the directory; at once when its place changes."""
@@ -227,7 +244,7 @@ class Peer:
             tensors = await self.books.device.run(Rank.BOOKS, 0, engine.export)
             path = await self.books.device.run(Rank.BOOKS, 0, lambda: self.context.ports.weights.write(stage, tensors))
             self.context.tell(WeightsWritten(stage, path))
-        if self.coordinator is None:
+        if not self._led_to_the_end:
             self.context.tell(Ended(end.code, end.why))
 
 

@@ -33,6 +33,7 @@ class AddendBook:
         self._next = 0
         self._open: dict[Kind, int] = {}
         self._sets: dict[int, MicrobatchSet] = {}
+        self._halves: dict[int, set[int]] = {}
 
     def number_for(self, kind: Kind, offset: int) -> int:
         """The open addend of this kind; a new number where the last one was frozen or void, or already holds `offset`."""
@@ -48,12 +49,25 @@ class AddendBook:
         assert offset not in self._sets[number], f"microbatch {offset} is already in addend {number}"
         self._sets[number] |= MicrobatchSet.of((offset,))
 
+    def half(self, number: int, offset: int) -> None:
+        """One half of a source's contribution, the loss's or the embedding's, is now in sum `number`; with the second one it is entered."""
+        halves = self._halves.setdefault(number, set())
+        if offset in halves:
+            halves.discard(offset)
+            self.enter(number, offset)
+        else:
+            halves.add(offset)
+
     def addends(self) -> tuple[Addend, ...]:
-        """All that hold something, by number. Also read from outside device work, as a hint; hence the copy first."""
+        """All that hold something whole, by number. Also read from outside device work, as a hint; hence the copies first.
+
+        A sum with half a contribution in it is not told: it may not be averaged as it is.
+        """
+        halves = self._halves.copy()
         return tuple(
             Addend(AddendId(self._member, number), microbatches)
             for number, microbatches in sorted(self._sets.copy().items())
-            if len(microbatches)
+            if len(microbatches) and not halves.get(number)
         )
 
     def freeze(self) -> None:
@@ -64,11 +78,13 @@ class AddendBook:
         """Forget a spoilt sum; its microbatches have to be redone."""
         self._open = {kind: held for kind, held in self._open.items() if held != number}
         self._sets.pop(number, None)
+        self._halves.pop(number, None)
         self._engine.void(number)
 
     def clear(self) -> None:
         """Forget everything: the base has changed."""
         self._open.clear()
         self._sets.clear()
+        self._halves.clear()
         self._next = 0
         self._engine.clear()

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from swarmfree.swarm.books import Evaluation, Microloss, bits_float64, float64_bits
-from swarmfree.swarm.errors import RefusalKind, Refused
-from swarmfree.swarm.messages import Loss, LossAnswer
+from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
+from swarmfree.swarm.messages import Loss, LossAnswer, Pull
 from swarmfree.swarm.names import ENDS_STAGE, WorkKey, WorkKind
 from swarmfree.swarm.plan import Plan, Share
 from swarmfree.swarm.ports import Incoming, Reply, Tokens
@@ -23,6 +23,8 @@ from swarmfree.trainer.ring.device import Device, Rank
 from swarmfree.trainer.ring.hop import Hop
 from swarmfree.trainer.ring.table import FIRST_RUN, LOSS_RUN, Entry, Table
 from swarmfree.trainer.tasks import Tasks
+
+PULLS = 4
 
 
 class Source:
@@ -48,6 +50,11 @@ class Source:
         self._context = context
         self._standing = standing
         self._device = device
+        self._feeding = 0
+        self._begun: set[int] = set()
+        self._taken: set[int] = set()
+        self._window_losses: dict[int, float] = {}
+        self._windows: tuple[int, ...] = ()
         self._book = book
         self._table = table
         self._hop = hop
@@ -66,14 +73,24 @@ class Source:
         """Feed no more; forget the share."""
         self._tasks.cancel_all()
         self._sums, self._losses = {}, {}
+        self._feeding, self._begun, self._taken, self._window_losses = 0, set(), set(), {}
         self.share_done, self.evaluation = False, None
 
     def follow(self, plan: Plan) -> None:
-        """Begin this plan's share, if there is one for this peer."""
-        self.share_done, self.evaluation = False, None
+        """Begin this plan's share, if there is one for this peer, or what an earlier plan of the same base did not give it yet."""
         for share in plan.shares:
-            if share.source == self._context.me:
-                self._tasks.start(self._feed(plan, share), f"share of iteration {plan.iteration}")
+            if share.source != self._context.me:
+                continue
+            windows = tuple(window for window in share.windows if window not in self._window_losses)
+            offsets = tuple(offset for offset in share.offsets if offset not in self._begun)
+            if self._begun and not offsets and not windows:
+                continue
+            self._begun.update(offsets)
+            self._taken.update(share.taken)
+            self._windows = share.windows
+            self.share_done = False
+            self._feeding += 1
+            self._tasks.start(self._feed(plan, share, windows, offsets), f"share of iteration {plan.iteration}")
 
     async def loss(self, request: Loss, incoming: Incoming) -> Reply:
         """Loss of one microbatch and the gradient of what came in."""
@@ -101,32 +118,43 @@ class Source:
         text = tokens.microbatch(key.microbatch)
 
         def work() -> tuple[bytes, float]:
-            number = self._sums.setdefault(offset, self._book.number_for(Kind.SURE, offset))
-            return engine.loss(activations, text, number)
+            number = self._number_for(offset)
+            found = engine.loss(activations, text, number)
+            self._book.half(number, offset)
+            return found
 
         entry.answer, loss = await self._device.run(Rank.BACKWARD, key.microbatch, work)
         entry.loss_bits = float64_bits(loss)
         self._losses[offset] = loss
 
-    async def _feed(self, plan: Plan, share: Share) -> None:
+    def _number_for(self, offset: int) -> int:
+        """Both halves of a microbatch go to one sum: that of the loss, and that of the embedding."""
+        if offset not in self._sums:
+            self._sums[offset] = self._book.number_for(Kind.RETRIED if offset in self._taken else Kind.SURE, offset)
+        return self._sums[offset]
+
+    async def _feed(self, plan: Plan, share: Share, windows: tuple[int, ...], offsets: tuple[int, ...]) -> None:
         tokens = self._context.ports.tokens
         assert tokens is not None, "a share was dealt to a peer without tokens"
         try:
-            if share.windows:
-                losses: dict[int, float] = {}
-                await self._in_flight(share.windows, share.credits, partial(self._evaluate, plan, tokens, losses))
-                mean = sum(losses[window] for window in share.windows) / len(share.windows)
-                self.evaluation = Evaluation(float64_bits(mean), len(share.windows), share.windows)
-                self._news()
-            await self._in_flight(share.offsets, share.credits, partial(self._drive, plan, tokens))
+            if windows:
+                losses = self._window_losses
+                await self._in_flight(windows, share.credits, partial(self._evaluate, plan, tokens, losses))
+                if all(window in losses for window in self._windows):
+                    mean = sum(losses[window] for window in self._windows) / len(self._windows)
+                    self.evaluation = Evaluation(float64_bits(mean), len(self._windows), self._windows)
+                    self._news()
+            await self._in_flight(offsets, share.credits, partial(self._drive, plan, tokens))
         except* Refused as refusals:
             # The base ended under the share: the books have moved on, and a new share comes with the next Open.
             _, other = refusals.split(lambda e: isinstance(e, Refused) and e.kind in {RefusalKind.PAST, RefusalKind.STALE})
             if other is not None:
                 raise other from None
         else:
-            self.share_done = True
-            self._news()
+            self._feeding -= 1
+            if not self._feeding:
+                self.share_done = True
+                self._news()
 
     async def _in_flight(self, numbers: tuple[int, ...], credits: int, one: Callable[[int], Awaitable[None]]) -> None:
         waiting = deque(numbers)
@@ -152,16 +180,41 @@ class Source:
         gradient = await self._round(key, offset, entry.output)
 
         def work() -> None:
-            number = self._sums.setdefault(offset, self._book.number_for(Kind.SURE, offset))
+            number = self._number_for(offset)
             engine.embed_backward(ticket, gradient, number)
-            self._book.enter(number, offset)
+            self._book.half(number, offset)
 
         await self._device.run(Rank.BACKWARD, key.microbatch, work)
+        await self._loss_half(key, offset)
+
+    async def _loss_half(self, key: WorkKey, offset: int) -> bool:
+        """Where another source computed this loss, and is gone: compute it again from the last stage's stored output.
+
+        Returns:
+            False where nobody has it any more; then the coordinator has the last stage redo it, which asks for its loss anew.
+        """
+        tokens, waits = self._context.ports.tokens, self._context.backoff_s()
+        assert tokens is not None, "only a source drives"
+        there = key.at(self._context.manifest.stages.body)
+        for _ in range(PULLS):
+            for holder in self._hop.order(there.stage, offset):
+                entry = self._table.find(key, LOSS_RUN)
+                if entry is not None:
+                    await self._table.outcome(entry)
+                    return True
+                try:
+                    activations = (await self._context.call(holder, Pull(there, answer=False))).payload
+                except CallFailed:
+                    continue
+                self._standing.check(key)
+                self._table.begin(key, LOSS_RUN, lambda begun, found=activations: self._loss_work(begun, found, tokens))  # type: ignore[misc]
+            await asyncio.sleep(next(waits))
+        return False
 
     async def _round(self, key: WorkKey, offset: int, output: bytes) -> bytes:
         """Round the ring, as often as it takes: a stage without anybody is rebuilt under another base, which ends this work."""
         waits = self._context.backoff_s()
-        attempt_number = 0
+        attempt_number = int(offset in self._taken and key.kind is WorkKind.TRAIN)
         while True:
             try:
                 return await self._hop.train(key.at(1), offset, output, self._context.here, attempt_number)
@@ -176,7 +229,8 @@ class Source:
         engine, text = self._context.ports.engine, tokens.window(window)
         output = await self._device.run(Rank.FORWARD, window, lambda: engine.embed_only(text))
         await self._round(key, window, output)
+        while not await self._loss_half(key, window):
+            await self._round(key, window, output)
         entry = self._table.find(key, LOSS_RUN)
-        if entry is None:
-            raise Refused(RefusalKind.STALE, f"window {window} came back without its loss")
+        assert entry is not None, "a window's loss stays until the base ends"
         losses[window] = bits_float64(entry.loss_bits)

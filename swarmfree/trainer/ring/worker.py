@@ -22,7 +22,7 @@ from swarmfree.trainer.ring.hop import Hop
 from swarmfree.trainer.ring.table import FIRST_RUN, LOSS_RUN, Entry, Table
 
 SMOOTHING = 0.2
-LOSS_ASKS = 4
+LOSS_ASKS = 8
 
 
 class Worker:
@@ -94,6 +94,8 @@ class Worker:
         key, engine = entry.key, self._context.ports.engine
         if key.kind is WorkKind.EVALUATE:
             output = await self._device.run(Rank.FORWARD, key.microbatch, lambda: engine.forward_only(activations))
+            if key.stage == self._context.manifest.stages.body:
+                entry.output = output  # a source that takes over pulls it
             await self._onward(entry, request, output)
             return
         ticket = next(self._tickets)
@@ -135,6 +137,8 @@ class Worker:
         key, segment, body = entry.key, request.segment, self._context.manifest.stages.body
         after = key.stage + 1 if key.stage < body else ENDS_STAGE
         if segment is not None:
+            if key.stage == segment.last and after == ENDS_STAGE:
+                return await self._loss(request, key.at(ENDS_STAGE), output)
             if key.stage == segment.last:
                 return await self._pull_from(segment.after, key.at(after), answer=True)
             redoer = segment.redoers[key.stage + 1 - segment.first]
@@ -146,15 +150,23 @@ class Worker:
         return await self._hop.train(key.at(after), offset, output, request.source, request.attempt_number)
 
     async def _loss(self, request: Train, key: WorkKey, output: bytes) -> bytes:
-        again = False
+        """Ask whoever feeds this microbatch now: a share goes to another source when the first one dies."""
+        again = request.segment is not None
+        waits = self._context.backoff_s()
+        source = request.source
         for _ in range(LOSS_ASKS):
+            source = self._standing.source_of(key) or request.source
             try:
-                reply = await self._context.call(request.source, Loss(key, request.attempt_number), output, header_first=again)
+                reply = await self._context.call(source, Loss(key, request.attempt_number), output, header_first=again)
             except (PeerUnreachable, PeerSilent):
                 again = True
+            except Refused as refusal:
+                if refusal.kind in {RefusalKind.PAST, RefusalKind.EXHAUSTED}:
+                    raise
             else:
                 return reply.payload
-        raise Refused(RefusalKind.EXHAUSTED, f"source {request.source.member} does not answer")
+            await asyncio.sleep(next(waits))
+        raise Refused(RefusalKind.EXHAUSTED, f"source {source.member} does not answer")
 
     async def _pull_from(self, holder: Endpoint, key: WorkKey, *, answer: bool) -> bytes:
         try:

@@ -348,6 +348,7 @@ class Share(google.protobuf.message.Message):
     OFFSETS_FIELD_NUMBER: builtins.int
     WINDOWS_FIELD_NUMBER: builtins.int
     CREDITS_FIELD_NUMBER: builtins.int
+    TAKEN_FIELD_NUMBER: builtins.int
     credits: builtins.int
     """How many microbatches may be in flight at once; zero feeds nothing."""
     @property
@@ -362,6 +363,10 @@ class Share(google.protobuf.message.Message):
     def windows(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Held-out windows to evaluate; zero is the first window."""
 
+    @property
+    def taken(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Those of `offsets` that another source had, who is gone."""
+
     def __init__(
         self,
         *,
@@ -369,11 +374,38 @@ class Share(google.protobuf.message.Message):
         offsets: collections.abc.Iterable[builtins.int] | None = ...,
         windows: collections.abc.Iterable[builtins.int] | None = ...,
         credits: builtins.int = ...,
+        taken: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["source", b"source"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["credits", b"credits", "offsets", b"offsets", "source", b"source", "windows", b"windows"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["credits", b"credits", "offsets", b"offsets", "source", b"source", "taken", b"taken", "windows", b"windows"]) -> None: ...
 
 global___Share = Share
+
+@typing.final
+class Rebuilt(google.protobuf.message.Message):
+    """A stage that was built since the last commit from something else than a sibling."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STAGE_FIELD_NUMBER: builtins.int
+    STATE_DIGEST_FIELD_NUMBER: builtins.int
+    RATE_SCALED_FIELD_NUMBER: builtins.int
+    stage: builtins.int
+    """Zero is the ends."""
+    state_digest: builtins.str
+    """Hex digest of what came out."""
+    rate_scaled: builtins.bool
+    """It starts with the run's rate factor."""
+    def __init__(
+        self,
+        *,
+        stage: builtins.int = ...,
+        state_digest: builtins.str = ...,
+        rate_scaled: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["rate_scaled", b"rate_scaled", "stage", b"stage", "state_digest", b"state_digest"]) -> None: ...
+
+global___Rebuilt = Rebuilt
 
 @typing.final
 class Plan(google.protobuf.message.Message):
@@ -388,6 +420,7 @@ class Plan(google.protobuf.message.Message):
     SHARES_FIELD_NUMBER: builtins.int
     LAST_RECORD_FIELD_NUMBER: builtins.int
     MICROBATCHES_FIELD_NUMBER: builtins.int
+    REBUILT_FIELD_NUMBER: builtins.int
     base: builtins.str
     """16 hex digits that name what the work starts from."""
     lineage: builtins.str
@@ -410,6 +443,10 @@ class Plan(google.protobuf.message.Message):
     def last_record(self) -> global___Record:
         """The record before; absent before the first."""
 
+    @property
+    def rebuilt(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Rebuilt]:
+        """Stages built since the last commit; with the lineage they make the base."""
+
     def __init__(
         self,
         *,
@@ -420,9 +457,10 @@ class Plan(google.protobuf.message.Message):
         shares: collections.abc.Iterable[global___Share] | None = ...,
         last_record: global___Record | None = ...,
         microbatches: builtins.int = ...,
+        rebuilt: collections.abc.Iterable[global___Rebuilt] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["last_record", b"last_record", "position", b"position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["base", b"base", "last_record", b"last_record", "lineage", b"lineage", "microbatches", b"microbatches", "position", b"position", "replicas", b"replicas", "shares", b"shares"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base", b"base", "last_record", b"last_record", "lineage", b"lineage", "microbatches", b"microbatches", "position", b"position", "rebuilt", b"rebuilt", "replicas", b"replicas", "shares", b"shares"]) -> None: ...
 
 global___Plan = Plan
 

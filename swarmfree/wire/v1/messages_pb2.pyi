@@ -62,6 +62,9 @@ class HelloRequest(google.protobuf.message.Message):
     STANDBY_FIELD_NUMBER: builtins.int
     CORPUS_HASH_FIELD_NUMBER: builtins.int
     MEMORY_BYTES_FIELD_NUMBER: builtins.int
+    STAGE_FIELD_NUMBER: builtins.int
+    ITERATION_FIELD_NUMBER: builtins.int
+    LINEAGE_FIELD_NUMBER: builtins.int
     can_feed: builtins.bool
     """It may be a source."""
     standby: builtins.bool
@@ -70,6 +73,12 @@ class HelloRequest(google.protobuf.message.Message):
     """Hex digest of the corpus it holds; empty if none."""
     memory_bytes: builtins.int
     """Memory it offers, bytes; zero means not said."""
+    stage: builtins.int
+    """Whose state it holds, -1 for none; zero is the ends."""
+    iteration: builtins.int
+    """The iteration that state is ready for; zero is the first."""
+    lineage: builtins.str
+    """64 hex digits: lineage of the last record in it; empty without a stage."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -82,9 +91,12 @@ class HelloRequest(google.protobuf.message.Message):
         standby: builtins.bool = ...,
         corpus_hash: builtins.str = ...,
         memory_bytes: builtins.int = ...,
+        stage: builtins.int = ...,
+        iteration: builtins.int = ...,
+        lineage: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["can_feed", b"can_feed", "corpus_hash", b"corpus_hash", "header", b"header", "memory_bytes", b"memory_bytes", "standby", b"standby"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["can_feed", b"can_feed", "corpus_hash", b"corpus_hash", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "memory_bytes", b"memory_bytes", "stage", b"stage", "standby", b"standby"]) -> None: ...
 
 global___HelloRequest = HelloRequest
 
@@ -177,22 +189,92 @@ class BuildResponse(google.protobuf.message.Message):
     STATE_DIGEST_FIELD_NUMBER: builtins.int
     SECONDS_FIELD_NUMBER: builtins.int
     RECEIVED_BYTES_FIELD_NUMBER: builtins.int
+    ITERATION_FIELD_NUMBER: builtins.int
     state_digest: builtins.str
     """Hex digest of the state."""
     seconds: builtins.float
     """How long making it took; zero where nothing was measured."""
     received_bytes: builtins.int
     """What came from donors, bytes; zero where nothing had to."""
+    iteration: builtins.int
+    """The iteration it is ready for; zero is the first."""
     def __init__(
         self,
         *,
         state_digest: builtins.str = ...,
         seconds: builtins.float = ...,
         received_bytes: builtins.int = ...,
+        iteration: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["received_bytes", b"received_bytes", "seconds", b"seconds", "state_digest", b"state_digest"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["iteration", b"iteration", "received_bytes", b"received_bytes", "seconds", b"seconds", "state_digest", b"state_digest"]) -> None: ...
 
 global___BuildResponse = BuildResponse
+
+@typing.final
+class ClaimRequest(google.protobuf.message.Message):
+    """A would-be coordinator asks for the lead, before it knows enough to make a plan."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: builtins.int
+    POSITION_FIELD_NUMBER: builtins.int
+    ONLY_ASKING_FIELD_NUMBER: builtins.int
+    only_asking: builtins.bool
+    """Nothing is promised yet."""
+    @property
+    def header(self) -> global___Header:
+        """Required."""
+
+    @property
+    def position(self) -> swarmfree.wire.v1.names_pb2.Position:
+        """The claim; required."""
+
+    def __init__(
+        self,
+        *,
+        header: global___Header | None = ...,
+        position: swarmfree.wire.v1.names_pb2.Position | None = ...,
+        only_asking: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["header", b"header", "position", b"position"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["header", b"header", "only_asking", b"only_asking", "position", b"position"]) -> None: ...
+
+global___ClaimRequest = ClaimRequest
+
+@typing.final
+class ClaimResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ITERATION_FIELD_NUMBER: builtins.int
+    SEALED_FIELD_NUMBER: builtins.int
+    SEALED_AT_FIELD_NUMBER: builtins.int
+    PLAN_FIELD_NUMBER: builtins.int
+    iteration: builtins.int
+    """The receiver's own iteration; zero is the first."""
+    @property
+    def sealed(self) -> swarmfree.wire.v1.books_pb2.Record:
+        """The sealed record of that iteration; absent if none is held."""
+
+    @property
+    def sealed_at(self) -> swarmfree.wire.v1.names_pb2.Position:
+        """Position of the Seal that brought it; absent if none is held."""
+
+    @property
+    def plan(self) -> swarmfree.wire.v1.books_pb2.Plan:
+        """The newest plan it has; absent before the first."""
+
+    def __init__(
+        self,
+        *,
+        iteration: builtins.int = ...,
+        sealed: swarmfree.wire.v1.books_pb2.Record | None = ...,
+        sealed_at: swarmfree.wire.v1.names_pb2.Position | None = ...,
+        plan: swarmfree.wire.v1.books_pb2.Plan | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["iteration", b"iteration", "plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at"]) -> None: ...
+
+global___ClaimResponse = ClaimResponse
 
 @typing.final
 class OpenRequest(google.protobuf.message.Message):
@@ -227,20 +309,32 @@ class OpenResponse(google.protobuf.message.Message):
 
     ITERATION_FIELD_NUMBER: builtins.int
     SEALED_FIELD_NUMBER: builtins.int
+    SEALED_AT_FIELD_NUMBER: builtins.int
+    PLAN_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """The receiver's own iteration after catching up; zero is the first."""
     @property
     def sealed(self) -> swarmfree.wire.v1.books_pb2.Record:
         """The sealed record of the plan's iteration; absent if none is held."""
 
+    @property
+    def sealed_at(self) -> swarmfree.wire.v1.names_pb2.Position:
+        """Position of the Seal that brought it; absent if none is held."""
+
+    @property
+    def plan(self) -> swarmfree.wire.v1.books_pb2.Plan:
+        """Only in answer to a Claim; absent here."""
+
     def __init__(
         self,
         *,
         iteration: builtins.int = ...,
         sealed: swarmfree.wire.v1.books_pb2.Record | None = ...,
+        sealed_at: swarmfree.wire.v1.names_pb2.Position | None = ...,
+        plan: swarmfree.wire.v1.books_pb2.Plan | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["sealed", b"sealed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["iteration", b"iteration", "sealed", b"sealed"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["iteration", b"iteration", "plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at"]) -> None: ...
 
 global___OpenResponse = OpenResponse
 
@@ -323,6 +417,8 @@ class BeatResponse(google.protobuf.message.Message):
     EVALUATION_FIELD_NUMBER: builtins.int
     SECONDS_PER_MICROBATCH_FIELD_NUMBER: builtins.int
     COMPLAINTS_FIELD_NUMBER: builtins.int
+    STAGE_FIELD_NUMBER: builtins.int
+    LINEAGE_FIELD_NUMBER: builtins.int
     news: builtins.int
     """Number of the member's latest news; zero before the first."""
     iteration: builtins.int
@@ -335,6 +431,10 @@ class BeatResponse(google.protobuf.message.Message):
     """A source: every microbatch of its share came back."""
     seconds_per_microbatch: builtins.float
     """Own compute per microbatch, seconds, smoothed; zero if not measured."""
+    stage: builtins.int
+    """Whose state it holds, -1 for none; zero is the ends."""
+    lineage: builtins.str
+    """64 hex digits: lineage of the last record in its state; empty without a stage."""
     @property
     def position(self) -> swarmfree.wire.v1.names_pb2.Position:
         """The highest claim it has promised; absent before the first."""
@@ -369,9 +469,11 @@ class BeatResponse(google.protobuf.message.Message):
         evaluation: swarmfree.wire.v1.books_pb2.Evaluation | None = ...,
         seconds_per_microbatch: builtins.float = ...,
         complaints: collections.abc.Iterable[global___Complaint] | None = ...,
+        stage: builtins.int = ...,
+        lineage: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["evaluation", b"evaluation", "position", b"position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["addends", b"addends", "base", b"base", "complaints", b"complaints", "evaluation", b"evaluation", "iteration", b"iteration", "losses", b"losses", "news", b"news", "position", b"position", "seconds_per_microbatch", b"seconds_per_microbatch", "share_done", b"share_done", "stored", b"stored"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["addends", b"addends", "base", b"base", "complaints", b"complaints", "evaluation", b"evaluation", "iteration", b"iteration", "lineage", b"lineage", "losses", b"losses", "news", b"news", "position", b"position", "seconds_per_microbatch", b"seconds_per_microbatch", "share_done", b"share_done", "stage", b"stage", "stored", b"stored"]) -> None: ...
 
 global___BeatResponse = BeatResponse
 
@@ -1063,7 +1165,7 @@ global___GetAverageResponse = GetAverageResponse
 
 @typing.final
 class GetStateRequest(google.protobuf.message.Message):
-    """One part of a stage's state at exactly this iteration."""
+    """One part of a stage's state: at exactly this iteration where a lineage is given, at this or a later one where it is empty."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1078,7 +1180,7 @@ class GetStateRequest(google.protobuf.message.Message):
     iteration: builtins.int
     """The iteration that the state is ready for; zero is the first."""
     lineage: builtins.str
-    """64 hex digits: lineage of the last committed record, 64 zeros before the first."""
+    """64 hex digits: lineage of the last committed record, 64 zeros before the first; empty for whoever joins."""
     part: builtins.int
     """Which part; zero is the first."""
     weights_only: builtins.bool
@@ -1108,8 +1210,11 @@ class GetStateResponse(google.protobuf.message.Message):
 
     PAYLOAD_FIELD_NUMBER: builtins.int
     PART_COUNT_FIELD_NUMBER: builtins.int
+    ITERATION_FIELD_NUMBER: builtins.int
     part_count: builtins.int
     """How many parts the stage has; zero does not occur."""
+    iteration: builtins.int
+    """The iteration that the part is ready for; zero is the first."""
     @property
     def payload(self) -> global___Payload:
         """Size of the part; absent means none."""
@@ -1119,9 +1224,10 @@ class GetStateResponse(google.protobuf.message.Message):
         *,
         payload: global___Payload | None = ...,
         part_count: builtins.int = ...,
+        iteration: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["payload", b"payload"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["part_count", b"part_count", "payload", b"payload"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["iteration", b"iteration", "part_count", b"part_count", "payload", b"payload"]) -> None: ...
 
 global___GetStateResponse = GetStateResponse
 
@@ -1264,6 +1370,8 @@ class GoodbyeRequest(google.protobuf.message.Message):
     FINISHED_FIELD_NUMBER: builtins.int
     WHY_FIELD_NUMBER: builtins.int
     WRITE_WEIGHTS_FIELD_NUMBER: builtins.int
+    HEIR_FIELD_NUMBER: builtins.int
+    REJOIN_FIELD_NUMBER: builtins.int
     run_over: builtins.bool
     """True from the coordinator: everybody ends."""
     finished: builtins.bool
@@ -1272,9 +1380,15 @@ class GoodbyeRequest(google.protobuf.message.Message):
     """One line for people."""
     write_weights: builtins.bool
     """The receiver writes its stage's weights before it ends."""
+    rejoin: builtins.bool
+    """Another lineage won: what is held counts for nothing there."""
     @property
     def header(self) -> global___Header:
         """Required."""
+
+    @property
+    def heir(self) -> swarmfree.wire.v1.names_pb2.Endpoint:
+        """Who may claim at once, or whom to join anew; absent where nobody is named."""
 
     def __init__(
         self,
@@ -1284,9 +1398,11 @@ class GoodbyeRequest(google.protobuf.message.Message):
         finished: builtins.bool = ...,
         why: builtins.str = ...,
         write_weights: builtins.bool = ...,
+        heir: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
+        rejoin: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["header", b"header"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["finished", b"finished", "header", b"header", "run_over", b"run_over", "why", b"why", "write_weights", b"write_weights"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["header", b"header", "heir", b"heir"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["finished", b"finished", "header", b"header", "heir", b"heir", "rejoin", b"rejoin", "run_over", b"run_over", "why", b"why", "write_weights", b"write_weights"]) -> None: ...
 
 global___GoodbyeRequest = GoodbyeRequest
 
@@ -1305,3 +1421,67 @@ class GoodbyeResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["note", b"note"]) -> None: ...
 
 global___GoodbyeResponse = GoodbyeResponse
+
+@typing.final
+class MeetRequest(google.protobuf.message.Message):
+    """A coordinator to a peer that is not in its swarm: this is how far we are."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: builtins.int
+    ITERATION_FIELD_NUMBER: builtins.int
+    LINEAGE_FIELD_NUMBER: builtins.int
+    FORCED_FIELD_NUMBER: builtins.int
+    iteration: builtins.int
+    """How many iterations are committed; zero before the first."""
+    lineage: builtins.str
+    """64 hex digits: lineage of the last record, 64 zeros before the first."""
+    forced: builtins.int
+    """How many of them had no majority; zero is the healthy case."""
+    @property
+    def header(self) -> global___Header:
+        """Required."""
+
+    def __init__(
+        self,
+        *,
+        header: global___Header | None = ...,
+        iteration: builtins.int = ...,
+        lineage: builtins.str = ...,
+        forced: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["header", b"header"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["forced", b"forced", "header", b"header", "iteration", b"iteration", "lineage", b"lineage"]) -> None: ...
+
+global___MeetRequest = MeetRequest
+
+@typing.final
+class MeetResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ITERATION_FIELD_NUMBER: builtins.int
+    LINEAGE_FIELD_NUMBER: builtins.int
+    FORCED_FIELD_NUMBER: builtins.int
+    COORDINATOR_FIELD_NUMBER: builtins.int
+    iteration: builtins.int
+    """How many iterations are committed there; zero before the first."""
+    lineage: builtins.str
+    """64 hex digits: lineage of the last record, 64 zeros before the first."""
+    forced: builtins.int
+    """How many of them had no majority; zero is the healthy case."""
+    @property
+    def coordinator(self) -> swarmfree.wire.v1.names_pb2.Endpoint:
+        """Who coordinates there; absent where it is not known."""
+
+    def __init__(
+        self,
+        *,
+        iteration: builtins.int = ...,
+        lineage: builtins.str = ...,
+        forced: builtins.int = ...,
+        coordinator: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["coordinator", b"coordinator"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "forced", b"forced", "iteration", b"iteration", "lineage", b"lineage"]) -> None: ...
+
+global___MeetResponse = MeetResponse

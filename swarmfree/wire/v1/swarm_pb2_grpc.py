@@ -74,6 +74,16 @@ class SwarmStub(object):
                 request_serializer=swarmfree_dot_v1_dot_messages__pb2.GetPlanRequest.SerializeToString,
                 response_deserializer=swarmfree_dot_v1_dot_messages__pb2.GetPlanResponse.FromString,
                 _registered_method=True)
+        self.Meet = channel.unary_unary(
+                '/swarmfree.v1.Swarm/Meet',
+                request_serializer=swarmfree_dot_v1_dot_messages__pb2.MeetRequest.SerializeToString,
+                response_deserializer=swarmfree_dot_v1_dot_messages__pb2.MeetResponse.FromString,
+                _registered_method=True)
+        self.Claim = channel.unary_stream(
+                '/swarmfree.v1.Swarm/Claim',
+                request_serializer=swarmfree_dot_v1_dot_messages__pb2.ClaimRequest.SerializeToString,
+                response_deserializer=swarmfree_dot_v1_dot_swarm__pb2.Frame.FromString,
+                _registered_method=True)
         self.Open = channel.unary_stream(
                 '/swarmfree.v1.Swarm/Open',
                 request_serializer=swarmfree_dot_v1_dot_messages__pb2.OpenRequest.SerializeToString,
@@ -188,6 +198,20 @@ class SwarmServicer(object):
 
     def GetPlan(self, request, context):
         """Give me the plan in force.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Meet(self, request, context):
+        """How far are you?
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Claim(self, request, context):
+        """Ask for the lead; `response` is a ClaimResponse.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -311,6 +335,16 @@ def add_SwarmServicer_to_server(servicer, server):
                     servicer.GetPlan,
                     request_deserializer=swarmfree_dot_v1_dot_messages__pb2.GetPlanRequest.FromString,
                     response_serializer=swarmfree_dot_v1_dot_messages__pb2.GetPlanResponse.SerializeToString,
+            ),
+            'Meet': grpc.unary_unary_rpc_method_handler(
+                    servicer.Meet,
+                    request_deserializer=swarmfree_dot_v1_dot_messages__pb2.MeetRequest.FromString,
+                    response_serializer=swarmfree_dot_v1_dot_messages__pb2.MeetResponse.SerializeToString,
+            ),
+            'Claim': grpc.unary_stream_rpc_method_handler(
+                    servicer.Claim,
+                    request_deserializer=swarmfree_dot_v1_dot_messages__pb2.ClaimRequest.FromString,
+                    response_serializer=swarmfree_dot_v1_dot_swarm__pb2.Frame.SerializeToString,
             ),
             'Open': grpc.unary_stream_rpc_method_handler(
                     servicer.Open,
@@ -527,6 +561,60 @@ class Swarm(object):
             '/swarmfree.v1.Swarm/GetPlan',
             swarmfree_dot_v1_dot_messages__pb2.GetPlanRequest.SerializeToString,
             swarmfree_dot_v1_dot_messages__pb2.GetPlanResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Meet(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/swarmfree.v1.Swarm/Meet',
+            swarmfree_dot_v1_dot_messages__pb2.MeetRequest.SerializeToString,
+            swarmfree_dot_v1_dot_messages__pb2.MeetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Claim(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/swarmfree.v1.Swarm/Claim',
+            swarmfree_dot_v1_dot_messages__pb2.ClaimRequest.SerializeToString,
+            swarmfree_dot_v1_dot_swarm__pb2.Frame.FromString,
             options,
             channel_credentials,
             insecure,

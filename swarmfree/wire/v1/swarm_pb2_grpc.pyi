@@ -66,6 +66,18 @@ class SwarmStub:
     ]
     """Give me the plan in force."""
 
+    Meet: grpc.UnaryUnaryMultiCallable[
+        swarmfree.wire.v1.messages_pb2.MeetRequest,
+        swarmfree.wire.v1.messages_pb2.MeetResponse,
+    ]
+    """How far are you?"""
+
+    Claim: grpc.UnaryStreamMultiCallable[
+        swarmfree.wire.v1.messages_pb2.ClaimRequest,
+        swarmfree.wire.v1.swarm_pb2.Frame,
+    ]
+    """Ask for the lead; `response` is a ClaimResponse."""
+
     Open: grpc.UnaryStreamMultiCallable[
         swarmfree.wire.v1.messages_pb2.OpenRequest,
         swarmfree.wire.v1.swarm_pb2.Frame,
@@ -190,6 +202,18 @@ class SwarmAsyncStub:
         swarmfree.wire.v1.messages_pb2.GetPlanResponse,
     ]
     """Give me the plan in force."""
+
+    Meet: grpc.aio.UnaryUnaryMultiCallable[
+        swarmfree.wire.v1.messages_pb2.MeetRequest,
+        swarmfree.wire.v1.messages_pb2.MeetResponse,
+    ]
+    """How far are you?"""
+
+    Claim: grpc.aio.UnaryStreamMultiCallable[
+        swarmfree.wire.v1.messages_pb2.ClaimRequest,
+        swarmfree.wire.v1.swarm_pb2.Frame,
+    ]
+    """Ask for the lead; `response` is a ClaimResponse."""
 
     Open: grpc.aio.UnaryStreamMultiCallable[
         swarmfree.wire.v1.messages_pb2.OpenRequest,
@@ -325,6 +349,22 @@ class SwarmServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[swarmfree.wire.v1.messages_pb2.GetPlanResponse, collections.abc.Awaitable[swarmfree.wire.v1.messages_pb2.GetPlanResponse]]:
         """Give me the plan in force."""
+
+    @abc.abstractmethod
+    def Meet(
+        self,
+        request: swarmfree.wire.v1.messages_pb2.MeetRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[swarmfree.wire.v1.messages_pb2.MeetResponse, collections.abc.Awaitable[swarmfree.wire.v1.messages_pb2.MeetResponse]]:
+        """How far are you?"""
+
+    @abc.abstractmethod
+    def Claim(
+        self,
+        request: swarmfree.wire.v1.messages_pb2.ClaimRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[swarmfree.wire.v1.swarm_pb2.Frame], collections.abc.AsyncIterator[swarmfree.wire.v1.swarm_pb2.Frame]]:
+        """Ask for the lead; `response` is a ClaimResponse."""
 
     @abc.abstractmethod
     def Open(

@@ -1,0 +1,82 @@
+"""What a successor goes on from: the promises it got, the newest plan and the sealed record among them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from swarmfree.policy.placement import STANDBY
+from swarmfree.swarm.books import Record
+from swarmfree.swarm.messages import Hello, Promise
+from swarmfree.swarm.names import Endpoint, Term
+from swarmfree.swarm.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class InheritedGuest:
+    """A member that follows the successor, with the place that the last plan gave it."""
+
+    endpoint: Endpoint
+    hello: Hello
+    stage: int
+    built: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Inheritance:
+    """Where the last coordinator was, as far as those who promised can tell.
+
+    Args:
+        term: of the successor.
+        revision: the last one used in that term.
+        iteration: undecided.
+        lineage, record: of the last committed one; None before the first.
+        plan: the newest anybody has, None before the first.
+        sealed: a record of this iteration that somebody stored: it may be decided, and no other one may be.
+        forced: no majority promised within `split_wait_s`.
+        promises: who follows.
+        seniority: members, senior first.
+    """
+
+    term: Term
+    revision: int
+    iteration: int
+    lineage: str
+    record: Record | None
+    plan: Plan | None
+    sealed: Record | None
+    forced: bool
+    promises: Mapping[Endpoint, Promise]
+    seniority: tuple[Endpoint, ...]
+
+    def guests(self) -> tuple[InheritedGuest, ...]:
+        """Those who promised, senior first; one that is more than a record behind has to load its state anew."""
+        found = []
+        for endpoint in self.seniority:
+            promise = self.promises.get(endpoint)
+            stage = self.plan.stage_of(endpoint.member) if self.plan is not None else None
+            if promise is None:
+                continue
+            hello = Hello(can_feed=stage == 0, standby=False, corpus_hash="", memory_bytes=0)
+            built = stage is not None and promise.iteration in {self.iteration, self.iteration - 1}
+            found.append(InheritedGuest(endpoint, hello, STANDBY if stage is None else stage, built))
+        return tuple(found)
+
+
+def newest_sealed(promises: Iterable[Promise]) -> Record | None:
+    """The sealed record among the promises, the one with the highest position where there are several; None where there is none.
+
+    Source: protocol section 3.1.
+    """
+    sealed = [
+        (promise.sealed_at, promise.sealed)
+        for promise in promises
+        if promise.sealed is not None and promise.sealed_at is not None
+    ]
+    return max(sealed, key=lambda pair: pair[0])[1] if sealed else None
+
+
+def newest_plan(plans: Iterable[Plan | None]) -> Plan | None:
+    """The plan with the highest position."""
+    known = [plan for plan in plans if plan is not None]
+    return max(known, key=lambda plan: plan.position) if known else None

@@ -1,0 +1,59 @@
+"""Telling the same thing to many members, and what becomes of those that do not take it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
+from swarmfree.swarm.messages import Request, Response
+from swarmfree.swarm.names import Member
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.iteration.roster import Guest, Roster
+
+ASKS = 4
+
+
+class Telling:
+    """The coordinator's voice."""
+
+    def __init__(self, context: Context, roster: Roster) -> None:
+        """Nothing has been said."""
+        self._context = context
+        self._roster = roster
+
+    async def all(self, guests: list[Guest], request: Request) -> dict[Member, Response]:
+        """The same request to all; who refuses or does not answer is fenced and missing in the result."""
+        answers: dict[Member, Response] = {}
+
+        async def one(guest: Guest) -> None:
+            answer = await self.one(guest, request)
+            if answer is not None:
+                answers[guest.member] = answer
+
+        async with asyncio.TaskGroup() as group:
+            for guest in guests:
+                group.create_task(one(guest))
+        return answers
+
+    async def one(self, guest: Guest, request: Request) -> Response | None:
+        """One guest's answer, asked again while it is not ready; None, and it is fenced, where it refuses or does not answer."""
+        waits = self._context.backoff_s()
+        why = ""
+        for _ in range(ASKS):
+            if self._roster.get(guest.member) is not guest:
+                return None
+            try:
+                return (await self._context.call(guest.endpoint, request)).message
+            except Refused as refusal:
+                why = str(refusal)
+                if refusal.kind in {RefusalKind.BEHIND, RefusalKind.FRESH}:
+                    self._roster.depose(why)
+                    return None
+                if refusal.kind is not RefusalKind.NOT_YET:
+                    break
+            except CallFailed as error:
+                why = str(error)
+            await asyncio.sleep(next(waits))
+        if self._roster.get(guest.member) is guest:
+            self._roster.fence(guest.member, why)
+        return None
