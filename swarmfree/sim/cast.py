@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
+from swarmfree.sim.breaks import Break
 from swarmfree.sim.life import Life, Stage
 from swarmfree.sim.transcript import Transcript
 from swarmfree.swarm.names import Endpoint, Member
@@ -28,6 +29,7 @@ class Cast:
         lives: living ones, and those that ended since `bury` was last called.
         changed_s: when somebody was last started or killed, or stood still, or went on.
         faults: kinds of falls, counted.
+        coordinator: who sent the newest plan; None before the first.
         details: traceback or stacks of what went wrong.
     """
 
@@ -42,6 +44,7 @@ class Cast:
         self.lives: dict[Member, Life] = {}
         self.changed_s = 0.0
         self.faults: Counter[str] = Counter()
+        self.coordinator: Member | None = None
         self.details = ""
 
     # -- coming
@@ -83,7 +86,7 @@ class Cast:
         life = Life(self._stage, endpoint, self._stream(f"peer/{incarnation}"), can_feed=can_feed, standby=standby)
         self.lives[life.member] = life
         if can_feed:
-            self._stage.hub.spared.add(peer_id)  # stage 0 and the coordinator are among these
+            self._stage.hub.spared.add(peer_id)  # stage 0 and the first coordinator are among these
         self.changed_s = self._stage.loop.time()
         role = "feeder" if can_feed else "standby" if standby else "body"
         self._transcript.tell(str(life.member), f"starts as {role} at {address}")
@@ -116,6 +119,45 @@ class Cast:
             self.changed_s = self._stage.loop.time()
             self._stage.hub.thaw(life.member)
 
+    def leave(self, life: Life) -> None:
+        """A peer is asked to leave; somebody will come for it when it has left."""
+        self._transcript.tell(str(life.member), "is asked to leave")
+        self.disturbed("leave")
+        life.leave()
+
+    def slow(self, life: Life, factor: float, duration_s: float, *, disk: bool) -> None:
+        """A peer's device, or its disk, takes `factor` times as long for so many seconds; the newest word counts."""
+        what = "disk" if disk else "device"
+        self._transcript.tell(str(life.member), f"{what} {factor:.3g} times slower for {duration_s:.3f} s")
+        self.disturbed(f"slow {what}")
+        self._set_pace(life, factor, disk=disk)
+
+        def recover() -> None:
+            if (life.pace.disk if disk else life.pace.compute) == factor and life.is_alive:
+                self._transcript.tell(str(life.member), f"{what} as fast as before")
+                self._set_pace(life, 1.0, disk=disk)
+
+        self._stage.hub.later(duration_s, recover)
+
+    def _set_pace(self, life: Life, factor: float, *, disk: bool) -> None:
+        if disk:
+            life.pace.disk = factor
+        else:
+            life.pace.compute = factor
+
+    def begin_break(self, new: Break, kind: str, duration_s: float | None) -> None:
+        """The network breaks, for so many seconds or until somebody mends it."""
+        self.disturbed(kind)
+        self._stage.hub.begin_break(new)
+        if duration_s is not None:
+            self._stage.hub.later(duration_s, self.end_break, new)
+
+    def end_break(self, ended: Break) -> None:
+        """The network is mended there; nothing happens where it was already."""
+        if ended in self._stage.hub.breaks.lasting:
+            self.changed_s = self._stage.loop.time()
+            self._stage.hub.end_break(ended)
+
     def _replace(self, life: Life) -> None:
         """Somebody comes for it after a while: itself again, or a newcomer."""
         faults, rng = self._stage.setup.faults, self._rng
@@ -145,6 +187,9 @@ class Cast:
         if life.crash or life.killed:
             return False
         self._transcript.tell(str(life.member), f"ended with code {life.code} {life.why}".rstrip())
+        if life.leaving and life.code == 0:
+            self._replace(life)
+            return False
         if life.code != 0 and self._is_open:
             self.faults["quit"] += 1
             self._replace(life)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from swarmfree.sim.exchange import Outcome
 from swarmfree.sim.integer_arithmetic import State
-from swarmfree.sim.network import Outcome
 from swarmfree.sim.reference import IntegerReference
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StepScalars
 from swarmfree.swarm.events import Event, IterationCommitted
@@ -90,6 +90,7 @@ class Checks:
         self._stepped: dict[tuple[str, int], str] = {}  # (lineage, stage) -> digest of the state after this record
         self._versions: dict[tuple[str, int], dict[str, None]] = {}  # the same, and digests of stages rebuilt on this lineage
         self._ready: dict[Member, int] = {}
+        self._hashed: tuple[Record, str] | None = None  # the same record goes to every member; hashing it is the dear part
 
     def violated(self, invariant: str, text: str) -> None:
         """Keep the first violation."""
@@ -163,10 +164,10 @@ class Checks:
                 self._votes.setdefault(record.lineage(), set()).add(position.term.member)  # who has it stored, stores it
             case Commit(record=record):
                 self._learn(record)
-                self._commit(record.lineage())
+                self._commit(self._lineage_of(record))
             case Open(plan=plan) if plan.last_record is not None:
                 self._learn(plan.last_record)
-                self._commit(plan.last_record.lineage())
+                self._commit(self._lineage_of(plan.last_record))
             case _:
                 pass
 
@@ -194,8 +195,13 @@ class Checks:
                 self._awaited[event.lineage] = event.iteration
 
     # -- records
+    def _lineage_of(self, record: Record) -> str:
+        if self._hashed is None or self._hashed[0] is not record:
+            self._hashed = record, record.lineage()
+        return self._hashed[1]
+
     def _learn(self, record: Record) -> None:
-        lineage = record.lineage()
+        lineage = self._lineage_of(record)
         if lineage in self._records:
             return
         self._records[lineage] = record

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 
 from swarmfree.sim.faults import FaultPlan
+from swarmfree.sim.peer_ports import Pace
 from swarmfree.swarm.announcement import Announcement
 
 
@@ -60,11 +61,12 @@ class MemoryDirectory:
         hub: shared by all peers.
         wall_s: this peer's wall clock.
         is_alive: whether this peer still lives; a dead one publishes nothing.
+        pace: of this peer's disk; everything takes longer while it is slow.
     """
 
-    def __init__(self, hub: DirectoryHub, wall_s: Callable[[], float], is_alive: Callable[[], bool]) -> None:
+    def __init__(self, hub: DirectoryHub, wall_s: Callable[[], float], is_alive: Callable[[], bool], pace: Pace) -> None:
         """Connect."""
-        self._hub, self._wall_s, self._is_alive = hub, wall_s, is_alive
+        self._hub, self._wall_s, self._is_alive, self._pace = hub, wall_s, is_alive, pace
 
     async def announce(self, announcement: Announcement) -> None:
         """Publish after a delay."""
@@ -90,4 +92,4 @@ class MemoryDirectory:
 
     async def _travel(self) -> None:
         plan = self._hub.plan
-        await asyncio.sleep(2 * self._hub.rng.uniform(plan.delay_min_s, plan.delay_max_s))
+        await asyncio.sleep(2 * self._pace.disk * self._hub.rng.uniform(plan.delay_min_s, plan.delay_max_s))

@@ -1,15 +1,17 @@
 """What may go wrong in a rehearsal: every rate in one record, and the concrete schedule that a seed draws from it.
 
-Faults of messages are drawn per call (`draw_fate`), faults of peers per iteration (`draw_schedule`). All of them spare stage 0 and the
-coordinator, whose death ends a run of this protocol revision. Peers fall and rise relative to the opening of an iteration, so that every
-phase of an iteration is hit however long it takes. From `calm_iteration` on nothing goes wrong any more, so that "it goes on" (I6) can be
-checked. What the network does with a fate is in `network`, who dies is resolved in `rehearsal`.
+Faults of messages are drawn per call (`draw_fate`), faults of peers and of the network as a whole per iteration (`schedule`). Unless the plan
+says otherwise they spare stage 0 and the coordinator, whose death ends a run of this protocol revision. Peers fall and rise relative to the
+opening of an iteration, so that every phase of an iteration is hit however long it takes. From `calm_iteration` on nothing goes wrong any
+more, so that "it goes on" (I6) can be checked. What the network does with a fate is in `network`, whom a fault hits is resolved in `mischief`.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+
+SLOW_FACTOR_MIN = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,25 @@ class FaultPlan:
         replace_min_s, replace_max_s: how long until a dead peer is replaced.
         stages_down_max: no kill takes down more body stages than this at once; 1 keeps a merge of both neighbours possible.
         stale_rate: share of directory reads that show an announcement's version before, or miss a new one.
-        skew_max_s: how far wall clocks differ.
+        skew_max_s: how far wall clocks differ, at most; clocks that only measure durations run alike.
+        partition_rate: groups of peers that are cut off from everybody else, per iteration, on average; every body peer is in such a group with a
+            chance of `partition_share`, stage 0 only where the ends are not spared.
+        partition_share: how large the group is, as a share; a half and more is possible.
+        deaf_rate, mute_rate: peers that hear nobody (deaf) or whom nobody hears (mute) for a while, per iteration, on average.
+        cut_rate: pairs of peers that cannot reach each other for a while, per iteration, on average.
+        break_min_s, break_max_s: how long partitions, deafness, muteness and cuts last.
+        refused_share: share of partitions and cuts in which calls are refused at once; in the others frames vanish.
+        slow_rate: peers whose device computes slower for a while, per iteration, on average.
+        slow_disk_rate: peers whose weights and directory take longer for a while, per iteration, on average.
+        slow_factor_max: how many times longer, drawn from 2 up.
+        slow_min_s, slow_max_s: how long slowness lasts.
+        source_crash_rate, source_freeze_rate: replicas of stage 0 that do not coordinate, killed or stopped per iteration, on average.
+        coordinator_crash_rate, coordinator_freeze_rate: how often whoever coordinates is killed or stopped, per iteration. Where the first
+            is 0, faults of the body spare a coordinator that is among them.
+        sources_left_min: no fault takes down more sources than leave this many of them moving.
+        leave_rate: body replicas that leave in good order, per iteration, on average.
+        ends_spared: breaks and losses of the network never lie between peers that can feed data, and deafness, muteness, cuts and partitions do not
+            hit them; no longer so where the run survives the death of its sources.
         calm_share: share of the run's iterations after which nothing goes wrong any more.
     """
 
@@ -59,89 +79,46 @@ class FaultPlan:
     stages_down_max: int = 1
     stale_rate: float = 0.1
     skew_max_s: float = 0.5
+    partition_rate: float = 0.0
+    partition_share: float = 0.3
+    deaf_rate: float = 0.0
+    mute_rate: float = 0.0
+    cut_rate: float = 0.0
+    break_min_s: float = 0.5
+    break_max_s: float = 10.0
+    refused_share: float = 0.3
+    slow_rate: float = 0.0
+    slow_disk_rate: float = 0.0
+    slow_factor_max: float = 10.0
+    slow_min_s: float = 0.5
+    slow_max_s: float = 10.0
+    source_crash_rate: float = 0.0
+    source_freeze_rate: float = 0.0
+    coordinator_crash_rate: float = 0.0
+    coordinator_freeze_rate: float = 0.0
+    sources_left_min: int = 1
+    leave_rate: float = 0.0
+    ends_spared: bool = True
     calm_share: float = 0.7
 
     def __post_init__(self) -> None:
         for name in ("late", "request_loss", "response_loss", "duplicate", "respawn", "same_port", "stale"):
             assert 0 <= getattr(self, f"{name}_rate") <= 1, f"{name}_rate is a share"
-        for name in ("delay", "freeze", "replace"):
+        for name in ("partition_share", "refused_share", "calm_share"):
+            assert 0 <= getattr(self, name) <= 1, f"{name} is a share"
+        for name in ("delay", "freeze", "replace", "break", "slow"):
             assert 0 <= getattr(self, f"{name}_min_s") <= getattr(self, f"{name}_max_s"), f"{name}: min above max"
+        assert self.slow_factor_max >= SLOW_FACTOR_MIN, f"slow_factor_max is {SLOW_FACTOR_MIN:g} or more"
+
+    @property
+    def strikes_ends(self) -> bool:
+        """Whether stage 0 or the coordinator may be hit at all, so that a source that ends is one peer among others."""
+        rates = self.source_crash_rate, self.source_freeze_rate, self.coordinator_crash_rate, self.coordinator_freeze_rate
+        return any(rates) or not self.ends_spared
 
 
 CALM = FaultPlan(stale_rate=0.0, skew_max_s=0.0)
 """Only delays."""
-
-
-@dataclass(frozen=True, slots=True)
-class Crash:
-    """A replica of `stage` dies; stage -1 = a peer without a stage."""
-
-    stage: int
-
-
-@dataclass(frozen=True, slots=True)
-class LoseStage:
-    """All replicas of `stage` die at once."""
-
-    stage: int
-
-
-@dataclass(frozen=True, slots=True)
-class Freeze:
-    """A replica of `stage` stands still."""
-
-    stage: int
-    duration_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    """A newcomer starts."""
-
-    standby: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One fault of the schedule.
-
-    Args:
-        iteration: counted from the first opening of this iteration.
-        moment: so many durations of the iteration before after that; 0.5 is the middle of the iteration, 2 is in the next.
-        pick: in [0, 1), which of several candidates.
-        what: the fault.
-    """
-
-    iteration: int
-    moment: float
-    pick: float
-    what: Crash | LoseStage | Freeze | Join
-
-
-def draw_schedule(plan: FaultPlan, iterations: int, body_stages: int, rng: random.Random) -> tuple[Fault, ...]:
-    """The faults of peers of one rehearsal, by iteration and moment.
-
-    A rate of 0.3 per iteration means at each iteration one with chance 0.3; a rate of 2.5 means two and a third with chance 0.5.
-    """
-    schedule = []
-
-    def how_many(rate: float) -> int:
-        return int(rate) + (rng.random() < rate % 1)
-
-    for iteration in range(calm_iteration(plan, iterations)):
-        kinds: list[Crash | LoseStage | Freeze | Join] = []
-        kinds.extend(Crash(rng.randint(1, body_stages)) for _ in range(how_many(plan.crash_rate)))
-        kinds.extend(Crash(-1) for _ in range(how_many(plan.bystander_crash_rate)))
-        kinds.extend(LoseStage(rng.randint(1, body_stages)) for _ in range(how_many(plan.stage_loss_rate)))
-        kinds.extend(
-            Freeze(rng.randint(1, body_stages), rng.uniform(plan.freeze_min_s, plan.freeze_max_s))
-            for _ in range(how_many(plan.freeze_rate))
-        )
-        kinds.extend(Join(rng.random() < 0.5) for _ in range(how_many(plan.join_rate)))
-        for kind in kinds:
-            late = rng.random() < 0.15
-            schedule.append(Fault(iteration, rng.uniform(1, 4) if late else rng.random(), rng.random(), kind))
-    return tuple(sorted(schedule, key=lambda fault: (fault.iteration, fault.moment, fault.pick)))
 
 
 def calm_iteration(plan: FaultPlan, iterations: int) -> int:

@@ -17,7 +17,7 @@ from swarmfree.sim.checks import Checks
 from swarmfree.sim.directory import DirectoryHub, MemoryDirectory
 from swarmfree.sim.loop import OWNER, VirtualLoop
 from swarmfree.sim.network import MemoryHub
-from swarmfree.sim.peer_ports import MemoryJournal, MemoryWeights, VirtualClock, VirtualExecutor
+from swarmfree.sim.peer_ports import MemoryJournal, MemoryWeights, Pace, VirtualClock, VirtualExecutor
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.watched_engine import watched
 from swarmfree.swarm.errors import SwarmfreeError
@@ -28,6 +28,7 @@ from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.ports import Engine, Ports, Tokens
 
 RunPeer = Callable[[Ports, Manifest, LocalConfig, random.Random], Awaitable[int]]
+RunLeavingPeer = Callable[[Ports, Manifest, LocalConfig, random.Random, asyncio.Event], Awaitable[int]]
 MakeEngine = Callable[[Manifest], Engine]
 MakeTokens = Callable[[Manifest, int], Tokens]
 WrittenWeights = list[tuple[int, dict[str, tuple[tuple[int, ...], bytes]]]]
@@ -35,7 +36,10 @@ WrittenWeights = list[tuple[int, dict[str, tuple[tuple[int, ...], bytes]]]]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What all lives of a rehearsal share."""
+    """What all lives of a rehearsal share.
+
+    `run_leaving_peer` is `run_peer` where the trainer can be asked to leave: it ends its part in good order when the event is set, and returns 0.
+    """
 
     setup: Setup
     loop: VirtualLoop
@@ -47,6 +51,7 @@ class Stage:
     make_engine: MakeEngine
     make_tokens: MakeTokens
     tell: Callable[[Member, Event], None]
+    run_leaving_peer: RunLeavingPeer | None = None
 
 
 class Life:
@@ -64,6 +69,8 @@ class Life:
         why: the line a person would see, where it ended with an error.
         crash: the traceback, where it ended as no peer should.
         killed: it was killed.
+        leaving: it was asked to leave.
+        pace: how fast its device and its disk are.
     """
 
     def __init__(self, stage: Stage, endpoint: Endpoint, rng: random.Random, *, can_feed: bool, standby: bool) -> None:
@@ -72,7 +79,9 @@ class Life:
         self._stage, self._rng = stage, rng
         self.code: int | None = None
         self.why, self.crash = "", ""
-        self.killed = False
+        self.killed = self.leaving = False
+        self.pace = Pace()
+        self._leave_asked = asyncio.Event()
         self.owner = f"{endpoint.member.peer_id}.{endpoint.member.incarnation}"
         self.context = Context()
         self.context.run(OWNER.set, self.owner)
@@ -102,14 +111,26 @@ class Life:
         for task in (*self._handlers, self._task):
             task.cancel()
 
+    def leave(self) -> None:
+        """Be asked to leave, as by SIGTERM."""
+        assert self._stage.run_leaving_peer is not None, "this trainer cannot be asked to leave"
+        self.leaving = True
+        self._leave_asked.set()
+
+    async def _run(self, ports: Ports) -> int:
+        """The trainer, from start to end."""
+        stage, setup = self._stage, self._stage.setup
+        local = LocalConfig(folder="memory", can_feed=self.can_feed, standby=self.standby, cache_bytes_max=setup.cache_bytes_max)
+        if stage.run_leaving_peer is not None:
+            return await stage.run_leaving_peer(ports, setup.manifest, local, self._rng, self._leave_asked)
+        return await stage.run_peer(ports, setup.manifest, local, self._rng)
+
     async def _live(self) -> None:
         try:
             async with asyncio.TaskGroup() as group:
                 ports = self._ports(group)
-                cache = self._stage.setup.cache_bytes_max
-                local = LocalConfig(folder="memory", can_feed=self.can_feed, standby=self.standby, cache_bytes_max=cache)
                 try:
-                    self.code = await self._stage.run_peer(ports, self._stage.setup.manifest, local, self._rng)
+                    self.code = await self._run(ports)
                 except SwarmfreeError as error:
                     self.code, self.why = 3, str(error)
                 finally:
@@ -137,11 +158,11 @@ class Life:
         work_s = rng.uniform(setup.work_min_s, setup.work_max_s)
         return Ports(
             network=stage.hub.attach(self.endpoint, spawn, self.context),
-            directory=MemoryDirectory(stage.directory, clock.wall_s, is_alive),
+            directory=MemoryDirectory(stage.directory, clock.wall_s, is_alive, self.pace),
             clock=clock,
-            executor=VirtualExecutor(clock, rng, work_s),
+            executor=VirtualExecutor(clock, rng, work_s, self.pace),
             engine=watched(stage.make_engine(setup.manifest), self.member, stage.checks),
             tokens=stage.make_tokens(setup.manifest, setup.sequence_count) if self.can_feed else None,
-            weights=MemoryWeights(stage.written, is_alive),
+            weights=MemoryWeights(stage.written, is_alive, self.pace),
             journal=MemoryJournal(lambda event: stage.tell(self.member, event), is_alive),
         )

@@ -16,9 +16,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar
 from pathlib import PurePath
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 OWNER: ContextVar[str] = ContextVar("owner", default="")
 """Whose code is running: the name that `VirtualLoop.freeze` and `tasks_of` use. Empty for the rehearsal itself."""
@@ -99,6 +100,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.step_count, self._still_steps, self._number = 0, 0, 0
         self._tasks: dict[int, VirtualTask[Any]] = {}
         self._frozen: dict[str, tuple[list[asyncio.Handle], list[asyncio.TimerHandle]]] = {}
+        self._newly_frozen = False
 
     # -- time
     def time(self) -> float:
@@ -123,7 +125,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if self.step_count > self._step_limit:
             self._raise(HangError, f"{self._step_limit} steps")
         if self._frozen:
-            self._park()
+            self._park_ready()
+        if self._newly_frozen:
+            self._newly_frozen = False
+            self._park_timers()
         super()._run_once()  # type: ignore[misc]
 
     def _raise(self, kind: type[StuckError], why: str) -> NoReturn:
@@ -168,15 +173,30 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Stop everything of this owner, as SIGSTOP does; takes effect with the next turn of the loop."""
         assert owner, "the rehearsal itself cannot be frozen"
         self._frozen.setdefault(owner, ([], []))
+        self._newly_frozen = True
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """A timer; one of a frozen owner is put aside at once, so that nobody has to look for it among all the others."""
+        if self._frozen:
+            parked = self._frozen.get(OWNER.get() if context is None else context.get(OWNER, ""))
+            if parked is not None:
+                timer = asyncio.TimerHandle(when, callback, args, self, context)
+                parked[1].append(timer)
+                return timer
+        return super().call_at(when, callback, *args, context=context)
 
     def thaw(self, owner: str) -> None:
         """Let it go on: what became ready meanwhile runs, and every timer that is overdue fires."""
         ready, timers = self._frozen.pop(owner, ([], []))
         self._ready.extend(ready)
         for timer in timers:
-            heapq.heappush(self._scheduled, timer)
+            if not timer.cancelled():
+                timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001 - as the loop itself does
+                heapq.heappush(self._scheduled, timer)
 
-    def _park(self) -> None:
+    def _park_ready(self) -> None:
         ready = list(self._ready)
         self._ready.clear()
         for handle in ready:
@@ -185,12 +205,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self._ready.append(handle)
             else:
                 parked[0].append(handle)
-        timers = [timer for timer in self._scheduled if _owner_of(timer) in self._frozen]
-        if timers:
-            self._scheduled = [timer for timer in self._scheduled if _owner_of(timer) not in self._frozen]
-            heapq.heapify(self._scheduled)
-            for timer in timers:
-                self._frozen[_owner_of(timer)][1].append(timer)
+
+    def _park_timers(self) -> None:
+        kept = []
+        for timer in self._scheduled:
+            parked = self._frozen.get(_owner_of(timer))
+            if parked is None:
+                kept.append(timer)
+            else:
+                timer._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - else the loop counts it among its own when it is cancelled
+                parked[1].append(timer)
+        self._scheduled = kept
+        heapq.heapify(self._scheduled)
 
     # -- ending
     def abandon(self) -> None:

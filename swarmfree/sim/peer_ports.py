@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 from swarmfree.sim.loop import VirtualLoop
@@ -17,6 +18,27 @@ from swarmfree.swarm.events import Event
 T = TypeVar("T")
 
 WALL_START_S = 1_700_000_000.0
+WRITE_S = 0.01
+
+
+@dataclass(slots=True)
+class Pace:
+    """How fast one peer is at the moment: 1 is as drawn, 3 takes three times as long.
+
+    Args:
+        compute: of its device.
+        disk: of its disk: what it writes, and its directory, which keeps its records there.
+        write_s: time of writes that the device has not waited for yet.
+    """
+
+    compute: float = 1.0
+    disk: float = 1.0
+    write_s: float = 0.0
+
+    def waited_s(self) -> float:
+        """Time of the writes since this was last asked."""
+        write_s, self.write_s = self.write_s, 0.0
+        return write_s
 
 
 class VirtualClock:
@@ -57,10 +79,12 @@ class VirtualExecutor:
         clock: the peer's; work that looks at it twice finds its own time between the two looks.
         rng: stream of the compute times.
         seconds_per_work: their mean; drawn between half and one and a half of it.
+        pace: slower at times.
     """
 
-    def __init__(self, clock: VirtualClock, rng: random.Random, seconds_per_work: float) -> None:
+    def __init__(self, clock: VirtualClock, rng: random.Random, seconds_per_work: float, pace: Pace) -> None:
         """Idle."""
+        self._pace = pace
         self._clock, self._rng, self._seconds_per_work = clock, rng, seconds_per_work
         self._free_s = 0.0
         self._waiting = False
@@ -70,12 +94,13 @@ class VirtualExecutor:
         assert not self._waiting, "one caller at a time"
         now_s = asyncio.get_running_loop().time()
         begin_s = max(now_s, self._free_s)
-        work_s = self._seconds_per_work * self._rng.uniform(0.5, 1.5)
+        work_s = self._pace.compute * self._seconds_per_work * self._rng.uniform(0.5, 1.5)
         self._free_s = begin_s + work_s
         self._waiting = True
         try:
             with self._clock.on_device(begin_s - now_s, work_s):
                 result = work()
+            self._free_s += self._pace.waited_s()
             await asyncio.sleep(self._free_s - now_s)
         finally:
             self._waiting = False
@@ -83,14 +108,17 @@ class VirtualExecutor:
 
 
 class MemoryWeights:
-    """Keeps the weights that are written at the end: stage -> tensors, once per write."""
+    """Keeps the weights that are written at the end: stage -> tensors, once per write; the device waits for the disk."""
 
-    def __init__(self, written: list[tuple[int, dict[str, tuple[tuple[int, ...], bytes]]]], is_alive: Callable[[], bool]) -> None:
+    def __init__(
+        self, written: list[tuple[int, dict[str, tuple[tuple[int, ...], bytes]]]], is_alive: Callable[[], bool], pace: Pace
+    ) -> None:
         """`written` is shared by all peers."""
-        self._written, self._is_alive = written, is_alive
+        self._written, self._is_alive, self._pace = written, is_alive, pace
 
     def write(self, stage: int, tensors: dict[str, tuple[tuple[int, ...], bytes]]) -> str:
         """Keep them."""
+        self._pace.write_s += WRITE_S * self._pace.disk
         if self._is_alive():
             self._written.append((stage, tensors))
         return f"memory/stage-{stage}"

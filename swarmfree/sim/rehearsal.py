@@ -17,16 +17,18 @@ from dataclasses import dataclass, field
 from swarmfree.sim.cast import KILL_GRACE_S, Cast
 from swarmfree.sim.checks import Checks, Violation
 from swarmfree.sim.directory import DirectoryHub
-from swarmfree.sim.faults import draw_schedule
+from swarmfree.sim.exchange import Outcome
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.integer_tokens import IntegerTokens
-from swarmfree.sim.life import MakeEngine, MakeTokens, RunPeer, Stage, WrittenWeights
+from swarmfree.sim.life import MakeEngine, MakeTokens, RunLeavingPeer, RunPeer, Stage, WrittenWeights
 from swarmfree.sim.loop import StuckError, VirtualLoop
 from swarmfree.sim.mischief import Mischief
-from swarmfree.sim.network import MemoryHub, Outcome
+from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.reference import IntegerReference
+from swarmfree.sim.schedule import draw_schedule
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup, draw_setup
+from swarmfree.sim.traffic import Scales, Traffic
 from swarmfree.sim.transcript import Transcript
 from swarmfree.swarm.events import Event, IterationCommitted, StageBuilt, StageLost
 from swarmfree.swarm.messages import Open, Request
@@ -48,12 +50,16 @@ class Factories:
         make_engine: an engine for one peer.
         make_tokens: the corpus of one peer.
         exact: the engine is the integer one, so that sums are checked against the reference.
+        run_leaving_peer: used instead of `run_peer` where the trainer can be asked to leave.
+        scales: weigh messages for the statistics; None = they weigh nothing.
     """
 
     run_peer: RunPeer = trainer_run_peer
     make_engine: MakeEngine = IntegerEngine
     make_tokens: MakeTokens = IntegerTokens
     exact: bool = True
+    run_leaving_peer: RunLeavingPeer | None = None
+    scales: Scales | None = None
 
 
 @dataclass(slots=True)
@@ -70,6 +76,7 @@ class RehearsalStatistics:
     calls: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     events: Counter[str] = field(default_factory=Counter)
+    traffic: Traffic = field(default_factory=Traffic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +117,7 @@ class _Rehearsal:
         reference = IntegerReference(manifest, IntegerTokens(manifest, setup.sequence_count)) if factories.exact else None
         self.checks = Checks(manifest, reference, loop.time, self._found)
         self.hub = MemoryHub(loop, manifest.fingerprint(), faults, self._stream("network"), self)
-        self.hub.overrule = script.fate
+        self.hub.overrule, self.hub.scales = script.fate, factories.scales
         self.written: WrittenWeights = []
         self._stage = Stage(
             setup=setup,
@@ -123,6 +130,7 @@ class _Rehearsal:
             make_engine=factories.make_engine,
             make_tokens=factories.make_tokens,
             tell=self._told,
+            run_leaving_peer=factories.run_leaving_peer,
         )
         self._changed_s = self._committed_s = 0.0
         self._over: asyncio.Future[None] = loop.create_future()
@@ -191,7 +199,7 @@ class _Rehearsal:
         self.transcript.trace(f"{sender.member} -> {receiver.member}: {type(request).__name__} {len(payload)}")
         self.checks.asked(sender, request, payload)
         if isinstance(request, Open) and self._mischief is not None:
-            self._mischief.see(request.plan)
+            self._mischief.see(request.plan, sender.member)
         if self._director is not None:
             self._script.see(self._director, Moment(sender, receiver, request, None))
 
@@ -216,6 +224,8 @@ class _Rehearsal:
             if self._committed_s:
                 self.statistics.longest_gap_s = max(self.statistics.longest_gap_s, now_s - self._committed_s)
             self._committed_s = now_s
+            coordinators = self._mischief.coordinators if self._mischief is not None else ()
+            self.hub.statistics.traffic.mark(event.iteration, now_s, tuple(coordinators))
         elif isinstance(event, (StageLost, StageBuilt)):
             self._changed_s = now_s
 
@@ -224,6 +234,7 @@ class _Rehearsal:
         counted.iterations = len(self.checks.committed)
         counted.virtual_s, counted.steps = self.loop.time(), self.loop.step_count
         counted.checks, counted.handlers = self.checks.made_count, network.handlers_run
+        counted.traffic = network.traffic
         counted.payload_bytes = network.payload_sent_bytes
         counted.calls.update(network.calls)
         counted.faults.update(cast.faults + network.faults)
@@ -246,9 +257,11 @@ def rehearse(
         script: what happens at chosen moments, besides the faults of the setup.
         full_transcript: keep a line for every call and every answer.
     """
-    setup = setup or draw_setup(seed)
+    setup, factories = setup or draw_setup(seed), factories or Factories()
+    can_leave = factories.run_leaving_peer is not None
+    assert can_leave or not setup.faults.leave_rate, "leave_rate: this trainer cannot be asked to leave"
     loop = VirtualLoop(time_limit_s=TIME_LIMIT_S)
-    rehearsal = _Rehearsal(seed, setup, factories or Factories(), script or Script(), loop, full=full_transcript)
+    rehearsal = _Rehearsal(seed, setup, factories, script or Script(), loop, full=full_transcript)
 
     def complain(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         rehearsal.checks.violated("I7", f"the loop complains: {context.get('message')}: {context.get('exception')!r}")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from swarmfree.sim import breaks
+from swarmfree.sim.breaks import Break
 from swarmfree.sim.cast import Cast
+from swarmfree.sim.exchange import Outcome
 from swarmfree.sim.faults import Fate
+from swarmfree.sim.life import Life
 from swarmfree.sim.mischief import Mischief
-from swarmfree.sim.network import MemoryHub, Outcome
+from swarmfree.sim.network import MemoryHub
 from swarmfree.swarm.messages import Request
 from swarmfree.swarm.names import Endpoint, Member
 
@@ -41,32 +46,111 @@ class Director:
         """Nothing has been done."""
         self.hub, self._cast, self._mischief = hub, cast, mischief
 
+    # -- who is there
+    @property
+    def coordinator(self) -> Member | None:
+        """Who sent the newest plan; None before the first, or where it is dead."""
+        coordinator = self._cast.coordinator
+        return coordinator if coordinator is not None and self._life(coordinator) is not None else None
+
+    @property
+    def now_s(self) -> float:
+        """Virtual time."""
+        return self.hub.loop.time()
+
     def members(self, stage: int) -> tuple[Member, ...]:
         """Living members of a stage by the newest plan, sorted."""
         plan = self._mischief.plan
         named = {replica.endpoint.member for replica in plan.replicas[stage]} if plan is not None else set()
         return tuple(sorted(member for member, life in self._cast.lives.items() if member in named and life.is_alive))
 
+    def peers(self) -> tuple[Member, ...]:
+        """Everybody that lives, with a place or without, sorted."""
+        return tuple(sorted(member for member, life in self._cast.lives.items() if life.is_alive))
+
+    def after(self, delay_s: float, what: Callable[[], None]) -> None:
+        """Do something later, whoever is dead by then."""
+        self.hub.later(delay_s, what)
+
+    # -- peers
     def kill(self, *members: Member) -> None:
         """These die now; somebody comes for each as the plan of faults says."""
         for member in members:
-            life = self._cast.lives.get(member)
-            if life is not None and life.is_alive:
+            life = self._life(member)
+            if life is not None:
                 self._cast.kill(life, "kill", "by the script")
 
     def freeze(self, member: Member, duration_s: float) -> None:
         """This one stands still for so long."""
-        life = self._cast.lives.get(member)
-        if life is not None and life.is_alive:
+        life = self._life(member)
+        if life is not None:
             self._cast.freeze(life, duration_s)
 
-    def join(self) -> None:
-        """A newcomer starts."""
-        self._cast.join(standby=False)
+    def thaw(self, member: Member) -> None:
+        """This one goes on at once, if it stands still."""
+        life = self._life(member)
+        if life is not None:
+            self._cast.thaw(life)
 
-    def cut(self, one: Member, other: Member) -> None:
-        """These two hear nothing of each other from now on."""
-        self.hub.cuts |= {(one.peer_id, other.peer_id), (other.peer_id, one.peer_id)}
+    def join(self, *, standby: bool = False) -> None:
+        """A newcomer starts."""
+        self._cast.join(standby=standby)
+
+    def leave(self, member: Member) -> None:
+        """This one is asked to leave, as by SIGTERM; needs a trainer that can (`Factories.run_leaving_peer`)."""
+        life = self._life(member)
+        if life is not None:
+            self._cast.leave(life)
+
+    def slow(self, member: Member, factor: float, duration_s: float) -> None:
+        """The device of this one computes `factor` times slower for so long."""
+        life = self._life(member)
+        if life is not None:
+            self._cast.slow(life, factor, duration_s, disk=False)
+
+    def slow_disk(self, member: Member, factor: float, duration_s: float) -> None:
+        """Writes and the directory of this one take `factor` times as long for so long."""
+        life = self._life(member)
+        if life is not None:
+            self._cast.slow(life, factor, duration_s, disk=True)
+
+    def _life(self, member: Member) -> Life | None:
+        life = self._cast.lives.get(member)
+        return life if life is not None and life.is_alive else None
+
+    # -- the network; without a duration until `heal`
+    def partition(
+        self,
+        group: Iterable[Member],
+        other: Iterable[Member] | None = None,
+        *,
+        duration_s: float | None = None,
+        refused: bool = False,
+    ) -> Break:
+        """Two groups hear nothing of each other; without a second group it is everybody else, also who comes later."""
+        others = None if other is None else [member.peer_id for member in other]
+        return self._begin(breaks.partition([m.peer_id for m in group], others, refused=refused), "partition", duration_s)
+
+    def deafen(self, member: Member, *, duration_s: float | None = None) -> Break:
+        """This one hears nobody; what it sends arrives."""
+        return self._begin(breaks.deaf(member.peer_id), "deaf", duration_s)
+
+    def mute(self, member: Member, *, duration_s: float | None = None) -> Break:
+        """Nobody hears this one, its answers neither; it hears everybody."""
+        return self._begin(breaks.mute(member.peer_id), "mute", duration_s)
+
+    def cut(self, one: Member, other: Member, *, duration_s: float | None = None, refused: bool = False) -> Break:
+        """These two hear nothing of each other."""
+        return self._begin(breaks.cut(one.peer_id, other.peer_id, refused=refused), "cut", duration_s)
+
+    def heal(self, *which: Break) -> None:
+        """Mend these breaks; without any, all that last."""
+        for lasting in which or self.hub.breaks.lasting:
+            self._cast.end_break(lasting)
+
+    def _begin(self, new: Break, kind: str, duration_s: float | None) -> Break:
+        self._cast.begin_break(new, kind, duration_s)
+        return new
 
 
 class Script:

@@ -6,7 +6,7 @@ Every seed is another shape of swarm, and leaves out some kinds of faults altoge
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swarmfree.sim.faults import FaultPlan
 from swarmfree.swarm.actions import MergeMode
@@ -81,7 +81,7 @@ def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
     )
     return Setup(
         manifest=manifest,
-        faults=draw_faults(rng),
+        faults=draw_troubles(draw_faults(rng), random.Random(f"{seed}/troubles")),
         feeders=sources,
         bodies=body * replicas - rng.choice((0, 0, 1)) if replicas > 1 else body,
         standbys=rng.choice((0, 1, 1, 2)),
@@ -111,4 +111,26 @@ def draw_faults(rng: random.Random) -> FaultPlan:
         join_rate=often(0.2, 0.4),
         respawn_rate=rng.choice((0.0, 0.5, 1.0)),
         stale_rate=rng.choice((0.0, 0.1, 0.4)),
+    )
+
+
+def draw_troubles(plan: FaultPlan, rng: random.Random) -> FaultPlan:
+    """The same plan, at times with breaks of the network between body peers and others, slow devices and disks, and clocks that differ by seconds.
+
+    Falls of the ends and leaving stay away: the trainer does not survive the first yet, and has no second.
+    """
+
+    def at_times(rate: float) -> float:
+        return rate * rng.uniform(0.3, 1.5) if rng.random() < 0.4 else 0.0
+
+    return replace(
+        plan,
+        slow_rate=at_times(0.3),
+        slow_disk_rate=at_times(0.3),
+        skew_max_s=rng.choice((0.5, 0.5, 3.0)),
+        cut_rate=at_times(0.2),
+        partition_rate=at_times(0.2),
+        deaf_rate=at_times(0.15),
+        mute_rate=at_times(0.15),
+        freeze_max_s=rng.choice((12.0, 12.0, 12.0, 60.0)),
     )

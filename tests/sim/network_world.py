@@ -7,9 +7,10 @@ import random
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 
+from swarmfree.sim.exchange import Outcome
 from swarmfree.sim.faults import CALM, FaultPlan
 from swarmfree.sim.loop import OWNER, VirtualLoop, run_virtual
-from swarmfree.sim.network import MemoryHub, MemoryNetwork, Outcome
+from swarmfree.sim.network import MemoryHub, MemoryNetwork
 from swarmfree.swarm.messages import Request
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.ports import Handler

@@ -379,18 +379,3 @@ def test_a_payload_that_was_never_sent_breaks_off() -> None:
         assert outcomes == ["broke off"]
 
     in_world(story, CALM)
-
-
-def test_a_cut_loses_requests_one_way() -> None:
-    """Between two peers that are cut requests are lost in the named direction only."""
-
-    async def story(world: World) -> None:
-        server = Server()
-        a, b = world.peer("a", server.handle), world.peer("b", server.handle)
-        world.hub.cuts.add(("a", "b"))
-        with pytest.raises(PeerSilent):
-            await ask(a, b)
-        await ask(b, a)
-        assert server.ended == 1
-
-    in_world(story, HARMLESS)

@@ -1,0 +1,170 @@
+"""One call between two peers as the memory hub plays it: from the caller's side, and its payload from the receiver's.
+
+Who is there and what befalls a call is decided in `network`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from swarmfree.sim.faults import Fate
+from swarmfree.sim.loop import OWNER
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable
+from swarmfree.swarm.messages import Request
+from swarmfree.swarm.names import Endpoint
+from swarmfree.swarm.ports import Handler, Reply
+
+if TYPE_CHECKING:
+    from swarmfree.sim.network import MemoryHub
+
+Spawn = Callable[[Coroutine[Any, Any, None], str, Context], asyncio.Task[None]]
+Outcome = Reply | CallFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a caller hands in."""
+
+    to: Endpoint
+    request: Request
+    payload: bytes
+    silence_s: float
+    header_first: bool
+
+
+class HubPeer:
+    """One member as the hub sees it."""
+
+    def __init__(self, endpoint: Endpoint, spawn: Spawn, context: Context) -> None:
+        """It listens for nobody yet."""
+        self.endpoint, self.spawn, self.context = endpoint, spawn, context
+        self.owner = context.get(OWNER, "")
+        self.handler: Handler | None = None
+        self.died_s: float | None = None
+        self.frozen = False
+
+    @property
+    def alive(self) -> bool:
+        """Attached to the hub."""
+        return self.died_s is None
+
+
+class Exchange:
+    """One call, from the caller's side."""
+
+    def __init__(self, hub: MemoryHub, number: int, sender: HubPeer, question: Question, fate: Fate) -> None:
+        """Nothing has set out yet."""
+        self.hub, self.number, self.sender, self.fate = hub, number, sender, fate
+        self.to, self.request, self.payload = question.to, question.request, question.payload
+        self.silence_s, self.header_first = question.silence_s, question.header_first
+        self.receiver: HubPeer | None = None
+        self.handling = False
+        self.answer: asyncio.Future[Reply] = hub.loop.create_future()
+        self.payload_s = hub.loop.time() + fate.request_delay_s + fate.payload_delay_s
+        self._silence: asyncio.TimerHandle | None = None
+        if not self.header_first:
+            hub.statistics.payload_sent_bytes += len(self.payload)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the caller still waits."""
+        return self.number in self.hub.open_calls
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether frames of the receiver reach the caller: it moves, and no break lies between."""
+        there = self.to.member.peer_id
+        moves = self.receiver is not None and not self.receiver.frozen
+        return moves and not self.hub.breaks.stops(there, self.sender.endpoint.member.peer_id)
+
+    def is_answered_by(self, copy: int) -> bool:
+        """Whether the caller gets the response to this copy (0 or 1) of the request."""
+        return copy == (1 if self.fate.second_answers and self.fate.duplicate_delay_s is not None else 0)
+
+    def count_silence(self) -> None:
+        """No frames come from now on. The limit is the caller's own timer: it stands still with the caller."""
+        if self._silence is None and not self.answer.done():
+            self._silence = self.hub.loop.call_later(self.silence_s, self._silent, context=self.sender.context)
+
+    def hear(self) -> None:
+        """Frames come."""
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
+
+    def _silent(self) -> None:
+        self.fail(PeerSilent(f"nothing from {self.to.member} for {self.silence_s:g} s"))
+
+    def handled(self, outcome: Outcome) -> None:
+        """The handler has ended: its response sets out."""
+        self.handling = False
+        self.count_silence()
+        if self.fate.response_lost and self.is_open:
+            self.hub.tell_fault("response lost", self)
+        elif self.hub.breaks.stops(self.to.member.peer_id, self.sender.endpoint.member.peer_id):
+            if self.is_open:
+                self.hub.tell_fault("response stopped", self)
+        elif isinstance(outcome, Reply):
+            self.hub.later(self.fate.response_delay_s, self._succeed, outcome)
+        else:
+            self.hub.later(self.fate.response_delay_s, self.fail, outcome)
+
+    def _succeed(self, reply: Reply) -> None:
+        if not self.answer.done():
+            self.hub.statistics.payload_sent_bytes += len(reply.payload)
+            self.answer.set_result(reply)
+
+    def fail(self, failure: CallFailed) -> None:
+        """The call ends without an answer, unless it has one."""
+        if not self.answer.done():
+            self.answer.set_exception(failure)
+
+    def close(self) -> None:
+        """The caller does not wait any more. What runs at the receiver goes on."""
+        self.hear()
+        self.hub.open_calls.pop(self.number, None)
+        if self.answer.done() and not self.answer.cancelled():
+            self.answer.exception()  # seen: a caller that is cancelled at the last moment does not fetch it
+
+
+class Payload:
+    """`ports.Incoming` for one run of a handler."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._arrives_s: float | None = None if exchange.header_first else exchange.payload_s
+
+    async def read(self) -> bytes:
+        """The payload, when it has arrived; it breaks off where its sender died or gave up before it was under way."""
+        exchange, loop = self._exchange, self._exchange.hub.loop
+        if not exchange.payload:
+            return b""
+        if self._arrives_s is None:
+            await asyncio.sleep(exchange.hub.travel_s())
+            await self._until_sender_reaches()
+            if not exchange.is_open:
+                raise PeerUnreachable(f"{exchange.sender.endpoint.member} does not send its payload any more")
+            if self._arrives_s is None:
+                exchange.hub.statistics.payload_sent_bytes += len(exchange.payload)
+                self._arrives_s = loop.time() + exchange.fate.payload_delay_s
+        if loop.time() < self._arrives_s:
+            await asyncio.sleep(self._arrives_s - loop.time())
+        died_s = exchange.sender.died_s
+        if died_s is not None and died_s < self._arrives_s - exchange.fate.payload_delay_s:
+            raise PeerUnreachable(f"{exchange.sender.endpoint.member} died before its payload was sent")
+        return exchange.payload
+
+    async def _until_sender_reaches(self) -> None:
+        if not self._reaches():
+            await asyncio.sleep(self._exchange.silence_s)
+            if not self._reaches():
+                raise PeerSilent(f"{self._exchange.sender.endpoint.member} does not send its payload")
+
+    def _reaches(self) -> bool:
+        exchange, sender = self._exchange, self._exchange.sender
+        stopped = exchange.hub.breaks.stops(sender.endpoint.member.peer_id, exchange.to.member.peer_id)
+        return not sender.frozen and not stopped

@@ -1,0 +1,182 @@
+"""Which peers and which parts of the network fail when: kinds of faults, and the schedule that a seed draws from a plan.
+
+A fault names a stage, not a peer: who stands there is known only when it strikes (`mischief`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from swarmfree.sim.faults import SLOW_FACTOR_MIN, FaultPlan, calm_iteration
+
+NO_PLACE = -1
+"""In place of a stage: a peer without one."""
+COORDINATOR = -2
+"""In place of a stage: whoever coordinates when the fault strikes."""
+SOURCES = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """A replica of `stage` dies; `NO_PLACE` and `COORDINATOR` stand for other peers."""
+
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoseStage:
+    """All replicas of `stage` die at once."""
+
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """A replica of `stage`, or the `COORDINATOR`, stands still."""
+
+    stage: int
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A newcomer starts."""
+
+    standby: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A replica of `stage` is told to leave, as SIGTERM tells it."""
+
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """A replica of `stage` takes `factor` times as long for a while: its device, or (`disk`) its weights and its directory."""
+
+    stage: int
+    factor: float
+    duration_s: float
+    disk: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A group is cut off from everybody else: each peer that may be hit, with a chance of `share`; who, is a function of `salt`."""
+
+    share: float
+    salt: int
+    duration_s: float
+    refused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Impair:
+    """A replica of `stage` hears nobody (deaf), or nobody hears it (mute)."""
+
+    stage: int
+    deaf: bool
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sever:
+    """A replica of `stage` and one of `other` cannot reach each other."""
+
+    stage: int
+    other: int
+    duration_s: float
+    refused: bool
+
+
+FaultKind = Crash | LoseStage | Freeze | Join | Leave | Slow | Part | Impair | Sever
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of the schedule.
+
+    Args:
+        iteration: counted from the first opening of this iteration.
+        moment: so many durations of the iteration before after that; 0.5 is the middle of the iteration, 2 is in the next.
+        pick: in [0, 1), which of several candidates.
+        what: the fault.
+    """
+
+    iteration: int
+    moment: float
+    pick: float
+    what: FaultKind
+
+
+def draw_schedule(plan: FaultPlan, iterations: int, body_stages: int, rng: random.Random) -> tuple[Fault, ...]:
+    """The faults of peers and of the network of one rehearsal, by iteration and moment.
+
+    A rate of 0.3 per iteration means at each iteration one with chance 0.3; a rate of 2.5 means two and a third with chance 0.5. What was drawn
+    first does not depend on the rates of what is drawn after it.
+    """
+    schedule = []
+    for draw in (_draw_falls, _draw_troubles):
+        for iteration in range(calm_iteration(plan, iterations)):
+            for kind in draw(plan, body_stages, rng):
+                late = rng.random() < 0.15
+                schedule.append(Fault(iteration, rng.uniform(1, 4) if late else rng.random(), rng.random(), kind))
+    return tuple(sorted(schedule, key=lambda fault: (fault.iteration, fault.moment, fault.pick)))
+
+
+def _draw_falls(plan: FaultPlan, body_stages: int, rng: random.Random) -> list[FaultKind]:
+    """Body peers that die, stand still and come, in one iteration."""
+    times = _drawing(rng)
+    kinds: list[FaultKind] = []
+    kinds.extend(Crash(rng.randint(1, body_stages)) for _ in range(times(plan.crash_rate)))
+    kinds.extend(Crash(NO_PLACE) for _ in range(times(plan.bystander_crash_rate)))
+    kinds.extend(LoseStage(rng.randint(1, body_stages)) for _ in range(times(plan.stage_loss_rate)))
+    kinds.extend(Freeze(rng.randint(1, body_stages), _freeze_s(plan, rng)) for _ in range(times(plan.freeze_rate)))
+    kinds.extend(Join(rng.random() < 0.5) for _ in range(times(plan.join_rate)))
+    return kinds
+
+
+def _draw_troubles(plan: FaultPlan, body_stages: int, rng: random.Random) -> list[FaultKind]:
+    """Everything else, in one iteration: the ends, leavers, slowness, breaks of the network."""
+    times = _drawing(rng)
+    lowest = 1 if plan.ends_spared else SOURCES
+
+    def stage() -> int:
+        return rng.randint(lowest, body_stages)
+
+    def break_s() -> float:
+        return rng.uniform(plan.break_min_s, plan.break_max_s)
+
+    def slow(*, disk: bool) -> Slow:
+        factor = rng.uniform(SLOW_FACTOR_MIN, plan.slow_factor_max)
+        return Slow(rng.randint(SOURCES, body_stages), factor, rng.uniform(plan.slow_min_s, plan.slow_max_s), disk)
+
+    def refused() -> bool:
+        return rng.random() < plan.refused_share
+
+    kinds: list[FaultKind] = []
+    kinds.extend(Crash(SOURCES) for _ in range(times(plan.source_crash_rate)))
+    kinds.extend(Crash(COORDINATOR) for _ in range(times(plan.coordinator_crash_rate)))
+    kinds.extend(Freeze(SOURCES, _freeze_s(plan, rng)) for _ in range(times(plan.source_freeze_rate)))
+    kinds.extend(Freeze(COORDINATOR, _freeze_s(plan, rng)) for _ in range(times(plan.coordinator_freeze_rate)))
+    kinds.extend(Leave(rng.randint(1, body_stages)) for _ in range(times(plan.leave_rate)))
+    kinds.extend(slow(disk=False) for _ in range(times(plan.slow_rate)))
+    kinds.extend(slow(disk=True) for _ in range(times(plan.slow_disk_rate)))
+    kinds.extend(Part(plan.partition_share, rng.getrandbits(32), break_s(), refused()) for _ in range(times(plan.partition_rate)))
+    kinds.extend(Impair(stage(), True, break_s()) for _ in range(times(plan.deaf_rate)))
+    kinds.extend(Impair(stage(), False, break_s()) for _ in range(times(plan.mute_rate)))
+    kinds.extend(Sever(stage(), stage(), break_s(), refused()) for _ in range(times(plan.cut_rate)))
+    return kinds
+
+
+def _freeze_s(plan: FaultPlan, rng: random.Random) -> float:
+    return rng.uniform(plan.freeze_min_s, plan.freeze_max_s)
+
+
+def _drawing(rng: random.Random) -> Callable[[float], int]:
+    """How often something happens, given its rate."""
+    return lambda rate: int(rate) + (rng.random() < rate % 1)

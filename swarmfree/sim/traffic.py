@@ -1,0 +1,114 @@
+"""What goes over the network of a rehearsal, counted: messages and bytes by kind and, for control, by peer.
+
+A request and its response are two messages. A kind is *data* where a tensor travels with it, else *control*: Hello, Build, Open, Beat, Redo,
+Roll, Seal, Commit and the like. Bytes are those of the message without its tensor, as a `Scales` weighs it; what a peer tells itself, frames of
+HTTP/2 and progress frames are not counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from swarmfree.swarm.errors import Refused
+from swarmfree.swarm.messages import GetAverage, GetState, Header, Loss, Pull, Reduce, Request, Response, Train
+from swarmfree.swarm.names import Member
+
+DATA_KINDS: tuple[type[Request], ...] = (Train, Loss, Pull, Reduce, GetAverage, GetState)
+
+
+class Scales(Protocol):
+    """Weighs messages. The one that knows what they weigh on the wire lies outside this room, and is handed in."""
+
+    def request_bytes(self, header: Header, request: Request, payload_bytes: int) -> int:
+        """Size of a request with its header, without the payload that follows."""
+        ...
+
+    def response_bytes(self, request: Request, response: Response, payload_bytes: int) -> int:
+        """Size of the response to a request, without the payload that follows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Messages and their bytes."""
+
+    messages: int = 0
+    size_bytes: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.messages + other.messages, self.size_bytes + other.size_bytes)
+
+    def __sub__(self, other: Tally) -> Tally:
+        return Tally(self.messages - other.messages, self.size_bytes - other.size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Control messages from the start to a commit.
+
+    Args:
+        iteration: that was committed.
+        time_s: virtual.
+        all: of all peers.
+        coordinator: those that a coordinator sent or got.
+    """
+
+    iteration: int
+    time_s: float
+    all: Tally
+    coordinator: Tally
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Counts of one rehearsal.
+
+    Args:
+        kinds: by the request's kind, requests and responses together.
+        members: control messages that a peer sent or got.
+        marks: one for every commit.
+    """
+
+    kinds: dict[str, Tally] = field(default_factory=dict)
+    members: dict[Member, Tally] = field(default_factory=dict)
+    marks: list[Mark] = field(default_factory=list)
+
+    def count(self, sender: Member, receiver: Member, request: Request, size_bytes: int) -> None:
+        """A request sets out, or the response to one; `sender` is who asked."""
+        one = Tally(1, size_bytes)
+        kind = type(request).__name__
+        self.kinds[kind] = self.kinds.get(kind, Tally()) + one
+        if not isinstance(request, DATA_KINDS):
+            for member in (sender, receiver):
+                self.members[member] = self.members.get(member, Tally()) + one
+
+    def control(self) -> Tally:
+        """All control messages."""
+        data = {kind.__name__ for kind in DATA_KINDS}
+        return sum((tally for kind, tally in self.kinds.items() if kind not in data), Tally())
+
+    def of(self, members: tuple[Member, ...]) -> Tally:
+        """Control messages that these sent or got; one between two of them counts twice."""
+        return sum((self.members.get(member, Tally()) for member in members), Tally())
+
+    def mark(self, iteration: int, time_s: float, coordinators: tuple[Member, ...]) -> None:
+        """An iteration was committed."""
+        self.marks.append(Mark(iteration, time_s, self.control(), self.of(coordinators)))
+
+
+@dataclass(slots=True)
+class NetworkStatistics:
+    """What the hub counted."""
+
+    calls: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    traffic: Traffic = field(default_factory=Traffic)
+    payload_sent_bytes: int = 0
+    handlers_run: int = 0
+
+
+def refusal_bytes(refusal: Refused) -> int:
+    """What a refusal weighs: its text, which travels in the trailers of a call."""
+    return len(str(refusal).encode())
