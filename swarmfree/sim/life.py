@@ -27,8 +27,7 @@ from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.ports import Engine, Ports, Tokens
 
-RunPeer = Callable[[Ports, Manifest, LocalConfig, random.Random], Awaitable[int]]
-RunLeavingPeer = Callable[[Ports, Manifest, LocalConfig, random.Random, asyncio.Event], Awaitable[int]]
+RunPeer = Callable[[Ports, Manifest, LocalConfig, random.Random, asyncio.Event], Awaitable[int]]
 MakeEngine = Callable[[Manifest], Engine]
 MakeTokens = Callable[[Manifest, int], Tokens]
 WrittenWeights = list[tuple[int, dict[str, tuple[tuple[int, ...], bytes]]]]
@@ -36,10 +35,7 @@ WrittenWeights = list[tuple[int, dict[str, tuple[tuple[int, ...], bytes]]]]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What all lives of a rehearsal share.
-
-    `run_leaving_peer` is `run_peer` where the trainer can be asked to leave: it ends its part in good order when the event is set, and returns 0.
-    """
+    """What all lives of a rehearsal share."""
 
     setup: Setup
     loop: VirtualLoop
@@ -51,7 +47,6 @@ class Stage:
     make_engine: MakeEngine
     make_tokens: MakeTokens
     tell: Callable[[Member, Event], None]
-    run_leaving_peer: RunLeavingPeer | None = None
 
 
 class Life:
@@ -113,7 +108,6 @@ class Life:
 
     def leave(self) -> None:
         """Be asked to leave, as by SIGTERM."""
-        assert self._stage.run_leaving_peer is not None, "this trainer cannot be asked to leave"
         self.leaving = True
         self._leave_asked.set()
 
@@ -121,9 +115,7 @@ class Life:
         """The trainer, from start to end."""
         stage, setup = self._stage, self._stage.setup
         local = LocalConfig(folder="memory", can_feed=self.can_feed, standby=self.standby, cache_bytes_max=setup.cache_bytes_max)
-        if stage.run_leaving_peer is not None:
-            return await stage.run_leaving_peer(ports, setup.manifest, local, self._rng, self._leave_asked)
-        return await stage.run_peer(ports, setup.manifest, local, self._rng)
+        return await stage.run_peer(ports, setup.manifest, local, self._rng, self._leave_asked)
 
     async def _live(self) -> None:
         try:

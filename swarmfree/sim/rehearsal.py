@@ -20,7 +20,7 @@ from swarmfree.sim.directory import DirectoryHub
 from swarmfree.sim.exchange import Outcome
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.integer_tokens import IntegerTokens
-from swarmfree.sim.life import MakeEngine, MakeTokens, RunLeavingPeer, RunPeer, Stage, WrittenWeights
+from swarmfree.sim.life import MakeEngine, MakeTokens, RunPeer, Stage, WrittenWeights
 from swarmfree.sim.loop import StuckError, VirtualLoop
 from swarmfree.sim.mischief import Mischief
 from swarmfree.sim.network import MemoryHub
@@ -50,7 +50,6 @@ class Factories:
         make_engine: an engine for one peer.
         make_tokens: the corpus of one peer.
         exact: the engine is the integer one, so that sums are checked against the reference.
-        run_leaving_peer: used instead of `run_peer` where the trainer can be asked to leave.
         scales: weigh messages for the statistics; None = they weigh nothing.
     """
 
@@ -58,7 +57,6 @@ class Factories:
     make_engine: MakeEngine = IntegerEngine
     make_tokens: MakeTokens = IntegerTokens
     exact: bool = True
-    run_leaving_peer: RunLeavingPeer | None = None
     scales: Scales | None = None
 
 
@@ -130,7 +128,6 @@ class _Rehearsal:
             make_engine=factories.make_engine,
             make_tokens=factories.make_tokens,
             tell=self._told,
-            run_leaving_peer=factories.run_leaving_peer,
         )
         self._changed_s = self._committed_s = 0.0
         self._over: asyncio.Future[None] = loop.create_future()
@@ -258,8 +255,6 @@ def rehearse(
         full_transcript: keep a line for every call and every answer.
     """
     setup, factories = setup or draw_setup(seed), factories or Factories()
-    can_leave = factories.run_leaving_peer is not None
-    assert can_leave or not setup.faults.leave_rate, "leave_rate: this trainer cannot be asked to leave"
     loop = VirtualLoop(time_limit_s=TIME_LIMIT_S)
     rehearsal = _Rehearsal(seed, setup, factories, script or Script(), loop, full=full_transcript)
 

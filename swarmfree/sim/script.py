@@ -97,7 +97,7 @@ class Director:
         self._cast.join(standby=standby)
 
     def leave(self, member: Member) -> None:
-        """This one is asked to leave, as by SIGTERM; needs a trainer that can (`Factories.run_leaving_peer`)."""
+        """This one is asked to leave, as by SIGTERM."""
         life = self._life(member)
         if life is not None:
             self._cast.leave(life)

@@ -61,7 +61,7 @@ def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
     """
     rng = random.Random(f"{seed}/setup")
     body = rng.choice((2, 3, 3, 3, 4))
-    sources = rng.choice((1, 1, 1, 2))
+    sources = rng.choice((1, 2, 2, 2))
     replicas = rng.choice((1, 2, 2, 2, 3))
     blocks = body + rng.randint(0, body)
     manifest = Manifest(
@@ -115,10 +115,7 @@ def draw_faults(rng: random.Random) -> FaultPlan:
 
 
 def draw_troubles(plan: FaultPlan, rng: random.Random) -> FaultPlan:
-    """The same plan, at times with breaks of the network between body peers and others, slow devices and disks, and clocks that differ by seconds.
-
-    Falls of the ends and leaving stay away: the trainer does not survive the first yet, and has no second.
-    """
+    """The same plan, at times with falls of sources and coordinators, leavers, breaks of the network, slow devices and disks, and wrong clocks."""
 
     def at_times(rate: float) -> float:
         return rate * rng.uniform(0.3, 1.5) if rng.random() < 0.4 else 0.0
@@ -133,4 +130,11 @@ def draw_troubles(plan: FaultPlan, rng: random.Random) -> FaultPlan:
         deaf_rate=at_times(0.15),
         mute_rate=at_times(0.15),
         freeze_max_s=rng.choice((12.0, 12.0, 12.0, 60.0)),
+        source_crash_rate=at_times(0.25),
+        source_freeze_rate=at_times(0.15),
+        coordinator_crash_rate=at_times(0.25),
+        coordinator_freeze_rate=at_times(0.15),
+        sources_left_min=rng.choice((1, 1, 0)),
+        leave_rate=at_times(0.3),
+        ends_spared=rng.random() < 0.3,
     )

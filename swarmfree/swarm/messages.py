@@ -141,12 +141,18 @@ class Promise:
         sealed: the sealed record of that iteration, if one is held.
         sealed_at: position of the Seal that brought it; the highest one counts.
         plan: the newest plan it has, so that a successor goes on where the last coordinator was; only in answer to a Claim.
+        stage: whose state it holds, -1 for none.
+        base: of the work it holds, empty if none.
+        vouched: its state came out of a decided step, so it is that of its lineage in any base.
     """
 
     iteration: int
     sealed: Record | None
     sealed_at: Position | None = None
     plan: Plan | None = None
+    stage: int = -1
+    base: str = ""
+    vouched: bool = False
 
 
 @dataclass(frozen=True, slots=True)

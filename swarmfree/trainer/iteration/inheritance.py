@@ -58,7 +58,9 @@ class Inheritance:
             if promise is None:
                 continue
             hello = Hello(can_feed=stage == 0, standby=False, corpus_hash="", memory_bytes=0)
-            built = stage is not None and promise.iteration in {self.iteration, self.iteration - 1}
+            is_current = promise.iteration in {self.iteration, self.iteration - 1} and promise.stage == stage
+            same_base = self.plan is not None and promise.base == self.plan.base
+            built = stage is not None and is_current and (promise.vouched or same_base)
             found.append(InheritedGuest(endpoint, hello, STANDBY if stage is None else stage, built))
         return tuple(found)
 

@@ -172,11 +172,14 @@ class MemberBooks:
         """Whether `sender` may have this member's promise for `position`.
 
         Raises:
-            Refused: `behind` for a lower claim than the one promised, `fresh` while the coordinator is heard.
+            Refused: `behind` for a lower term than the one promised, `superseded` for an older word of the same coordinator, `fresh` while
+                another coordinator is heard.
         """
         promised = self.standing.promised
+        if promised is not None and position.term < promised.term:
+            raise Refused(RefusalKind.BEHIND, f"promised term {promised.term.number} to {promised.term.member}")
         if promised is not None and position < promised:
-            raise Refused(RefusalKind.BEHIND, f"promised {promised}, {position} is lower")
+            raise Refused(RefusalKind.SUPERSEDED, f"revision {promised.revision} was promised, {position.revision} is older")
         if promised is not None and position.term > promised.term and self.hears_another(sender):
             raise Refused(RefusalKind.FRESH, f"coordinator {promised.term.member} is heard")
 
@@ -252,7 +255,8 @@ class MemberBooks:
         self.admit_claim(sender, request.position)
         if not request.only_asking:
             standing.promised, standing.coordinator = request.position, sender
-        return Reply(Promise(standing.iteration, standing.sealed, standing.sealed_at, standing.plan))
+        where = (standing.stage, standing.base, standing.vouched)
+        return Reply(Promise(standing.iteration, standing.sealed, standing.sealed_at, standing.plan, *where))
 
     async def _open(self, sender: Endpoint, request: Open) -> Reply:
         plan, standing = request.plan, self.standing
@@ -278,7 +282,8 @@ class MemberBooks:
             self._idle.start(self._digest_when_idle(), "state digest")
             standing.moved.tell()
         sealed = standing.sealed if standing.sealed and standing.sealed.iteration == plan.iteration else None
-        return Reply(Promise(standing.iteration, sealed, standing.sealed_at if sealed is not None else None))
+        sealed_at = standing.sealed_at if sealed is not None else None
+        return Reply(Promise(standing.iteration, sealed, sealed_at, None, standing.stage, standing.base, standing.vouched))
 
     async def _digest_when_idle(self) -> None:
         await self.averaging.state_digest(Rank.IDLE)

@@ -216,10 +216,10 @@ class Rolling:
             if guest.member in reports:
                 groups.setdefault(reports[guest.member].state_digest, []).append(guest.member)
         kept = max(groups.values(), key=len)  # ties: the group of the most senior, which was entered first
-        for members in groups.values():
-            if members is not kept:
-                for member in members:
-                    self._roster.fence(member, f"its state of stage {stage} differs from its siblings'")
+        if len(groups) > 1:  # what the others added was computed with other weights: without it, once more
+            for member in [member for members in groups.values() if members is not kept for member in members]:
+                self._roster.fence(member, f"its state of stage {stage} differs from its siblings'")
+            return f"members of stage {stage} reported {len(groups)} different states"
         digests = {reports[member].sum_digest for member in kept}
         if len(digests) > 1:
             return f"members of stage {stage} reported {len(digests)} different averages"

@@ -23,6 +23,7 @@ class Standing:
         stage: held, `NO_STAGE` for none.
         iteration: the iteration the state is ready for; also how many records are applied.
         lineage: of the last applied record.
+        vouched: the state came out of a step that a record decided; one that was just built is its lineage's only in the base it was built for.
         plan: in force, None before the first Open.
         base: of the work under way; empty while it changes.
         promised: highest position promised.
@@ -39,6 +40,7 @@ class Standing:
         self.stage = NO_STAGE
         self.iteration = 0
         self.lineage = GENESIS_LINEAGE
+        self.vouched = False
         self.plan: Plan | None = None
         self.base = ""
         self.promised: Position | None = None
@@ -72,7 +74,7 @@ class Standing:
 
     def install(self, stage: int, iteration: int, lineage: str, record: Record | None) -> None:
         """A stage's state was built here."""
-        self.stage, self.iteration, self.lineage = stage, iteration, lineage
+        self.stage, self.iteration, self.lineage, self.vouched = stage, iteration, lineage, False
         self.plan, self.base, self.sealed, self.sealed_at = None, "", None, None
         self.records = [record] if record is not None else []
         self.moved.tell()
@@ -81,6 +83,7 @@ class Standing:
         """The state has stepped with this record. Called in the same device work as the step; tell `moved` afterwards."""
         self.iteration = record.iteration + 1
         self.lineage = record.lineage()
+        self.vouched = True
         self.sealed, self.sealed_at = None, None
         self.records = [*self.records, record][-RECORDS_KEPT:]
 

@@ -51,15 +51,14 @@ class Builder:
         self._tasks = tasks
         self._building: Building | None = None
 
-    async def build(self, request: Build) -> Reply:
+    async def build(self, sender: Endpoint, request: Build) -> Reply:
         """Make the stage's state, or join the build that does.
 
         Raises:
-            Refused: `behind` for an older claim, `failed` when no donor could give what was asked.
+            Refused: as `MemberBooks.admit_claim`; `failed` when no donor could give what was asked.
         """
         standing = self._books.standing
-        if standing.promised is not None and request.position < standing.promised:
-            raise Refused(RefusalKind.BEHIND, f"promised {standing.promised}, {request.position} is lower")
+        self._books.admit_claim(sender, request.position)
         current = self._building
         if current is None or current.request != request:
             self._tasks.cancel_all()
@@ -67,7 +66,7 @@ class Builder:
                 current.done.set_exception(Refused(RefusalKind.SUPERSEDED, "another build was asked for"))
                 current.done.exception()
             current = self._building = Building(request, asyncio.get_running_loop().create_future())
-            standing.promised = request.position
+            standing.promised, standing.coordinator = request.position, sender
             self._tasks.start(self._run(current), f"build stage {request.action.stage}")
         return Reply(await asyncio.shield(current.done))
 

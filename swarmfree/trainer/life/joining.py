@@ -45,16 +45,9 @@ class Joining:
         can_feed = self._context.ports.tokens is not None
         corpus_hash = self._context.manifest.data.corpus_hash if can_feed else ""
         standing = self._books.standing
-        held = standing.stage != NO_STAGE
-        return Hello(
-            can_feed,
-            self._context.local.standby,
-            corpus_hash,
-            0,
-            standing.stage,
-            standing.iteration if held else 0,
-            standing.lineage if held else "",
-        )
+        if standing.stage == NO_STAGE or not standing.vouched:
+            return Hello(can_feed, self._context.local.standby, corpus_hash, 0)
+        return Hello(can_feed, self._context.local.standby, corpus_hash, 0, standing.stage, standing.iteration, standing.lineage)
 
     async def keep(self) -> None:
         """Get a place; stay until beats stop; claim the lead or find who has it; for ever.

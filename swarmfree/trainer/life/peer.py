@@ -148,7 +148,7 @@ class Peer:
             case GetPlan():
                 return await books.get_plan(request)
             case Build():
-                return await self.builder.build(request)
+                return await self.builder.build(header.sender, request)
             case Hello():
                 return Reply(self._hello(header.sender, request))
             case GetManifest():

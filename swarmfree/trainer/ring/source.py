@@ -229,8 +229,9 @@ class Source:
         engine, text = self._context.ports.engine, tokens.window(window)
         output = await self._device.run(Rank.FORWARD, window, lambda: engine.embed_only(text))
         await self._round(key, window, output)
-        while not await self._loss_half(key, window):
+        waits = self._context.backoff_s()
+        while (entry := self._table.find(key, LOSS_RUN)) is None:
+            await asyncio.sleep(next(waits))
             await self._round(key, window, output)
-        entry = self._table.find(key, LOSS_RUN)
-        assert entry is not None, "a window's loss stays until the base ends"
+        await self._table.outcome(entry)
         losses[window] = bits_float64(entry.loss_bits)

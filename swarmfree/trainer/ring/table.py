@@ -68,12 +68,17 @@ class Table:
     def find(self, key: WorkKey, run: int) -> Entry | None:
         """The entry of this name, if there is one that still has, or will have, its tensors."""
         held = self._entries.get((key, run))
-        return None if held is None or held.evicted else held
+        return None if held is None or self._is_spent(held) else held
+
+    def _is_spent(self, entry: Entry) -> bool:
+        """Whether it has to be done anew: its tensors are gone, or it was an evaluation, whose loss a source that took over needs again."""
+        passed = entry.key.kind is WorkKind.EVALUATE and entry.run != LOSS_RUN and entry.finished
+        return entry.evicted or passed
 
     def begin(self, key: WorkKey, run: int, work: Work) -> Entry:
         """Start `work` under this name, or join what runs under it already; work whose tensors were dropped is done again."""
         held = self._entries.get((key, run))
-        if held is not None and not held.evicted:
+        if held is not None and not self._is_spent(held):
             return held
         self._entries.pop((key, run), None)  # begun anew, it is the youngest again
         entry = Entry(key, run, asyncio.get_running_loop().create_future())

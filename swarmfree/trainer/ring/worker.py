@@ -94,8 +94,6 @@ class Worker:
         key, engine = entry.key, self._context.ports.engine
         if key.kind is WorkKind.EVALUATE:
             output = await self._device.run(Rank.FORWARD, key.microbatch, lambda: engine.forward_only(activations))
-            if key.stage == self._context.manifest.stages.body:
-                entry.output = output  # a source that takes over pulls it
             await self._onward(entry, request, output)
             return
         ticket = next(self._tickets)

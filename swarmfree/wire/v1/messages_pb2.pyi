@@ -249,8 +249,17 @@ class ClaimResponse(google.protobuf.message.Message):
     SEALED_FIELD_NUMBER: builtins.int
     SEALED_AT_FIELD_NUMBER: builtins.int
     PLAN_FIELD_NUMBER: builtins.int
+    STAGE_FIELD_NUMBER: builtins.int
+    BASE_FIELD_NUMBER: builtins.int
+    VOUCHED_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """The receiver's own iteration; zero is the first."""
+    stage: builtins.int
+    """Whose state it holds, -1 for none; zero is the ends."""
+    base: builtins.str
+    """16 hex digits: base of the work it holds; empty if none."""
+    vouched: builtins.bool
+    """Its state came out of a decided step."""
     @property
     def sealed(self) -> swarmfree.wire.v1.books_pb2.Record:
         """The sealed record of that iteration; absent if none is held."""
@@ -270,9 +279,12 @@ class ClaimResponse(google.protobuf.message.Message):
         sealed: swarmfree.wire.v1.books_pb2.Record | None = ...,
         sealed_at: swarmfree.wire.v1.names_pb2.Position | None = ...,
         plan: swarmfree.wire.v1.books_pb2.Plan | None = ...,
+        stage: builtins.int = ...,
+        base: builtins.str = ...,
+        vouched: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["iteration", b"iteration", "plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base", b"base", "iteration", b"iteration", "plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at", "stage", b"stage", "vouched", b"vouched"]) -> None: ...
 
 global___ClaimResponse = ClaimResponse
 
@@ -311,8 +323,17 @@ class OpenResponse(google.protobuf.message.Message):
     SEALED_FIELD_NUMBER: builtins.int
     SEALED_AT_FIELD_NUMBER: builtins.int
     PLAN_FIELD_NUMBER: builtins.int
+    STAGE_FIELD_NUMBER: builtins.int
+    BASE_FIELD_NUMBER: builtins.int
+    VOUCHED_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """The receiver's own iteration after catching up; zero is the first."""
+    stage: builtins.int
+    """Whose state it holds, -1 for none; zero is the ends."""
+    base: builtins.str
+    """16 hex digits: base of the work it holds; empty if none."""
+    vouched: builtins.bool
+    """Its state came out of a decided step."""
     @property
     def sealed(self) -> swarmfree.wire.v1.books_pb2.Record:
         """The sealed record of the plan's iteration; absent if none is held."""
@@ -332,9 +353,12 @@ class OpenResponse(google.protobuf.message.Message):
         sealed: swarmfree.wire.v1.books_pb2.Record | None = ...,
         sealed_at: swarmfree.wire.v1.names_pb2.Position | None = ...,
         plan: swarmfree.wire.v1.books_pb2.Plan | None = ...,
+        stage: builtins.int = ...,
+        base: builtins.str = ...,
+        vouched: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["iteration", b"iteration", "plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base", b"base", "iteration", b"iteration", "plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at", "stage", b"stage", "vouched", b"vouched"]) -> None: ...
 
 global___OpenResponse = OpenResponse
 
