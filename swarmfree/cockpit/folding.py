@@ -30,6 +30,7 @@ from swarmfree.swarm.events import (
     Ended,
     Evaluated,
     IterationCommitted,
+    LineageDropped,
     MemberLeft,
     MemberLost,
     Note,
@@ -177,7 +178,7 @@ def _tell(state: SwarmState, told: Told) -> SwarmState:
             return _build(state, told.time_s, event)
         case WeightsWritten():
             return replace(state, weights=(*state.weights, (event.stage, event.path)))
-        case TookOver() | MemberLeft() | Repaired() | RoundRetried() | DirectoryReplaced() | Ended() | Note():
+        case TookOver() | LineageDropped() | MemberLeft() | Repaired() | RoundRetried() | DirectoryReplaced() | Ended() | Note():
             return state
         case _:
             assert_never(event)

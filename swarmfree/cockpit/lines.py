@@ -14,6 +14,7 @@ from swarmfree.swarm.events import (
     Evaluated,
     Event,
     IterationCommitted,
+    LineageDropped,
     MemberLeft,
     MemberLost,
     Note,
@@ -86,6 +87,9 @@ def _words(event: Event, name_of: Callable[[str], str]) -> str:
         case TookOver():
             forced = ", without a majority" if event.forced else ""
             return f"coordinates from iteration {event.iteration} on, term {event.term}, followed by {event.followers}{forced}"
+        case LineageDropped():
+            mine, others = f"{event.iterations} iterations, {event.forced} forced", f"{event.by_iterations} iterations"
+            return f"this lineage ({mine}) gives way to another one of {others}"
         case MemberLost():
             where = f" of stage {event.stage}" if event.stage >= 0 else ""
             return f"lost {name_of(event.member)}{where}: {event.why}"

@@ -193,7 +193,7 @@ class Cast:
         if life.code != 0 and self._is_open:
             self.faults["quit"] += 1
             self._replace(life)
-        return life.code == 0 and len(checks.committed) == self._stage.setup.manifest.run.iterations
+        return life.code == 0 and checks.is_complete
 
     def look_for_leaks(self, life: Life) -> None:
         """Nothing of an ended life may be left."""

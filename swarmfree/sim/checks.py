@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from swarmfree.sim.chain import Chain
 from swarmfree.sim.exchange import Outcome
 from swarmfree.sim.integer_arithmetic import State
 from swarmfree.sim.reference import IntegerReference
-from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StepScalars
+from swarmfree.swarm.books import Record, StepScalars
 from swarmfree.swarm.events import Event, IterationCommitted
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.messages import Build, Built, Commit, Loss, Open, Promise, RecordAnswer, Request, Seal, Sealed, Train
@@ -79,9 +80,9 @@ class Checks:
         """Nothing has happened."""
         self._manifest, self._reference, self._now_s, self._found = manifest, reference, now_s, found
         self.violation: Violation | None = None
-        self.committed: dict[int, str] = {}
         self.made_count = 0
         self._records: dict[str, Record] = {}
+        self._chain = Chain(self._records)
         self._awaited: dict[str, int] = {}  # committed by an event before any message showed the record
         self._votes: dict[str, set[Member]] = {}  # lineage -> who stored the record; only counted
         self._unexplained: list[Step] = []
@@ -91,6 +92,16 @@ class Checks:
         self._versions: dict[tuple[str, int], dict[str, None]] = {}  # the same, and digests of stages rebuilt on this lineage
         self._ready: dict[Member, int] = {}
         self._hashed: tuple[Record, str] | None = None  # the same record goes to every member; hashing it is the dear part
+
+    @property
+    def committed(self) -> dict[int, str]:
+        """Iteration -> lineage of the run's records; of several lineages the one that wins where they meet."""
+        return self._chain.main
+
+    @property
+    def is_complete(self) -> bool:
+        """A lineage has all iterations of the run."""
+        return bool(self._chain.complete(self._manifest.run.iterations))
 
     def violated(self, invariant: str, text: str) -> None:
         """Keep the first violation."""
@@ -221,24 +232,19 @@ class Checks:
 
     def _commit(self, lineage: str) -> None:
         record = self._records[lineage]
-        held = self.committed.get(record.iteration)
-        if held == lineage:
+        if lineage in self._chain:
             return
-        if held is not None:
-            self.violated("I3", f"two records of iteration {record.iteration} were committed: {held[:8]} and {lineage[:8]}")
-        self.committed[record.iteration] = lineage
-        before = self.committed.get(record.iteration - 1, GENESIS_LINEAGE if record.iteration == 0 else None)
-        if before != record.before:
-            self.violated(
-                "I3", f"record {record.iteration} stands on {record.before[:8]}, but record before is {str(before)[:8]}"
-            )
+        is_first = not self._chain.at(record.iteration)
+        fault = self._chain.add(lineage)
+        if fault:
+            self.violated("I3", fault)
         if not self._is_decided(record, lineage):
             self.violated("I3", f"record {record.iteration} was called committed before a majority stored it")
         if record.tokens != self._manifest.tokens_per_iteration:
             self.violated("I4", f"record {record.iteration} counts {record.tokens} tokens")
         if self._reference is not None:
             self._check_sums(self._reference, record)
-            problem = self._reference.show(record.iteration)
+            problem = self._reference.show(record.iteration) if is_first else ""
             if problem:
                 self.violated("I4", problem)
         self.made_count += 1
@@ -267,7 +273,14 @@ class Checks:
     def _check_built(self, member: Member, build: Build, built: Built) -> None:
         digest, lineage = built.state_digest, build.lineage
         if built.iteration != build.iteration:  # a copy made while training went on
-            lineage = self.committed.get(built.iteration - 1, "")
+            lineage = next(
+                (
+                    known
+                    for known in self._chain.at(built.iteration - 1)
+                    if digest in self._versions.get((known, build.action.stage), {})
+                ),
+                lineage,
+            )
         if self._reference is not None and digest in self._states:
             expected = self._reference.built(build.action, lambda stage: self._states_of(lineage, stage))
             if expected and digest not in expected:
@@ -291,7 +304,8 @@ class Checks:
         for lineage, iteration in self._awaited.items():
             self.violated("I3", f"record {iteration} ({lineage[:8]}) was committed, but nobody was told")
         iterations = self._manifest.run.iterations
-        if sorted(self.committed) != list(range(iterations)):
+        run = self._chain.complete(iterations)
+        if sorted(run) != list(range(iterations)):
             self.violated("I3", f"the run finished with records {sorted(self.committed)}; 0 to {iterations - 1} expected")
             return
         stages = {stage for stage, _ in written}
@@ -299,7 +313,7 @@ class Checks:
         if missing:
             self.violated("I6", f"the run finished without weights of stages {missing}")
         for stage, tensors in written:
-            states = self._states_of(self.committed[iterations - 1], stage)
+            states = self._states_of(run[iterations - 1], stage)
             if self._reference is not None and tensors not in [self._reference.exported(stage, state) for state in states]:
                 self.violated("I2", f"the weights written for stage {stage} are not those after the last record")
 

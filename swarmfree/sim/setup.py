@@ -77,7 +77,7 @@ def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
         batch=BatchSection(rows=rng.randint(1, 3), microbatches=rng.randint(4, 8)),
         ring=RingSection(credits=rng.randint(1, 4)),
         recovery=RecoverySection(merge=rng.choice((*MergeMode, MergeMode.NORM2, MergeMode.NORM2))),
-        timing=TimingSection(join_wait_s=20.0, split_wait_s=10.0),
+        timing=TimingSection(join_wait_s=20.0, split_wait_s=8.0, remeet_s=6.0),
     )
     return Setup(
         manifest=manifest,

@@ -76,6 +76,17 @@ class TookOver:
 
 
 @dataclass(frozen=True, slots=True)
+class LineageDropped:
+    """Two lineages of the run met after a forced continuation, and this coordinator's gave way: its members join the other one anew."""
+
+    iterations: int
+    forced: int
+    lineage: str
+    by_iterations: int
+    by_lineage: str
+
+
+@dataclass(frozen=True, slots=True)
 class MemberLost:
     """The coordinator fenced a member."""
 
@@ -203,6 +214,7 @@ Event = (
     | IterationCommitted
     | Stepped
     | TookOver
+    | LineageDropped
     | MemberLost
     | MemberLeft
     | StageLost

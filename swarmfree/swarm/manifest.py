@@ -220,6 +220,7 @@ class TimingSection:
         join_wait_s: the others wait at most so long for a joiner that loads its state.
         hold_s: a call that is early is held so long before it is answered "not yet".
         split_wait_s: without a majority for so long the coordinator goes on, forced, and the record says so.
+        remeet_s: the coordinator calls a peer outside its swarm this often, so that two lineages meet again.
         lease_s: how long an announcement is believed.
         leave_s: a peer that is told to leave waits at most so long until it is no longer needed.
     """
@@ -230,6 +231,7 @@ class TimingSection:
     join_wait_s: float = 60.0
     hold_s: float = 1.5
     split_wait_s: float = 30.0
+    remeet_s: float = 20.0
     lease_s: float = 30.0
     leave_s: float = 15.0
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from swarmfree.swarm.actions import BuildAction
 from swarmfree.swarm.books import Addend, Evaluation, MicrobatchSet, Microloss, Record, Roll
-from swarmfree.swarm.names import Endpoint, Member, Position, WorkKey
+from swarmfree.swarm.names import Endpoint, Member, Position, Term, WorkKey
 from swarmfree.swarm.plan import Plan
 
 
@@ -522,6 +522,7 @@ class Meet:
         iteration: how many iterations are committed.
         lineage: of the last record.
         forced: how many of them were sealed without a majority.
+        term: of the sender's claim; of two coordinators of one lineage the one with the lower term gives way.
 
     Source: protocol section 3.4.
     """
@@ -529,16 +530,18 @@ class Meet:
     iteration: int
     lineage: str
     forced: int
+    term: Term
 
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """The same of the receiver's side, and who coordinates there; nobody where it does not know."""
+    """The same of the receiver's side, who coordinates there, nobody where it does not know, and the highest term it has promised."""
 
     iteration: int
     lineage: str
     forced: int
     coordinator: Endpoint | None
+    term: Term | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,8 @@ class Averaging:
             own = await self._device.run(Rank.BOOKS, 0, lambda: self._freeze(roll))
             if own is not None:
                 return Reply(OtherAddends(own))
+            if roll.base != self._standing.base:
+                raise Refused(RefusalKind.STALE, f"the work of iteration {roll.iteration}, base {roll.base} has ended")
             if self._round is None or self._round.roll.round() != roll.round():
                 self.stop(Refused(RefusalKind.SUPERSEDED, "another roll took its place"))
                 self._round = Round(roll, asyncio.get_running_loop().create_future())

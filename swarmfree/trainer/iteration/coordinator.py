@@ -21,6 +21,7 @@ from swarmfree.swarm.plan import Plan, Replica, Share
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.assembly import Assembly
 from swarmfree.trainer.iteration.inheritance import Inheritance, newest_sealed
+from swarmfree.trainer.iteration.meeting import Meeting
 from swarmfree.trainer.iteration.parting import end_run, name_heir
 from swarmfree.trainer.iteration.recording import Circumstances, StageAverage, losses_of, make_record, mean_evaluation
 from swarmfree.trainer.iteration.rolling import Rolling, SourceGone, StageGone
@@ -45,6 +46,7 @@ class Coordinator:
     def __init__(self, context: Context, tasks: Tasks, inherited: Inheritance | None = None) -> None:
         """Nothing opened yet."""
         self._context = context
+        self._tasks = tasks
         self._term = Term(FOUNDERS_TERM, context.me)
         self._revisions = itertools.count(1)
         self._iteration = 0
@@ -63,6 +65,7 @@ class Coordinator:
         self._rolling = Rolling(context, self.roster, self._position_next)
         if inherited is not None:
             self._inherit(inherited)
+        self.meeting = Meeting(context, self.roster, self._term, lambda: self._record)
 
     def _inherit(self, inherited: Inheritance) -> None:
         """Go on where the last coordinator was."""
@@ -101,12 +104,19 @@ class Coordinator:
         Raises:
             Deposed: somebody else leads, or no majority answers; members that are there follow whoever claims next.
         """
-        if self._sealed is not None:
-            await self._finish(self._sealed)
-        while self._iteration < self._context.manifest.run.iterations:
-            await self._one_iteration()
-        await self._closing()
-        await end_run(self._context, self.roster, f"all {self._iteration} iterations are committed")
+        self._tasks.start(self.meeting.keep(), "meet strangers")
+        try:
+            if self._sealed is not None:
+                await self._finish(self._sealed)
+            while self._iteration < self._context.manifest.run.iterations:
+                await self._one_iteration()
+            await self._closing()
+        except Deposed:
+            self.roster.close()
+            await self.meeting.give_way()
+            raise
+        members = {guest.member for guest in self._holders()}
+        await end_run(self._context, self.roster, members, f"all {self._iteration} iterations are committed")
 
     # ---- one iteration -----------------------------------------------------------------------------------------------
 
@@ -380,7 +390,8 @@ class Coordinator:
         return self._rolling.live(plan)
 
     def _position_now(self) -> Position:
-        revision = self._plan.position.revision if self._plan is not None else 0
+        own_plan = self._plan is not None and self._plan.position.term == self._term  # not one that was inherited
+        revision = self._plan.position.revision if self._plan is not None and own_plan else 0
         return Position(self._term, self._iteration, self._attempt, revision)
 
     def _position_next(self) -> Position:

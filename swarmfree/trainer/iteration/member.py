@@ -29,7 +29,7 @@ from swarmfree.swarm.messages import (
     Sealed,
     State,
 )
-from swarmfree.swarm.names import Endpoint, Member, Position
+from swarmfree.swarm.names import Endpoint, Member, Position, Term
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.averaging import Averaging
@@ -81,6 +81,7 @@ class MemberBooks:
         self.beat_count = 0
         self.heir: Member | None = None
         self.donors: tuple[Endpoint, ...] = ()
+        self._abandoned: set[Term] = set()
         self._news = 1
         self._news_signal = Signal()
         self._acts: asyncio.Queue[tuple[Act, asyncio.Future[Reply]]] = asyncio.Queue(maxsize=64)
@@ -141,6 +142,22 @@ class MemberBooks:
 
         await self._in_turn(act)
 
+    async def rejoin(self, sender: Endpoint, heir: Endpoint) -> None:
+        """The lineage of this member's coordinator gave way to another one: what is held here counts for nothing there.
+
+        Raises:
+            Refused: `stale`, from anybody but its coordinator.
+        """
+        standing = self.standing
+        if standing.coordinator is None or standing.coordinator.member != sender.member:
+            raise Refused(RefusalKind.STALE, f"{sender.member} is not this peer's coordinator")
+        if standing.promised is not None:
+            self._abandoned.add(standing.promised.term)
+        await self.let_go()
+        standing.promised, standing.coordinator, standing.sealed, standing.records = None, heir, None, []
+        self.silent_ticks, self.heir = SILENT_FOR_LONG, None
+        self.beaten.tell()
+
     async def let_go(self) -> None:
         """Hold no stage from now on: something else is about to be built here."""
 
@@ -176,6 +193,8 @@ class MemberBooks:
                 another coordinator is heard.
         """
         promised = self.standing.promised
+        if position.term in self._abandoned:
+            raise Refused(RefusalKind.BEHIND, f"the lineage of term {position.term.number} gave way to another one")
         if promised is not None and position.term < promised.term:
             raise Refused(RefusalKind.BEHIND, f"promised term {promised.term.number} to {promised.term.member}")
         if promised is not None and position < promised:
@@ -190,6 +209,8 @@ class MemberBooks:
             Refused: `behind`, from a coordinator whose term is over.
         """
         promised = self.standing.promised
+        if request.position.term in self._abandoned:
+            raise Refused(RefusalKind.BEHIND, f"the lineage of term {request.position.term.number} gave way to another one")
         if promised is None or request.position.term > promised.term:
             self.standing.promised = request.position
         elif request.position.term < promised.term:
@@ -316,6 +337,9 @@ class MemberBooks:
         if standing.stage == NO_STAGE or record.before != standing.lineage:
             raise Refused(RefusalKind.GONE, f"record {record.iteration} does not follow lineage {standing.lineage[:8]}")
         entry = record.stages[standing.stage]
+        if await self.averaging.state_digest() != entry.state_digest:
+            standing.vouched = False  # the stage was rebuilt while this peer was away
+            raise Refused(RefusalKind.GONE, f"record {record.iteration} starts stage {standing.stage} from another state")
         if self.averaging.kept != (record.iteration, entry.sum_digest):
             siblings = self._siblings()
             if not await self.averaging.fetch(record.iteration, entry.sum_digest, siblings):

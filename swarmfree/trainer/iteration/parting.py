@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from swarmfree.policy.election import claim_order
 from swarmfree.swarm.errors import CallFailed
@@ -15,10 +15,10 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.roster import Guest, Roster
 
 
-async def end_run(context: Context, roster: Roster, why: str) -> None:
-    """Tell everyone that the run has all its iterations, this peer last; one holder of each stage writes its weights."""
+async def end_run(context: Context, roster: Roster, members: Collection[Member], why: str) -> None:
+    """Tell everyone that the run has all its iterations, this peer last; of each stage one of the last plan's members writes its weights."""
     roster.close()
-    stages = [roster.holders(stage) for stage in range(context.manifest.stage_count)]
+    stages = [[g for g in roster.holders(stage) if g.member in members] for stage in range(context.manifest.stage_count)]
     # Others before this peer: they write while it still looks after the end.
     writers = {min(holders, key=lambda g: (g.member == context.me, g.admitted)).member for holders in stages if holders}
 

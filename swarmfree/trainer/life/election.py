@@ -21,6 +21,8 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.inheritance import Inheritance, newest_plan, newest_sealed
 from swarmfree.trainer.iteration.member import MemberBooks
 
+FORCED_WITHOUT_ALL = 3
+"""A minority that does not hold every stage waits so many times `split_wait_s`: going on costs it those stages."""
 REFUSED_MAX = 6
 """Rounds in which somebody refused because it hears a coordinator; then that one is asked for a place."""
 
@@ -32,6 +34,11 @@ class Poll:
     promises: dict[Endpoint, Promise] = field(default_factory=dict)
     behind: bool = False
     fresh: bool = False
+
+    def covers(self, plan: Plan) -> bool:
+        """Whether every stage of the plan has somebody among them."""
+        there = self.members()
+        return all(any(replica.endpoint.member in there for replica in stage) for stage in plan.replicas)
 
     def members(self) -> set[Member]:
         """Who promised, or would."""
@@ -64,12 +71,13 @@ class Election:
         self._beats_before = self._books.beat_count
         number = (standing.promised.term.number if standing.promised is not None else 0) + 1
         while not self._is_led():
-            may_force = self._context.now_s() - begun_s >= timing.split_wait_s
+            waited_s = self._context.now_s() - begun_s
             term = Term(number, self._context.me)
             poll = await self._ask(term, plan, only_asking=True)
             if self._is_led() or not await self._catch_up(poll):
                 return None
             plan = newest_plan((plan, *(p.plan for p in poll.promises.values()))) or plan
+            may_force = waited_s >= timing.split_wait_s * (1 if poll.covers(plan) else FORCED_WITHOUT_ALL)
             if poll.behind:
                 number += 1
             elif may_force or is_majority(self._electorate(plan), poll.members()):

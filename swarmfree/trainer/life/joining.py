@@ -39,6 +39,8 @@ class Joining:
         self._keeping = keeping
         self._election = Election(context, books)
         self._said = ""
+        self._has_begun = False
+        self._all_answered = True
 
     def hello(self) -> Hello:
         """What this peer says about itself."""
@@ -68,8 +70,10 @@ class Joining:
         silent_s = 0.0
         while True:
             began_s = self._context.now_s()
+            self._all_answered = True
             for endpoint in await self._whom_to_ask():
                 if await self._ask(endpoint):
+                    self._has_begun = True
                     return True
             if await self._found():
                 return False
@@ -97,12 +101,14 @@ class Joining:
             try:
                 reply = await self._context.call(endpoint, self.hello(), silence_s=timing.silence_s / 2)
             except (PeerUnreachable, PeerSilent):
+                self._all_answered = False
                 return False
             except Refused as refusal:
                 if refusal.kind in {RefusalKind.WRONG_RUN, RefusalKind.WRONG_REVISION}:
                     raise Excluded(refusal.detail) from refusal
                 if refusal.kind is RefusalKind.SUPERSEDED:
                     raise RunEnded(refusal.detail) from refusal
+                self._has_begun |= refusal.kind is RefusalKind.BEHIND
                 if refusal.kind is not RefusalKind.WRONG_INCARNATION:
                     self._say(refusal.detail)
                 return False
@@ -131,7 +137,7 @@ class Joining:
             self._keeping.start(keep_up(self._context, self._books, siblings), "keep up")
 
     async def _found(self) -> bool:
-        """Lead from nothing, if the genesis record names this peer and no peer serves a stage yet; whether it did."""
+        """Lead from nothing, if the genesis record names this peer and every announced peer says that the run has not begun; whether it did."""
         directory = self._context.ports.directory
         founder = await directory.founder()
         if founder is None:
@@ -140,8 +146,9 @@ class Joining:
         if founder != self._context.me.peer_id:
             self._say(self._said or "waiting for the coordinator")
             return False
-        serving = [a for a in await directory.announcements() if a.state is PeerState.SERVING]
-        if any(a.endpoint.member != self._context.me for a in serving) or self._books.standing.stage != NO_STAGE:
+        others = [a for a in await directory.announcements() if a.endpoint.member != self._context.me]
+        self._has_begun |= any(a.state is PeerState.SERVING or a.iteration > 0 for a in others)
+        if self._has_begun or not self._all_answered or self._books.standing.stage != NO_STAGE:
             return False
         return not await self._lead(None)
 

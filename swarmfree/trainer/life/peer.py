@@ -10,6 +10,7 @@ import math
 import random
 from dataclasses import dataclass
 
+from swarmfree.policy.lineages import Tip
 from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.books import bits_float32
 from swarmfree.swarm.errors import CallFailed, Excluded, RefusalKind, Refused, RunEnded
@@ -32,6 +33,8 @@ from swarmfree.swarm.messages import (
     Hello,
     Loss,
     ManifestAnswer,
+    Meet,
+    Met,
     Open,
     Place,
     Pull,
@@ -151,6 +154,8 @@ class Peer:
                 return await self.builder.build(header.sender, request)
             case Hello():
                 return Reply(self._hello(header.sender, request))
+            case Meet():
+                return Reply(self._meet(header.sender, request))
             case GetManifest():
                 return Reply(ManifestAnswer(), self.context.manifest.canonical())
             case Goodbye():
@@ -162,13 +167,28 @@ class Peer:
         if self.coordinator is not None:
             return self.coordinator.hello(sender, request)
         coordinator = self.books.standing.coordinator
-        if coordinator is None or not self.books.hears_coordinator:
+        led = coordinator is not None and self.books.hears_coordinator
+        if not led and self.books.standing.stage != NO_STAGE:
+            raise Refused(RefusalKind.BEHIND, "the run has begun, and its members are choosing a coordinator")
+        if coordinator is None or not led:
             raise Refused(RefusalKind.NOT_YET, "this peer hears no coordinator")
         return Place(coordinator, NO_STAGE, self.books.waiting_for, accepted=False)
+
+    def _meet(self, sender: Endpoint, request: Meet) -> Met:
+        tip = Tip.of(self.books.standing.record_of(-1))
+        if self.coordinator is not None:
+            tip = self.coordinator.meeting.tip()
+            self.coordinator.meeting.judge(Tip(request.forced, request.iteration, request.lineage), request.term, sender)
+        leads = self.context.here if self.coordinator is not None else self.books.standing.coordinator
+        promised = self.books.standing.promised
+        term = self.coordinator.meeting.term if self.coordinator is not None else promised.term if promised is not None else None
+        return Met(tip.iterations, tip.lineage, tip.forced, leads if self.books.hears_coordinator else None, term)
 
     async def _goodbye(self, sender: Endpoint, request: Goodbye) -> Reply:
         if request.run_over:
             self.end(End(0 if request.finished else 3, request.why, request.write_weights))
+        elif request.rejoin and request.heir is not None:
+            await self.books.rejoin(sender, request.heir)
         elif request.heir is not None:
             coordinator = self.books.standing.coordinator
             if coordinator is not None and coordinator.member == sender.member:
@@ -224,7 +244,6 @@ class Peer:
             await coordinator.run()
         except Deposed as deposed:
             self.context.tell(Note(f"coordinates no longer: {deposed}"))
-            coordinator.roster.close()
             return deposed.by_another
         finally:
             self.coordinator = None

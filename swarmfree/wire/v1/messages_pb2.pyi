@@ -1456,6 +1456,7 @@ class MeetRequest(google.protobuf.message.Message):
     ITERATION_FIELD_NUMBER: builtins.int
     LINEAGE_FIELD_NUMBER: builtins.int
     FORCED_FIELD_NUMBER: builtins.int
+    TERM_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """How many iterations are committed; zero before the first."""
     lineage: builtins.str
@@ -1466,6 +1467,10 @@ class MeetRequest(google.protobuf.message.Message):
     def header(self) -> global___Header:
         """Required."""
 
+    @property
+    def term(self) -> swarmfree.wire.v1.names_pb2.Term:
+        """Of the sender's claim; required."""
+
     def __init__(
         self,
         *,
@@ -1473,9 +1478,10 @@ class MeetRequest(google.protobuf.message.Message):
         iteration: builtins.int = ...,
         lineage: builtins.str = ...,
         forced: builtins.int = ...,
+        term: swarmfree.wire.v1.names_pb2.Term | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["header", b"header"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["forced", b"forced", "header", b"header", "iteration", b"iteration", "lineage", b"lineage"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["header", b"header", "term", b"term"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["forced", b"forced", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "term", b"term"]) -> None: ...
 
 global___MeetRequest = MeetRequest
 
@@ -1487,6 +1493,7 @@ class MeetResponse(google.protobuf.message.Message):
     LINEAGE_FIELD_NUMBER: builtins.int
     FORCED_FIELD_NUMBER: builtins.int
     COORDINATOR_FIELD_NUMBER: builtins.int
+    TERM_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """How many iterations are committed there; zero before the first."""
     lineage: builtins.str
@@ -1497,6 +1504,10 @@ class MeetResponse(google.protobuf.message.Message):
     def coordinator(self) -> swarmfree.wire.v1.names_pb2.Endpoint:
         """Who coordinates there; absent where it is not known."""
 
+    @property
+    def term(self) -> swarmfree.wire.v1.names_pb2.Term:
+        """The highest term that the receiver has promised; absent before the first."""
+
     def __init__(
         self,
         *,
@@ -1504,8 +1515,9 @@ class MeetResponse(google.protobuf.message.Message):
         lineage: builtins.str = ...,
         forced: builtins.int = ...,
         coordinator: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
+        term: swarmfree.wire.v1.names_pb2.Term | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["coordinator", b"coordinator"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "forced", b"forced", "iteration", b"iteration", "lineage", b"lineage"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["coordinator", b"coordinator", "term", b"term"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "forced", b"forced", "iteration", b"iteration", "lineage", b"lineage", "term", b"term"]) -> None: ...
 
 global___MeetResponse = MeetResponse

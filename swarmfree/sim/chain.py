@@ -1,0 +1,77 @@
+"""The committed records of a rehearsal: one lineage, or after a forced continuation several, of which one is the run's (I3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from swarmfree.policy.lineages import Tip, wins
+from swarmfree.swarm.books import GENESIS_LINEAGE, Record
+
+
+class Chain:
+    """What was committed, and which lineage goes on.
+
+    Args:
+        records: every known record, by lineage.
+
+    Attributes:
+        main: iteration -> lineage, of the lineage that wins where lineages meet.
+    """
+
+    def __init__(self, records: Mapping[str, Record]) -> None:
+        """Nothing is committed."""
+        self._records = records
+        self._committed: dict[str, None] = {}
+        self._tip: Record | None = None
+        self.main: dict[int, str] = {}
+
+    def __contains__(self, lineage: str) -> bool:
+        return lineage in self._committed
+
+    def at(self, iteration: int) -> tuple[str, ...]:
+        """Every lineage that was committed as this iteration."""
+        return tuple(lineage for lineage in self._committed if self._records[lineage].iteration == iteration)
+
+    def complete(self, iterations: int) -> dict[int, str]:
+        """The winning one among the lineages that have all iterations; empty if none has.
+
+        Where the peers of a lineage with fewer forced records died, the run may end on another one.
+        """
+        tips = [self._records[lineage] for lineage in self.at(iterations - 1)]
+        best: Record | None = None
+        for tip in tips:
+            if best is None or wins(Tip.of(tip), Tip.of(best)):
+                best = tip
+        return {} if best is None else self._back_from(best.lineage())
+
+    def add(self, lineage: str) -> str:
+        """A record was committed; a sentence if that may not be."""
+        record = self._records[lineage]
+        self._committed[lineage] = None
+        before = record.before
+        if before not in self._committed and not (record.iteration == 0 and before == GENESIS_LINEAGE):
+            return f"record {record.iteration} stands on {before[:8]}, which was not committed"
+        others = [other for other in self.at(record.iteration) if other != lineage]
+        problems = [other for other in others if not self._is_forced(lineage, other)]
+        if self._tip is None or wins(Tip.of(record), Tip.of(self._tip)):
+            self._tip = record
+            self.main = self._back_from(lineage)
+        if problems:
+            return f"two records of iteration {record.iteration} were committed: {problems[0][:8]} and {lineage[:8]}"
+        return ""
+
+    def _is_forced(self, one: str, other: str) -> bool:
+        """Whether at least one of two lineages had no majority since they parted."""
+        fork = self._back_from(one), self._back_from(other)
+        parted = min(i for i in fork[0] if fork[1].get(i) != fork[0][i])
+        common = self._records[fork[0][parted - 1]].forced if parted else 0
+        return max(self._records[one].forced, self._records[other].forced) > common
+
+    def _back_from(self, lineage: str) -> dict[int, str]:
+        """The lineage from its first record to this one; as far back as it is known."""
+        found: dict[int, str] = {}
+        while lineage in self._records:
+            record = self._records[lineage]
+            found[record.iteration] = lineage
+            lineage = record.before
+        return dict(sorted(found.items()))
