@@ -42,17 +42,26 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A stage that was built since the last commit from something else than a sibling.
+    """A stage whose state since the last commit is not simply that of the last record: built from something else than a sibling, or disputed.
 
     Args:
         stage: which.
         state_digest: of what came out.
         rate_scaled: it starts with the run's rate factor.
+        built: it was built; False where it only was disputed.
+        disputes: how often two of its replicas turned out to have different states; work that went through the wrong one is void each time.
     """
 
     stage: int
     state_digest: str
     rate_scaled: bool
+    built: bool = True
+    disputes: int = 0
+
+    @property
+    def mark(self) -> str:
+        """What it adds to the base."""
+        return f"{self.state_digest}/{self.disputes}" if self.disputes else self.state_digest
 
 
 @dataclass(frozen=True, slots=True)

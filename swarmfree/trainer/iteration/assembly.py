@@ -7,6 +7,7 @@ Source: protocol sections 3.3 and 3.10; design section 6.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 
 from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence
@@ -46,6 +47,15 @@ class Assembly:
     def rebuilt_stages(self) -> tuple[Rebuilt, ...]:
         """Stages built from something else than a sibling since the last commit."""
         return tuple(self._rebuilt[stage] for stage in sorted(self._rebuilt))
+
+    def dispute(self, stage: int, state_digest: str) -> None:
+        """Of two states that a stage's replicas had, this one counts: the base changes, and what the other one had a part in is done again."""
+        known = self._rebuilt.get(stage)
+        if known is None or known.state_digest != state_digest:
+            known = Rebuilt(
+                stage, state_digest, rate_scaled=False, built=False, disputes=known.disputes if known is not None else 0
+            )
+        self._rebuilt[stage] = dataclasses.replace(known, disputes=known.disputes + 1)
 
     def committed(self) -> None:
         """An iteration is committed: what was rebuilt before it has become a state like any other."""
@@ -208,6 +218,10 @@ class Assembly:
             self._roster.fence(guest.member, str(error))
             return
         if self._roster.get(guest.member) is not guest:
+            return
+        if lost and self._roster.holders(
+            stage
+        ):  # a replica that was taken for dead came back: its bytes are better than any merge
             return
         guest.built, guest.failed_builds = True, 0
         if lost:

@@ -74,9 +74,9 @@ class Averaging:
         if ended is not None:
             _end(ended, why)
 
-    def forget_state_digest(self) -> None:
-        """The state was built anew."""
-        self._state_digest = None
+    def forget(self) -> None:
+        """The state was built anew, and the average went with the old one."""
+        self._state_digest = self.kept = None
 
     async def state_digest(self, rank: Rank = Rank.BOOKS) -> str:
         """Digest of the state at the present iteration; taken once per iteration, at the latest when it is reported."""

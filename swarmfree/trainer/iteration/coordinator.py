@@ -24,7 +24,7 @@ from swarmfree.trainer.iteration.inheritance import Inheritance, newest_sealed
 from swarmfree.trainer.iteration.meeting import Meeting
 from swarmfree.trainer.iteration.parting import end_run, name_heir
 from swarmfree.trainer.iteration.recording import Circumstances, StageAverage, losses_of, make_record, mean_evaluation
-from swarmfree.trainer.iteration.rolling import Rolling, SourceGone, StageGone
+from swarmfree.trainer.iteration.rolling import Rolling, SourceGone, StageGone, StatesDiffer
 from swarmfree.trainer.iteration.roster import Deposed, Guest, Roster
 from swarmfree.trainer.iteration.telling import Telling
 from swarmfree.trainer.tasks import Tasks
@@ -77,7 +77,8 @@ class Coordinator:
             self._plan, self._attempt = plan, plan.position.attempt
             self.assembly.inherit(plan)
         for guest in inherited.guests():
-            self.roster.admit(guest.endpoint, guest.hello, guest.stage, built=guest.built)
+            admitted = self.roster.admit(guest.endpoint, guest.hello, guest.stage, built=guest.built)
+            admitted.opened = self._position_now()
         if plan is not None:
             for endpoint in plan.members():
                 if self.roster.get(endpoint.member) is None:
@@ -128,6 +129,9 @@ class Coordinator:
             try:
                 record = await self._attempt_once(plan)
             except StageGone:
+                self._attempt += 1
+            except StatesDiffer as found:
+                self.assembly.dispute(found.stage, found.state_digest)
                 self._attempt += 1
             except (SourceGone, MemberReady):
                 continue  # the same base and attempt, another revision of the plan
@@ -181,7 +185,7 @@ class Coordinator:
     def _make_plan(self, microbatches: int) -> Plan:
         manifest = self._context.manifest
         rebuilt = self.assembly.rebuilt_stages()
-        base = base_of(self._lineage, tuple((stage.stage, stage.state_digest) for stage in rebuilt))
+        base = base_of(self._lineage, tuple((stage.stage, stage.mark) for stage in rebuilt))
         replicas = []
         for stage in range(manifest.stage_count):
             holders = sorted(self._admitted(stage), key=lambda g: g.member)
@@ -235,14 +239,12 @@ class Coordinator:
 
     def _holders(self) -> list[Guest]:
         """Members that hold their stage's state, senior first; not those who have joined since the last Open."""
-        members = None if self._plan is None else {endpoint.member for endpoint in self._plan.members()}
-        return [g for g in self.roster.guests() if g.built and (members is None or g.member in members)]
+        return [g for g in self.roster.guests() if g.built and g.opened is not None]
 
     def _admitted(self, stage: int) -> list[Guest]:
         """Who serves a stage in the next plan: its members, joiners that have caught up, and where there is nobody else any that hold its state."""
         holders = self.roster.holders(stage)
-        members = set() if self._plan is None else {endpoint.member for endpoint in self._plan.members()}
-        there = [g for g in holders if g.member in members or self.assembly.admissible(g, self._iteration)]
+        there = [g for g in holders if g.opened is not None or self.assembly.admissible(g, self._iteration)]
         there = there or list(holders)
         return [g for g in there if not g.leaving] or there
 
@@ -290,7 +292,12 @@ class Coordinator:
         Returns:
             A record of this iteration that somebody has stored: that one is decided on then.
         """
-        promises = await self._telling.all(self._live(plan), Open(plan))
+        named = {endpoint.member for endpoint in plan.members()}
+        asked = [g for g in self.roster.guests() if g.built and g.member in named]
+        promises = await self._telling.all(asked, Open(plan))
+        for guest in asked:
+            if guest.member in promises:
+                guest.opened = plan.position
         sealed = newest_sealed(p for p in promises.values() if isinstance(p, Promise))
         while not self._may_force and not is_majority(self._electorate(), set(promises)):
             self._rolling.check(plan)
@@ -324,9 +331,8 @@ class Coordinator:
         Raises:
             MemberReady: there is one.
         """
-        members = {endpoint.member for endpoint in plan.members()}
         for guest in self.roster.guests():
-            if guest.built and guest.member not in members and self.assembly.admissible(guest, plan.iteration):
+            if guest.built and guest.opened is None and self.assembly.admissible(guest, plan.iteration):
                 raise MemberReady(str(guest.member))
 
     def _make_record(self, plan: Plan, averages: tuple[StageAverage, ...]) -> Record:
@@ -336,7 +342,7 @@ class Coordinator:
         circumstances = Circumstances(
             losses=losses_of(answers, plan.microbatches),
             evaluation=mean_evaluation(answers) or "",
-            restarted=frozenset(stage.stage for stage in plan.rebuilt) if self._record is not None else frozenset(),
+            restarted=frozenset(s.stage for s in plan.rebuilt if s.built) if self._record is not None else frozenset(),
             rate_scaled=frozenset(stage.stage for stage in plan.rebuilt if stage.rate_scaled),
             forced=forced,
             seniority=order,
@@ -384,10 +390,6 @@ class Coordinator:
                 continue
             else:
                 return
-
-    def _live(self, plan: Plan) -> list[Guest]:
-        """Members of the plan that still count, senior first."""
-        return self._rolling.live(plan)
 
     def _position_now(self) -> Position:
         own_plan = self._plan is not None and self._plan.position.term == self._term  # not one that was inherited

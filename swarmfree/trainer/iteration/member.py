@@ -136,7 +136,7 @@ class MemberBooks:
         async def act() -> Reply:
             await self._end_work(Refused(RefusalKind.STALE, "the stage was built anew"))
             self.standing.install(stage, iteration, lineage, record)
-            self.averaging.forget_state_digest()
+            self.averaging.forget()
             self.tell_news()
             return Reply(Committed(iteration))
 
@@ -286,7 +286,11 @@ class MemberBooks:
         if standing.stage == NO_STAGE or plan.stage_of(self.context.me) != standing.stage:
             raise Refused(RefusalKind.FAILED, f"this peer holds stage {standing.stage}, the plan has it elsewhere")
         if standing.iteration == plan.iteration - 1 and plan.last_record is not None:
-            await self._apply(plan.last_record)
+            try:
+                await self._apply(plan.last_record)
+            except Refused:
+                standing.vouched = False  # nobody keeps what it needs: its state is of no use as it is
+                raise
         if standing.iteration != plan.iteration or standing.lineage != plan.lineage:
             raise Refused(
                 RefusalKind.GONE,

@@ -29,6 +29,19 @@ class StageGone(Exception):
     """A stage of the plan has no live replica: this attempt cannot commit."""
 
 
+class StatesDiffer(Exception):
+    """Replicas of a stage started this iteration from different states: whatever went through the wrong one is wrong in every stage.
+
+    Args:
+        stage: whose.
+        state_digest: of the one that counts, the larger group's or the senior's.
+    """
+
+    def __init__(self, stage: int, state_digest: str) -> None:
+        super().__init__(f"members of stage {stage} reported different states")
+        self.stage, self.state_digest = stage, state_digest
+
+
 class SourceGone(Exception):
     """A source of the plan is gone: its share goes to the others."""
 
@@ -54,7 +67,7 @@ class Rolling:
     def live(self, plan: Plan) -> list[Guest]:
         """Members of the plan that still count, senior first."""
         members = {e.member for e in plan.members()}
-        return [g for g in self._roster.guests() if g.built and g.member in members]
+        return [g for g in self._roster.guests() if g.built and g.opened is not None and g.member in members]
 
     def check(self, plan: Plan) -> None:
         """Stop what cannot commit as it is.
@@ -83,6 +96,7 @@ class Rolling:
 
         Raises:
             Deposed, StageGone, SourceGone: see `check`.
+            StatesDiffer: the work of this base is void.
         """
         if self._base != plan.base:
             self._base, self._averages, self.redone = plan.base, {}, 0
@@ -107,6 +121,8 @@ class Rolling:
                 rounds = {s: group.create_task(self._round(plan, s, covers[s], failures.get(s, 0))) for s in open_stages}
             for stage, task in rounds.items():
                 outcome = task.result()
+                if isinstance(outcome, StatesDiffer):
+                    raise outcome
                 if isinstance(outcome, StageAverage):
                     averages[stage] = outcome
                 else:
@@ -165,7 +181,7 @@ class Rolling:
 
     # ---- one round ---------------------------------------------------------------------------------------------------
 
-    async def _round(self, plan: Plan, stage: int, cover: Cover, rotation: int) -> StageAverage | str:
+    async def _round(self, plan: Plan, stage: int, cover: Cover, rotation: int) -> StageAverage | StatesDiffer | str:
         """One roll of one stage: the average, or why there is none."""
         guests = [g for g in self.live(plan) if plan.stage_of(g.member) == stage]
         members = tuple(sorted((g.endpoint for g in guests), key=lambda e: e.member))
@@ -202,7 +218,9 @@ class Rolling:
                 return refusal
         return failure
 
-    def _judge(self, stage: int, guests: list[Guest], replies: dict[Member, Response | CallFailed]) -> StageAverage | str:
+    def _judge(
+        self, stage: int, guests: list[Guest], replies: dict[Member, Response | CallFailed]
+    ) -> StageAverage | StatesDiffer | str:
         reports = {
             g.member: reply
             for g in guests
@@ -219,7 +237,7 @@ class Rolling:
         if len(groups) > 1:  # what the others added was computed with other weights: without it, once more
             for member in [member for members in groups.values() if members is not kept for member in members]:
                 self._roster.fence(member, f"its state of stage {stage} differs from its siblings'")
-            return f"members of stage {stage} reported {len(groups)} different states"
+            return StatesDiffer(stage, reports[kept[0]].state_digest)
         digests = {reports[member].sum_digest for member in kept}
         if len(digests) > 1:
             return f"members of stage {stage} reported {len(digests)} different averages"

@@ -45,6 +45,7 @@ class Guest:
         answer: its last beat's answer.
         failed_builds: builds in a row that came to nothing.
         leaving: it has said goodbye, and goes as soon as it is no longer needed.
+        opened: the newest claim of this coordinator that it promised; None for a joiner, and for a member that came back, until the next Open.
     """
 
     endpoint: Endpoint
@@ -55,6 +56,7 @@ class Guest:
     answer: BeatAnswer | None = None
     failed_builds: int = 0
     leaving: bool = False
+    opened: Position | None = None
 
     @property
     def member(self) -> Member:

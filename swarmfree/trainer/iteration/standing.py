@@ -75,7 +75,9 @@ class Standing:
     def install(self, stage: int, iteration: int, lineage: str, record: Record | None) -> None:
         """A stage's state was built here."""
         self.stage, self.iteration, self.lineage, self.vouched = stage, iteration, lineage, False
-        self.plan, self.base, self.sealed, self.sealed_at = None, "", None, None
+        self.plan, self.base = None, ""
+        if self.sealed is not None and self.sealed.iteration < iteration:  # else it is a vote, and stays
+            self.sealed = self.sealed_at = None
         self.records = [record] if record is not None else []
         self.moved.tell()
 

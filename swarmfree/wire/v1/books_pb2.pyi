@@ -390,20 +390,28 @@ class Rebuilt(google.protobuf.message.Message):
     STAGE_FIELD_NUMBER: builtins.int
     STATE_DIGEST_FIELD_NUMBER: builtins.int
     RATE_SCALED_FIELD_NUMBER: builtins.int
+    BUILT_FIELD_NUMBER: builtins.int
+    DISPUTES_FIELD_NUMBER: builtins.int
     stage: builtins.int
     """Zero is the ends."""
     state_digest: builtins.str
     """Hex digest of what came out."""
     rate_scaled: builtins.bool
     """It starts with the run's rate factor."""
+    built: builtins.bool
+    """It was built; false where two of its replicas had different states, and this one counts."""
+    disputes: builtins.int
+    """How often that happened; zero is the healthy case."""
     def __init__(
         self,
         *,
         stage: builtins.int = ...,
         state_digest: builtins.str = ...,
         rate_scaled: builtins.bool = ...,
+        built: builtins.bool = ...,
+        disputes: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["rate_scaled", b"rate_scaled", "stage", b"stage", "state_digest", b"state_digest"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["built", b"built", "disputes", b"disputes", "rate_scaled", b"rate_scaled", "stage", b"stage", "state_digest", b"state_digest"]) -> None: ...
 
 global___Rebuilt = Rebuilt
 
