@@ -107,6 +107,8 @@ class Coordinator:
         """
         self._tasks.start(self.meeting.keep(), "meet strangers")
         try:
+            if self._record is not None and self._term.number > FOUNDERS_TERM:
+                await self._telling.all(self._holders(), Commit(self._record))  # the last coordinator may not have told everyone
             if self._sealed is not None:
                 await self._finish(self._sealed)
             while self._iteration < self._context.manifest.run.iterations:
