@@ -523,6 +523,7 @@ class Meet:
         lineage: of the last record.
         forced: how many of them were sealed without a majority.
         term: of the sender's claim; of two coordinators of one lineage the one with the lower term gives way.
+        whole: it goes on: every stage is served, and a majority follows.
 
     Source: protocol section 3.4.
     """
@@ -531,6 +532,7 @@ class Meet:
     lineage: str
     forced: int
     term: Term
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -542,6 +544,7 @@ class Met:
     forced: int
     coordinator: Endpoint | None
     term: Term | None
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class Coordinator:
         self._rolling = Rolling(context, self.roster, self._position_next)
         if inherited is not None:
             self._inherit(inherited)
-        self.meeting = Meeting(context, self.roster, self._term, lambda: self._record)
+        self.meeting = Meeting(context, self.roster, self._term, lambda: self._record, self.is_whole)
 
     def _inherit(self, inherited: Inheritance) -> None:
         """Go on where the last coordinator was."""
@@ -89,6 +89,12 @@ class Coordinator:
         if self.roster.is_superseded(sender.member):
             raise Refused(RefusalKind.SUPERSEDED, f"a newer life of {sender.member.peer_id} is already here")
         return self.assembly.hello(sender, hello, self._is_current(hello))
+
+    def is_whole(self) -> bool:
+        """Whether the swarm goes on under this peer: every stage is served, and a majority follows."""
+        there = {self._context.me, *(guest.member for guest in self._holders())}
+        stages = {guest.stage for guest in self._holders()}
+        return len(stages) == self._context.manifest.stage_count and is_majority(self._electorate(), there)
 
     def _is_current(self, hello: Hello) -> bool:
         """Whether what it holds is the present state of its stage, or one record behind."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from swarmfree.policy.lineages import Tip, wins
 from swarmfree.swarm.books import Record
@@ -17,60 +18,107 @@ from swarmfree.swarm.messages import Goodbye, Meet, Met
 from swarmfree.swarm.names import Endpoint, Term
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.roster import Guest, Roster
+from swarmfree.trainer.tasks import Signal
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """Another coordinator of this run.
+
+    Args:
+        tip: of its lineage.
+        term: of its claim.
+        coordinator: where it is.
+        is_whole: its swarm goes on.
+    """
+
+    tip: Tip
+    term: Term
+    coordinator: Endpoint
+    is_whole: bool
 
 
 class Meeting:
     """A coordinator's look beyond its own swarm; `term` is that of its claim."""
 
-    def __init__(self, context: Context, roster: Roster, term: Term, last_record: Callable[[], Record | None]) -> None:
+    def __init__(
+        self, context: Context, roster: Roster, term: Term, last_record: Callable[[], Record | None], is_whole: Callable[[], bool]
+    ) -> None:
         """Nobody was met."""
         self._context = context
         self._roster = roster
         self.term = term
         self._last_record = last_record
-        self._winner: tuple[Tip, Endpoint] | None = None
+        self._is_whole = is_whole
+        self._called = Signal()
+        self._rival: Rival | None = None
+        self._winner: Rival | None = None
         self._turn = 0
 
     def tip(self) -> Tip:
         """The end of this coordinator's lineage."""
         return Tip.of(self._last_record())
 
-    def judge(self, theirs: Tip, term: Term, coordinator: Endpoint) -> None:
-        """Give way to another coordinator, if its lineage wins, or its term where the lineage is the same."""
-        if theirs.lineage == self.tip().lineage:
-            if term > self.term:
-                self._roster.depose(f"{coordinator.member} leads this lineage in term {term.number}")
-        elif wins(theirs, self.tip()):
-            self._winner = (theirs, coordinator)
-            self._roster.depose("another lineage wins")
+    def hear(self, rival: Rival) -> None:
+        """Another coordinator of this run has called: look at it soon."""
+        self._rival = rival
+        self._called.tell()
 
     async def keep(self) -> None:
-        """Look beyond, until another lineage wins; then this peer is deposed."""
-        while self._winner is None:
-            await asyncio.sleep(self._context.timing.remeet_s * (0.75 + 0.5 * self._context.rng.random()))
-            await self._look_beyond()
+        """Look beyond, until another coordinator wins; then this peer is deposed.
 
-    async def _look_beyond(self) -> None:
+        Nobody gives way at first sight: a coordinator that was asleep believes for a moment that it still leads.
+        """
+        timing = self._context.timing
+        while self._winner is None:
+            if self._rival is None:
+                await self._called.wait(timing.remeet_s * (0.75 + 0.5 * self._context.rng.random()))
+                self._rival = self._rival or await self._look_beyond()
+            if self._rival is not None and self._gives_way_to(self._rival):
+                await asyncio.sleep(timing.coordinator_silence_s)
+                confirmed = await self._visit(self._rival.coordinator)
+                if confirmed is not None and self._gives_way_to(confirmed):
+                    self._concede(confirmed)
+            self._rival = None
+
+    def _gives_way_to(self, rival: Rival) -> bool:
+        """Whoever goes on wins over who does not; else the lineages decide, and the terms where it is the same one."""
+        mine = self.tip()
+        if not rival.is_whole:
+            return False
+        if rival.tip.lineage == mine.lineage:
+            return rival.term > self.term or not self._is_whole()
+        return wins(rival.tip, mine) or not self._is_whole()
+
+    def _concede(self, rival: Rival) -> None:
+        if rival.tip.lineage != self.tip().lineage:
+            self._winner = rival
+        self._roster.depose(f"{rival.coordinator.member} leads in term {rival.term.number}")
+
+    async def _look_beyond(self) -> Rival | None:
         announced = await self._context.ports.directory.announcements()
         strangers = [a.endpoint for a in announced if self._is_stranger(a.endpoint)]
         if not strangers:
-            return
+            return None
         self._turn += 1
         met = await self._meet(strangers[self._turn % len(strangers)])
         if met is None or met.coordinator is None or met.coordinator.member == self._context.me:
-            return
-        leader = await self._meet(met.coordinator)
-        if leader is None or leader.coordinator is None or leader.term is None:
-            return
-        if leader.coordinator.member == met.coordinator.member == leader.term.member:
-            self.judge(Tip(leader.forced, leader.iteration, leader.lineage), leader.term, met.coordinator)
+            return None
+        return await self._visit(met.coordinator)
+
+    async def _visit(self, coordinator: Endpoint) -> Rival | None:
+        """The other coordinator, as it is now; None where it is none."""
+        met = await self._meet(coordinator)
+        if met is None or met.coordinator is None or met.term is None or met.term.member != coordinator.member:
+            return None
+        return Rival(Tip(met.forced, met.iteration, met.lineage), met.term, coordinator, met.whole)
 
     def _is_stranger(self, endpoint: Endpoint) -> bool:
         return endpoint.member != self._context.me and self._roster.get(endpoint.member) is None
 
     async def _meet(self, endpoint: Endpoint) -> Met | None:
         tip = self.tip()
-        request = Meet(tip.iterations, tip.lineage, tip.forced, self.term)
+        request = Meet(tip.iterations, tip.lineage, tip.forced, self.term, self._is_whole())
         try:
             reply = await self._context.call(endpoint, request, silence_s=self._context.timing.silence_s / 2)
         except CallFailed:
@@ -82,9 +130,9 @@ class Meeting:
         """Where another lineage has won: have everyone join it. Nobody is beaten any more when this is called."""
         if self._winner is None:
             return
-        (theirs, coordinator), mine = self._winner, self.tip()
+        theirs, mine = self._winner.tip, self.tip()
         self._context.tell(LineageDropped(mine.iterations, mine.forced, mine.lineage, theirs.iterations, theirs.lineage))
-        request = Goodbye(run_over=False, finished=False, why="another lineage won", heir=coordinator, rejoin=True)
+        request = Goodbye(run_over=False, finished=False, why="another lineage won", heir=self._winner.coordinator, rejoin=True)
 
         async def one(guest: Guest) -> None:
             try:

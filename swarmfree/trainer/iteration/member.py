@@ -155,6 +155,7 @@ class MemberBooks:
             self._abandoned.add(standing.promised.term)
         await self.let_go()
         standing.promised, standing.coordinator, standing.sealed, standing.records = None, heir, None, []
+        standing.known_plan = None
         self.silent_ticks, self.heir = SILENT_FOR_LONG, None
         self.beaten.tell()
 
@@ -269,7 +270,7 @@ class MemberBooks:
 
     async def get_plan(self, _: GetPlan) -> Reply:
         """The plan in force and what the run waits for."""
-        return Reply(PlanAnswer(self.standing.plan, self.waiting_for))
+        return Reply(PlanAnswer(self.standing.known_plan, self.waiting_for))
 
     async def _claim(self, sender: Endpoint, request: Claim) -> Reply:
         standing = self.standing
@@ -277,7 +278,7 @@ class MemberBooks:
         if not request.only_asking:
             standing.promised, standing.coordinator = request.position, sender
         where = (standing.stage, standing.base, standing.vouched)
-        return Reply(Promise(standing.iteration, standing.sealed, standing.sealed_at, standing.plan, *where))
+        return Reply(Promise(standing.iteration, standing.sealed, standing.sealed_at, standing.known_plan, *where))
 
     async def _open(self, sender: Endpoint, request: Open) -> Reply:
         plan, standing = request.plan, self.standing
@@ -302,6 +303,7 @@ class MemberBooks:
             if new_base:
                 await self._end_work(Refused(RefusalKind.STALE, "another base was opened"))
             standing.promised, standing.plan, standing.base = plan.position, plan, plan.base
+            standing.known_plan = plan
             self.hop.follow(plan)
             self.source.follow(plan)  # with the same base the work that is there goes on, and so does the share
             self._idle.start(self._digest_when_idle(), "state digest")

@@ -24,7 +24,8 @@ class Standing:
         iteration: the iteration the state is ready for; also how many records are applied.
         lineage: of the last applied record.
         vouched: the state came out of a step that a record decided; one that was just built is its lineage's only in the base it was built for.
-        plan: in force, None before the first Open.
+        plan: in force, None before the first Open, and after the state was built anew.
+        known_plan: the newest one seen, in force or not: who else there is.
         base: of the work under way; empty while it changes.
         promised: highest position promised.
         coordinator: who made that claim.
@@ -42,6 +43,7 @@ class Standing:
         self.lineage = GENESIS_LINEAGE
         self.vouched = False
         self.plan: Plan | None = None
+        self.known_plan: Plan | None = None
         self.base = ""
         self.promised: Position | None = None
         self.coordinator: Endpoint | None = None

@@ -8,13 +8,14 @@ costs that part a second download. Source: protocol section 3.10. Differs: avera
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed, PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.messages import Commit, GetAverage, GetRecord, GetState, RecordAnswer, State
+from swarmfree.swarm.messages import Commit, GetAverage, GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
 from swarmfree.swarm.names import Endpoint
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.member import MemberBooks
@@ -163,11 +164,24 @@ async def _record_at(context: Context, donor: Endpoint, iteration: int) -> Recor
     return reply.message.record
 
 
+async def _learn_plan(context: Context, books: MemberBooks, donors: tuple[Endpoint, ...]) -> None:
+    """Who else there is, in case the coordinator dies before this peer is a member."""
+    for donor in donors:
+        with contextlib.suppress(CallFailed):
+            reply = await context.call(donor, GetPlan())
+            assert isinstance(reply.message, PlanAnswer), "the network checks response types"
+            known, found = books.standing.known_plan, reply.message.plan
+            if found is not None and (known is None or found.position > known.position):
+                books.standing.known_plan = found
+            return
+
+
 async def keep_up(context: Context, books: MemberBooks, donors: tuple[Endpoint, ...]) -> None:
     """Apply what commits until an Open makes this peer a member: from then on the coordinator tells it."""
     standing = books.standing
     books.donors = donors
     stage, plan = standing.stage, standing.plan
+    await _learn_plan(context, books, donors)
     while standing.plan is plan and standing.stage == stage:
         for donor in donors:
             record = await _record_at(context, donor, standing.iteration)

@@ -58,7 +58,7 @@ class Election:
     async def campaign(self) -> Inheritance | None:
         """Try to become coordinator; None where there is one after all, or this member is no use as one."""
         standing, timing = self._books.standing, self._context.timing
-        plan = standing.plan
+        plan = standing.known_plan
         if plan is None:
             return None
         last = standing.coordinator

@@ -86,8 +86,8 @@ class Joining:
         """The last coordinator, members of the last plan, and announced peers, those that serve first."""
         standing, here = self._books.standing, self._context.me
         known = [standing.coordinator] if standing.coordinator is not None else []
-        if standing.plan is not None:
-            known += standing.plan.members()
+        if standing.known_plan is not None:
+            known += standing.known_plan.members()
         announced = [a for a in await self._context.ports.directory.announcements() if a.endpoint.member.peer_id != here.peer_id]
         self._context.rng.shuffle(announced)
         announced.sort(key=lambda a: a.state is not PeerState.SERVING)
@@ -129,9 +129,11 @@ class Joining:
     def _keep_up(self) -> None:
         """A member that was fenced keeps its state up to date until it is a member again."""
         standing = self._books.standing
-        if standing.stage == NO_STAGE or standing.plan is None:
+        if standing.stage == NO_STAGE or standing.known_plan is None:
             return
-        siblings = tuple(r.endpoint for r in standing.plan.replicas[standing.stage] if r.endpoint.member != self._context.me)
+        siblings = tuple(
+            r.endpoint for r in standing.known_plan.replicas[standing.stage] if r.endpoint.member != self._context.me
+        )
         self._keeping.cancel_all()
         if siblings:
             self._keeping.start(keep_up(self._context, self._books, siblings), "keep up")

@@ -50,6 +50,7 @@ from swarmfree.swarm.ports import Incoming, Ports, Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.coordinator import Coordinator
 from swarmfree.trainer.iteration.inheritance import Inheritance
+from swarmfree.trainer.iteration.meeting import Rival
 from swarmfree.trainer.iteration.member import MemberBooks
 from swarmfree.trainer.iteration.roster import Deposed
 from swarmfree.trainer.iteration.standing import NO_STAGE
@@ -178,11 +179,14 @@ class Peer:
         tip = Tip.of(self.books.standing.record_of(-1))
         if self.coordinator is not None:
             tip = self.coordinator.meeting.tip()
-            self.coordinator.meeting.judge(Tip(request.forced, request.iteration, request.lineage), request.term, sender)
+            self.coordinator.meeting.hear(
+                Rival(Tip(request.forced, request.iteration, request.lineage), request.term, sender, request.whole)
+            )
         leads = self.context.here if self.coordinator is not None else self.books.standing.coordinator
         promised = self.books.standing.promised
         term = self.coordinator.meeting.term if self.coordinator is not None else promised.term if promised is not None else None
-        return Met(tip.iterations, tip.lineage, tip.forced, leads if self.books.hears_coordinator else None, term)
+        whole = self.coordinator is not None and self.coordinator.is_whole()
+        return Met(tip.iterations, tip.lineage, tip.forced, leads if self.books.hears_coordinator else None, term, whole)
 
     async def _goodbye(self, sender: Endpoint, request: Goodbye) -> Reply:
         if request.run_over:

@@ -1457,12 +1457,15 @@ class MeetRequest(google.protobuf.message.Message):
     LINEAGE_FIELD_NUMBER: builtins.int
     FORCED_FIELD_NUMBER: builtins.int
     TERM_FIELD_NUMBER: builtins.int
+    WHOLE_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """How many iterations are committed; zero before the first."""
     lineage: builtins.str
     """64 hex digits: lineage of the last record, 64 zeros before the first."""
     forced: builtins.int
     """How many of them had no majority; zero is the healthy case."""
+    whole: builtins.bool
+    """It goes on: every stage is served, and a majority follows."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -1479,9 +1482,10 @@ class MeetRequest(google.protobuf.message.Message):
         lineage: builtins.str = ...,
         forced: builtins.int = ...,
         term: swarmfree.wire.v1.names_pb2.Term | None = ...,
+        whole: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header", "term", b"term"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["forced", b"forced", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "term", b"term"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["forced", b"forced", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "term", b"term", "whole", b"whole"]) -> None: ...
 
 global___MeetRequest = MeetRequest
 
@@ -1494,12 +1498,15 @@ class MeetResponse(google.protobuf.message.Message):
     FORCED_FIELD_NUMBER: builtins.int
     COORDINATOR_FIELD_NUMBER: builtins.int
     TERM_FIELD_NUMBER: builtins.int
+    WHOLE_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """How many iterations are committed there; zero before the first."""
     lineage: builtins.str
     """64 hex digits: lineage of the last record, 64 zeros before the first."""
     forced: builtins.int
     """How many of them had no majority; zero is the healthy case."""
+    whole: builtins.bool
+    """From a coordinator: it goes on."""
     @property
     def coordinator(self) -> swarmfree.wire.v1.names_pb2.Endpoint:
         """Who coordinates there; absent where it is not known."""
@@ -1516,8 +1523,9 @@ class MeetResponse(google.protobuf.message.Message):
         forced: builtins.int = ...,
         coordinator: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
         term: swarmfree.wire.v1.names_pb2.Term | None = ...,
+        whole: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["coordinator", b"coordinator", "term", b"term"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "forced", b"forced", "iteration", b"iteration", "lineage", b"lineage", "term", b"term"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "forced", b"forced", "iteration", b"iteration", "lineage", b"lineage", "term", b"term", "whole", b"whole"]) -> None: ...
 
 global___MeetResponse = MeetResponse
