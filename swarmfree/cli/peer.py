@@ -16,6 +16,7 @@ from swarmfree.cli.options import (
     PatienceOption,
     bind_to_parent,
 )
+from swarmfree.cli.watched import EngineKind
 
 
 def peer(  # noqa: PLR0913 - one parameter per option
@@ -38,6 +39,16 @@ def peer(  # noqa: PLR0913 - one parameter per option
     threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads.")] = 1,
     host: HostOption = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="gRPC port; 0 = given by the system.")] = 0,
+    announce: Annotated[
+        str,
+        typer.Option(
+            "--announce",
+            metavar="HOST:PORT",
+            help="Where others reach this peer's gRPC port, if not at --host and --port: behind a forwarded port. Listening stays there; "
+            "the libp2p port is not changed by it.",
+            show_default=False,
+        ),
+    ] = "",
     patience: PatienceOption = 20.0,
     weights: Annotated[
         str,
@@ -48,6 +59,12 @@ def peer(  # noqa: PLR0913 - one parameter per option
             show_default=False,
         ),
     ] = "",
+    engine: Annotated[
+        EngineKind, typer.Option("--engine", hidden=True, help="What computes; see `swarmfree chaos`.")
+    ] = EngineKind.TORCH,
+    watch_engine: Annotated[
+        bool, typer.Option("--watch-engine", hidden=True, help="Tell every step of the engine; see `swarmfree chaos`.")
+    ] = False,
     log: LogOption = Log.TEXT,
     parent: DieOption = 0,
 ) -> None:
@@ -71,7 +88,9 @@ def peer(  # noqa: PLR0913 - one parameter per option
         threads=threads,
         host=host,
         port=port,
+        announce=announce,
         patience_s=patience,
         weights_folder=weights,
     )
-    raise typer.Exit(run_until_told(PeerLife(decoded, local, log).run))
+    life = PeerLife(decoded, local, log, engine=engine, is_watched=watch_engine)
+    raise typer.Exit(run_until_told(life.run))
