@@ -1,7 +1,7 @@
 """Chaos over a local swarm: carries out a plan, strike by strike, and watches that training goes on within its bound.
 
-Every peer listens on a port of its own and announces a door of the `proxy` before it. What the numbers should be is for a `Judge` to say, who hears all
-that is told; here is who does the striking, and what can be said without knowing any number: agreement, progress, and that nothing is left.
+Every peer listens on a port of its own and announces a door of the `proxy` before it. What the numbers should be is for a `Judge` to say, who
+hears all that is told; here is who does the striking, and what can be said without knowing any number: agreement, progress, nothing left.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from swarmfree.cockpit.happenings import Happening, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed, Told
+from swarmfree.cockpit.happenings import Happening, RunDescribed
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.agreement import Agreement
-from swarmfree.lab.chaos_bounds import Disturbance, bound_s, calm_s, disturbed
+from swarmfree.lab.chaos_bounds import Disturbance, calm_s
 from swarmfree.lab.chaos_plan import (
     ON_NETWORK,
     Candidate,
@@ -33,11 +33,11 @@ from swarmfree.lab.chaos_plan import (
     choose_joiner,
     take_aim,
 )
+from swarmfree.lab.chaos_watch import Watch
 from swarmfree.lab.leftovers import Traces
 from swarmfree.lab.proxy import Cut, Delay, Fault, Hole, Proxy
 from swarmfree.lab.swarm import BOOTSTRAP, Ending, LocalSwarm, SwarmOrder
 from swarmfree.swarm.errors import SwarmfreeError
-from swarmfree.swarm.events import IterationCommitted, MemberLost, Opened, Placed
 from swarmfree.swarm.manifest import Manifest
 
 HOST = "127.0.0.1"
@@ -48,7 +48,7 @@ CALM_COMMITS = 10
 SETTLE_S = 6.0
 WATCH_S = 0.5
 LEFT_WITHIN_S = 5.0
-VIOLATIONS_MAX = 20
+INTERRUPTED, TERMINATED, OUTPUT_CLOSED = 130, 143, 141
 
 
 class Judge(Protocol):
@@ -148,14 +148,10 @@ class Chaos:
         )
         self._swarm = LocalSwarm(swarm, described, self._hear)
         self._over = asyncio.Event()
-        self._serving: set[str] = set()
+        self._watch = Watch(manifest)
         self._unsound: set[str] = set()
-        self._disturbances: list[Disturbance] = []
         self._frozen: set[str] = set()
         self._joiner_count = 0
-        self._committed_s: float | None = None
-        self._newcomers = 0
-        self._is_striking = False
 
     @property
     def state(self) -> SwarmState:
@@ -178,13 +174,15 @@ class Chaos:
                 tasks.create_task(self._conduct(tasks, proxy))
                 ending = await self._swarm.run()
                 self._over.set()
-        if ending.code not in {0, 130, 143}:
-            self._violate(f"I6: the run ended by itself: {ending.line}")
+        ended: list[str] = []
+        if ending.code not in {0, INTERRUPTED, TERMINATED, OUTPUT_CLOSED}:
+            ended = [f"I6: the run ended by itself: {ending.line}"]
         left = await asyncio.to_thread(self._traces.wait_for_nothing, LEFT_WITHIN_S)
-        for line in left:
-            self._violate(f"left behind: {line}")
+        found = [*self._agreement.violations, *self._judge.violations(), *self._watch.violations, *ended]
+        self.result.violations = [*found, *(f"left behind: {line}" for line in left)]
         self.result.commits, self.result.steps = self.state.committed_count, self._agreement.step_count
-        self.result.violations[:0] = [*self._agreement.violations, *self._judge.violations()]
+        self.result.longest_s, self.result.longest_bound_s = self._watch.longest_s, self._watch.longest_bound_s
+        self.result.calm = self._watch.calm_s
         return ending
 
     # ---- ports -------------------------------------------------------------------------------------------------------
@@ -202,44 +200,12 @@ class Chaos:
     # ---- listening ---------------------------------------------------------------------------------------------------
 
     def _hear(self, happening: Happening, state: SwarmState) -> None:
-        match happening:
-            case ProcessStarted(name=name) | ProcessEnded(name=name) | ProcessKilled(name=name):
-                self._serving.discard(name)
-            case Told(event=Opened(members=members)):
-                serving = {member for stage in members for member in stage}
-                self._serving = {p.name for p in state.peers if p.is_alive and p.stage >= 0 and p.peer_id in serving}
-            case Told(event=MemberLost(member=member)):
-                self._serving.discard(state.name_of(member))
-            case Told(event=Placed(stage=stage)) if stage >= 0:
-                self._newcomers += 1
-            case Told(event=IterationCommitted()):
-                self._on_commit(happening.time_s)
-            case _:
-                pass
+        self._watch.hear(happening, state)
         self._agreement.hear(happening)
         self._judge.hear(happening)
         self._hear_further(happening, state)
-        if self._is_striking and (self._agreement.violations or self._judge.violations()):
+        if self._watch.is_on and (self._agreement.violations or self._judge.violations()):
             self.stop(Ending(1, "an invariant did not hold"))
-
-    def _on_commit(self, time_s: float) -> None:
-        if self._committed_s is not None and self._is_striking:
-            took_s, allowed_s = time_s - self._committed_s, self._allowed_s(time_s)
-            if took_s > self.result.longest_s:
-                self.result.longest_s, self.result.longest_bound_s = took_s, allowed_s
-            if took_s > allowed_s:
-                self._violate(f"I6: {took_s:.1f} s from one commit to the next; at most {allowed_s:.1f} s expected")
-        self._committed_s = time_s
-        self._newcomers = 0
-
-    def _allowed_s(self, now_s: float) -> float:
-        assert self._committed_s is not None, "there is a commit to count from"
-        felt = disturbed(self._disturbances, self._manifest, self._committed_s, now_s)
-        return bound_s(self._manifest, self.result.calm, felt, self._newcomers)
-
-    def _violate(self, line: str) -> None:
-        if len(self.result.violations) < VIOLATIONS_MAX:
-            self.result.violations.append(line)
 
     # ---- conducting --------------------------------------------------------------------------------------------------
 
@@ -248,11 +214,11 @@ class Chaos:
             if not await self._until(self._is_whole, UP_WITHIN_S):
                 self.stop(Ending(1, f"not every stage had its peers, and {CALM_COMMITS} iterations, within {UP_WITHIN_S:.0f} s"))
                 return
-            self.result.calm = calm_s([c.seconds for c in self.state.commits[-CALM_COMMITS:]])
+            self._watch.calm_s = calm_s([c.seconds for c in self.state.commits[-CALM_COMMITS:]])
             await asyncio.to_thread(self._traces.look, proxy.ports())
-            self._is_striking = True
+            self._watch.is_on = True
             self._swarm.say("chaos", f"begins: {len(self._order.plan.strikes)} strikes in {self._order.plan.duration_s:.0f} s")
-            tasks.create_task(self._watch())
+            tasks.create_task(self._notice_standstill())
             await self._strike_all(tasks, proxy)
             await self._heal(proxy)
             self.result.ports = await asyncio.to_thread(self._traces.look, proxy.ports())
@@ -262,7 +228,7 @@ class Chaos:
             self.stop(Ending(1, str(error)))
 
     def _is_whole(self) -> bool:
-        return len(self._serving) >= self._order.swarm.peer_count and self.state.committed_count >= CALM_COMMITS
+        return len(self._watch.serving) >= self._order.swarm.peer_count and self.state.committed_count >= CALM_COMMITS
 
     async def _until(self, is_so: Callable[[], bool], within_s: float) -> bool:
         """Wait until something is so; False where it takes too long, or all is over."""
@@ -279,16 +245,12 @@ class Chaos:
             async with asyncio.timeout(max(0.0, seconds)):
                 await self._over.wait()
 
-    async def _watch(self) -> None:
+    async def _notice_standstill(self) -> None:
         """Notice also an iteration that never ends."""
-        while not self._over.is_set() and self._is_striking:
+        while not self._over.is_set() and self._watch.is_on:
             await self._pause(WATCH_S)
-            if self._committed_s is not None and self._is_striking and not self._over.is_set():
-                since_s = time.time() - self._committed_s
-                allowed_s = self._allowed_s(time.time())
-                if since_s > allowed_s:
-                    self._violate(f"I6: no commit for {since_s:.1f} s; at most {allowed_s:.1f} s expected")
-                    self.stop(Ending(1, "training does not go on"))
+            if not self._over.is_set() and self._watch.overdue(time.time()):
+                self.stop(Ending(1, "training does not go on"))
 
     async def _strike_all(self, tasks: asyncio.TaskGroup, proxy: Proxy) -> None:
         begun_s = time.monotonic()
@@ -311,7 +273,7 @@ class Chaos:
         healed_s = time.time()
         committed = self.state.committed_count
         await self._until(lambda: self.state.committed_count > committed + 1 and time.time() > healed_s + SETTLE_S, UP_WITHIN_S)
-        self._is_striking = False
+        self._watch.is_on = False
 
     # ---- striking ----------------------------------------------------------------------------------------------------
 
@@ -321,7 +283,7 @@ class Chaos:
             Candidate(
                 p.name,
                 p.stage,
-                is_serving=p.name in self._serving,
+                is_serving=p.name in self._watch.serving,
                 is_sound=p.name not in self._unsound,
                 is_coordinator=p.name == self.state.coordinator,
                 can_feed=p.name in sources,
@@ -342,8 +304,9 @@ class Chaos:
             stage = self.state.stage_of(name)
             self._swarm.say("chaos", f"{strike}: {name}" + (f" of stage {stage}" if stage is not None else ""))
             late_s = strike.latency_s + strike.jitter_s
-            ends_s = now_s if strike.for_s == 0 else now_s + strike.for_s + SETTLE_S
-            self._disturbances.append(Disturbance(name, now_s, ends_s, late_s))
+            is_brief = strike.kind in {Kind.KILL, Kind.WIPE}
+            ends_s = now_s if is_brief else now_s + strike.for_s + SETTLE_S
+            self._watch.disturb(Disturbance(name, now_s, ends_s, late_s))
             self._carry_out(tasks, proxy, strike, name)
 
     def _carry_out(self, tasks: asyncio.TaskGroup, proxy: Proxy, strike: Strike, name: str) -> None:
@@ -351,7 +314,7 @@ class Chaos:
             case Kind.KILL | Kind.WIPE:
                 self._swarm.kill(name, "chaos")
             case Kind.TERMINATE:
-                self._serving.discard(name)
+                self._watch.serving.discard(name)
                 self._swarm.send(name, signal.SIGTERM)
             case Kind.FREEZE:
                 self._swarm.send(name, signal.SIGSTOP)
