@@ -143,7 +143,11 @@ class AloneJudge:
         say(f"trains {len(losses)} iterations alone, and again {ORDERS + 1} times as controls")
         alone = list(train())
         control = gap_between(list(train(twice=CONTROL)), alone)
-        orders = [gap_between(list(train(shuffled(manifest, number))), alone) for number in range(ORDERS)]
+        orders: list[Gap] = []
+        for number in range(ORDERS):
+            orders.append(gap_between(list(train(shuffled(manifest, number))), alone))
+            if number % 5 == 4 and not is_told_to_end():
+                say(f"  {number + 1} of {ORDERS} shuffled runs")
         if is_told_to_end():
             return None
         return Comparison(len(losses), gap_between(losses, alone), ORDERS, max(orders, key=lambda gap: gap.nats), control)
