@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from swarmfree.cli.options import DataOption, SetOption
+from swarmfree.cli.options import DataOption, DieOption, SetOption, bind_to_parent
 from swarmfree.cli.watched import EngineKind
 
 
@@ -47,6 +47,7 @@ def chaos(  # noqa: PLR0913 - one parameter per option
     ] = None,
     changes: SetOption = None,
     data: DataOption = "",
+    parent: DieOption = 0,
 ) -> None:
     """Strike a swarm of real processes at seeded random moments: kill, freeze, end and start peers, and spoil the network before them.
 
@@ -54,6 +55,7 @@ def chaos(  # noqa: PLR0913 - one parameter per option
     of each stage is spared. Checked are: each microbatch counted once, equal bytes on all replicas, one record per iteration, no iteration beyond
     its bound, and nothing left at the end. Exit code 0 only if all of it held, 130 after Ctrl-C.
     """
+    bind_to_parent(parent)
     from swarmfree.cli.chaos_run import ChaosChoices, ChaosRun  # noqa: PLC0415 - help is fast
     from swarmfree.swarm.config import load_run  # noqa: PLC0415 - help is fast
 

@@ -95,7 +95,7 @@ def announced_of(local: LocalConfig) -> tuple[str, int] | None:
         host, port = parse_host_and_port(local.announce)
         address_of(host, port, "anybody")
     except ConfigError as error:
-        raise ConfigError(f"--announce {error}") from error
+        raise ConfigError(f"--announce {local.announce}: {error}") from error
     return host, port
 
 

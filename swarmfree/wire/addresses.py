@@ -104,9 +104,9 @@ def parse_host_and_port(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     is_bracketed = host.startswith("[") and host.endswith("]")
     if not colon or not host or (":" in host and not is_bracketed):
-        raise ConfigError(f"{text!r}: HOST:PORT expected, an IPv6 address in brackets")
+        raise ConfigError("HOST:PORT expected, an IPv6 address in brackets")
     if not is_port(port):
-        raise ConfigError(f"{text!r}: {port!r} is no port; expected 1 to 65535")
+        raise ConfigError(f"{port!r} is no port; expected 1 to 65535")
     return (host[1:-1] if is_bracketed else host), int(port)
 
 
