@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from swarmfree.cli.chaos_alone import AloneJudge
 
 PATIENCE_S = 90
+MORE_FEEDERS = 2
+"""So many peers more than there are sources may be one, so that a source that dies has a successor."""
 ROOM = 2
 """So many peers more than at first may be there at once."""
 
@@ -71,12 +73,16 @@ def order_of(
     count = choices.peer_count or sum(min(2, manifest.replicas_max(stage)) for stage in range(manifest.stage_count))
     if count < manifest.stage_count:
         raise ConfigError(f"--peers {count}: the run has {manifest.stage_count} stages; each needs a peer")
+    needed = sum(min(manifest.stages.replicas_min, manifest.replicas_max(stage)) for stage in range(manifest.stage_count))
+    if count < needed:
+        least = manifest.stages.replicas_min
+        raise ConfigError(f"--peers {count}: stages.replicas_min = {least} needs {needed} peers before the run begins")
     data = ("--data", choices.data) if choices.data else ()
     swarm = SwarmOrder(
         folder=folder,
         peer_count=count,
         standby_count=choices.standby_count,
-        feeder_count=manifest.stages.sources_max,
+        feeder_count=manifest.stages.sources_max + (0 if choices.spares_ends else MORE_FEEDERS),
         do_joiners_feed=not choices.spares_ends,
         run_arguments=(*run_arguments, *data),
         peer_arguments=("--patience", str(PATIENCE_S), "--engine", choices.engine.value, "--watch-engine", *data),

@@ -7,13 +7,16 @@ from typing import Annotated
 import typer
 
 from swarmfree.cli.options import (
+    AnnounceOption,
     DataOption,
     DieOption,
+    EngineOption,
     HostOption,
     InviteArgument,
     Log,
     LogOption,
     PatienceOption,
+    WatchEngineOption,
     bind_to_parent,
 )
 from swarmfree.cli.watched import EngineKind
@@ -39,16 +42,7 @@ def peer(  # noqa: PLR0913 - one parameter per option
     threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads.")] = 1,
     host: HostOption = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="gRPC port; 0 = given by the system.")] = 0,
-    announce: Annotated[
-        str,
-        typer.Option(
-            "--announce",
-            metavar="HOST:PORT",
-            help="Where others reach this peer's gRPC port, if not at --host and --port: behind a forwarded port. Listening stays there; "
-            "the libp2p port is not changed by it.",
-            show_default=False,
-        ),
-    ] = "",
+    announce: AnnounceOption = "",
     patience: PatienceOption = 20.0,
     weights: Annotated[
         str,
@@ -59,12 +53,8 @@ def peer(  # noqa: PLR0913 - one parameter per option
             show_default=False,
         ),
     ] = "",
-    engine: Annotated[
-        EngineKind, typer.Option("--engine", hidden=True, help="What computes; see `swarmfree chaos`.")
-    ] = EngineKind.TORCH,
-    watch_engine: Annotated[
-        bool, typer.Option("--watch-engine", hidden=True, help="Tell every step of the engine; see `swarmfree chaos`.")
-    ] = False,
+    engine: EngineOption = EngineKind.TORCH,
+    watch_engine: WatchEngineOption = False,
     log: LogOption = Log.TEXT,
     parent: DieOption = 0,
 ) -> None:
