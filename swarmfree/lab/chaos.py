@@ -218,7 +218,7 @@ class Chaos:
             await asyncio.to_thread(self._traces.look, proxy.ports())
             self._watch.is_on = True
             self._swarm.say("chaos", f"begins: {len(self._order.plan.strikes)} strikes in {self._order.plan.duration_s:.0f} s")
-            tasks.create_task(self._notice_standstill())
+            tasks.create_task(self._notice_standstill(proxy))
             await self._strike_all(tasks, proxy)
             await self._heal(proxy)
             self.result.ports = await asyncio.to_thread(self._traces.look, proxy.ports())
@@ -245,10 +245,12 @@ class Chaos:
             async with asyncio.timeout(max(0.0, seconds)):
                 await self._over.wait()
 
-    async def _notice_standstill(self) -> None:
-        """Notice also an iteration that never ends."""
+    async def _notice_standstill(self, proxy: Proxy) -> None:
+        """Notice also an iteration that never ends, and start somebody where a stage is lost and nobody waits for a place."""
         while not self._over.is_set() and self._watch.is_on:
             await self._pause(WATCH_S)
+            if not self._over.is_set():
+                await self._replace_lost(proxy)
             if not self._over.is_set() and self._watch.overdue(time.time()):
                 self.stop(Ending(1, "training does not go on"))
 
@@ -355,6 +357,17 @@ class Chaos:
         await self._open_door(proxy, name)
         self._swarm.say("chaos", f"{strike}: {name}" + ("" if name == newcomer else ", again"))
         await self._swarm.join(name)
+
+    async def _replace_lost(self, proxy: Proxy) -> None:
+        """Without a replica, and without anybody who could become one, a stage stays lost: that is no fault of the swarm."""
+        peers = [p for p in self.state.peers if p.role != BOOTSTRAP and p.is_alive]
+        lost = [stage for stage in range(self._manifest.stage_count) if not self.state.replicas(stage)]
+        if lost and not any(p.stage < 0 and p.name not in self._unsound for p in peers):
+            self._joiner_count += 1
+            name = f"joiner-{self._joiner_count}"
+            await self._open_door(proxy, name)
+            self._swarm.say("chaos", f"stage {lost[0]} is lost and nobody stands by: {name} is started")
+            await self._swarm.join(name)
 
 
 def fault_of(strike: Strike) -> Fault:

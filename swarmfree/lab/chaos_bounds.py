@@ -6,6 +6,7 @@ From one commit to the next at most::
     + disturbances * (1.5 silence_s + coordinator_silence_s)    silence noticed and asked once more; then, if it was the coordinator, its successor
     + newcomers * join_wait_s                         the others wait for whoever loads a state, one after the other at worst
     + split_wait_s, where two or more are disturbed   without a majority a record is sealed after this wait
+    + lone losses * START_S                           a stage is lost and no standby is there: somebody must be started first
     + messages * 2 (latency + jitter)                 the longest delay that is in force, on everything that is said in turn
 
 `calm_s` is measured before the first strike: `CALM_TIMES` the median iteration, at least `CALM_S_MIN`, since processes that start take
@@ -23,6 +24,7 @@ from swarmfree.swarm.manifest import Manifest
 
 CALM_TIMES = 20.0
 CALM_S_MIN = 5.0
+START_S = 90.0
 TURNS_OF_BOOKS = 12
 """Open, beats, ledger, roll, reduce, seal, commit and their answers, and a question more."""
 
@@ -82,5 +84,6 @@ def formula(manifest: Manifest, calm: float) -> str:
     timing = manifest.timing
     return (
         f"{calm:.1f} s + {1.5 * timing.silence_s + timing.coordinator_silence_s:g} s per disturbance "
-        f"+ {timing.join_wait_s:g} s per newcomer + {timing.split_wait_s:g} s if two or more are disturbed + delays"
+        f"+ {timing.join_wait_s:g} s per newcomer + {timing.split_wait_s:g} s if two or more are disturbed + delays, "
+        f"and {START_S:g} s where a stage is lost without a standby"
     )

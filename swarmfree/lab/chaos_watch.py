@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from swarmfree.cockpit.happenings import Happening, ProcessEnded, ProcessKilled, ProcessStarted, Told
 from swarmfree.cockpit.state import SwarmState
-from swarmfree.lab.chaos_bounds import Disturbance, bound_s, disturbed
-from swarmfree.swarm.events import IterationCommitted, MemberLost, Opened, Placed
+from swarmfree.lab.chaos_bounds import START_S, Disturbance, bound_s, disturbed
+from swarmfree.swarm.events import IterationCommitted, MemberLost, Opened, Placed, StageBuilt, StageLost
 from swarmfree.swarm.manifest import Manifest
 
 
@@ -29,7 +29,9 @@ class Watch:
         self._manifest = manifest
         self._disturbances: list[Disturbance] = []
         self._committed_s: float | None = None
-        self._newcomers = 0
+        self._loading: set[str] = set()  # who has a place and no state yet
+        self._loaded: set[str] = set()  # who got it since the last commit
+        self._lone_losses = 0
 
     def disturb(self, disturbance: Disturbance) -> None:
         """Somebody is struck."""
@@ -43,10 +45,20 @@ class Watch:
             case Told(event=Opened(members=members)):
                 members_now = {member for stage in members for member in stage}
                 self.serving = {p.name for p in state.peers if p.is_alive and p.stage >= 0 and p.peer_id in members_now}
-            case Told(event=MemberLost(member=member)):
+            case Told(event=MemberLost(member=member, peer_id=peer_id)):
                 self.serving.discard(state.name_of(member))
-            case Told(event=Placed(stage=stage)) if stage >= 0:
-                self._newcomers += 1
+                self._loading.discard(peer_id)
+            case Told(name=name, event=Placed(member=peer_id, stage=stage)):
+                teller = state.peer(name)
+                is_own = teller is not None and teller.peer_id == peer_id  # who builds says so too, by a way of its own
+                if stage >= 0 and not is_own:
+                    self._loading.add(peer_id)
+            case Told(event=StageBuilt(member=peer_id)):
+                self._loading.discard(peer_id)
+                self._loaded.add(peer_id)
+            case Told(event=StageLost()):
+                struck = {d.name for d in self._disturbances if d.ended_s > happening.time_s}
+                self._lone_losses += not any(peer.member and peer.name not in struck for peer in state.standbys())
             case Told(event=IterationCommitted()):
                 self._on_commit(happening.time_s)
             case _:
@@ -60,7 +72,8 @@ class Watch:
             if took_s > allowed_s:
                 self.violations.append(f"I6: {took_s:.1f} s from one commit to the next; at most {allowed_s:.1f} s expected")
         self._committed_s = time_s
-        self._newcomers = 0
+        self._loaded.clear()
+        self._lone_losses = 0
 
     def overdue(self, now_s: float) -> bool:
         """Whether the iteration that is under way takes too long already; if so, that is kept as a violation."""
@@ -73,4 +86,5 @@ class Watch:
 
     def _allowed_s(self, since_s: float, now_s: float) -> float:
         felt = disturbed(self._disturbances, self._manifest, since_s, now_s)
-        return bound_s(self._manifest, self.calm_s, felt, self._newcomers)
+        newcomers = len(self._loading | self._loaded)
+        return bound_s(self._manifest, self.calm_s, felt, newcomers) + START_S * self._lone_losses

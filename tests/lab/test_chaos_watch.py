@@ -10,9 +10,20 @@ from swarmfree.cockpit.folding import fold
 from swarmfree.cockpit.happenings import Happening, ProcessEnded, ProcessStarted, RunDescribed, Told
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.agreement import Agreement
-from swarmfree.lab.chaos_bounds import CALM_S_MIN, Disturbance, bound_s, calm_s, disturbed, formula
+from swarmfree.lab.chaos_bounds import CALM_S_MIN, START_S, Disturbance, bound_s, calm_s, disturbed, formula
 from swarmfree.lab.chaos_watch import Watch
-from swarmfree.swarm.events import EngineStepped, Event, IterationCommitted, MemberLost, Opened, Placed, Started, Stepped
+from swarmfree.swarm.events import (
+    EngineStepped,
+    Event,
+    IterationCommitted,
+    MemberLost,
+    Opened,
+    Placed,
+    StageBuilt,
+    StageLost,
+    Started,
+    Stepped,
+)
 from swarmfree.swarm.manifest import Manifest, TimingSection
 from swarmfree.swarm.names import Member
 
@@ -152,3 +163,31 @@ def test_an_iteration_beyond_its_bound_is_found() -> None:
     hearing.hear(Told(122.0, "a", commit(4)))
     assert [line[:3] for line in watch.violations] == ["I6:", "I6:"]
     assert "6.5 s from one commit to the next; at most 5.0 s expected" in watch.violations[1]
+
+
+def test_a_newcomer_is_waited_for_until_it_holds_its_state() -> None:
+    """From its place to the commit after its build, over commits in between, the bound grows by the wait for a joiner."""
+    hearing = Hearing()
+    watch = hearing.watch
+    watch.calm_s, watch.is_on = 5.0, True
+    hearing.hear(Told(10.0, "a", commit(0)))
+    hearing.start("b", 1)
+    hearing.hear(Told(11.0, "a", commit(1)))
+    hearing.hear(Told(25.0, "a", StageBuilt(1, 2, "Copy", "Qmb", 14.0, 0, "aa")), Told(25.0, "b", Placed("Qmb", 1)))
+    hearing.hear(Told(25.5, "a", commit(2)))
+    assert (watch.longest_s, watch.longest_bound_s, watch.violations) == (14.5, 15.0, [])
+    assert watch.overdue(31.0), "it has its state, and nobody waits for it any more"
+    hearing.start("c", 1)
+    hearing.hear(Told(32.0, "a", MemberLost("c", "Qmc", 1, "silent")))
+    assert watch.overdue(33.0), "nor for one that was lost"
+
+
+def test_a_stage_that_is_lost_without_a_standby_waits_for_somebody_to_be_started() -> None:
+    """The bound has room for a process to start, unless a standby was there."""
+    for standby, allowed_s in ((False, 5.0 + START_S), (True, 5.0)):
+        hearing = Hearing()
+        hearing.watch.calm_s, hearing.watch.is_on = 5.0, True
+        hearing.start("b", -1 if standby else 1)
+        hearing.hear(Told(10.0, "a", commit(0)), Told(11.0, "a", StageLost(1, 1, "somebody")))
+        hearing.hear(Told(12.0, "a", commit(1)))
+        assert hearing.watch.longest_bound_s == allowed_s + (0.0 if standby else 10.0)
