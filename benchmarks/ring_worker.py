@@ -22,9 +22,9 @@ import torch.nn.functional as F  # noqa: N812 - the field's name
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from benchmarks.alone import Alone, Llama, train_fused
 from benchmarks.ring_runs import Mark, machine_busy_seconds, open_job
 from swarmfree.lab.processes import die_with_parent
+from swarmfree.model.alone import Alone, Llama, train_fused
 from swarmfree.swarm.manifest import Manifest, OptimizerSection
 
 STORE_FILE = "store"

@@ -8,7 +8,7 @@ from typing import TextIO
 
 from swarmfree.cli.options import Log
 from swarmfree.cockpit.lines import describe
-from swarmfree.swarm.events import Event, Opened, Stepped
+from swarmfree.swarm.events import EngineHolds, EngineStepped, Event, Opened, Stepped
 from swarmfree.swarm.ports import Journal
 
 
@@ -21,8 +21,8 @@ class TextJournal:
         self._is_open = True
 
     def tell(self, event: Event) -> None:
-        """Show one event, unless it is one of the two that every iteration repeats."""
-        if self._is_open and not isinstance(event, Opened | Stepped):
+        """Show one event, unless it is one that every iteration repeats."""
+        if self._is_open and not isinstance(event, Opened | Stepped | EngineHolds | EngineStepped):
             try:
                 self._out.write(f"{time.strftime('%H:%M:%S')}  {describe(event)}\n")
                 self._out.flush()

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from swarmfree import __version__
 from swarmfree.cli.bootstrap import bootstrap
+from swarmfree.cli.chaos import chaos
 from swarmfree.cli.config import config_app
 from swarmfree.cli.endings import OUTPUT_CLOSED, exit_code_of, leave, let_go_of_stdout, one_of
 from swarmfree.cli.local import local
@@ -103,6 +104,7 @@ app.command()(peer)
 app.command()(local)
 app.command()(status)
 app.command()(rehearse)
+app.command()(chaos)
 app.add_typer(config_app, name="config")
 
 

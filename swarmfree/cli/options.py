@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from swarmfree.cli.watched import EngineKind
+
 
 class Log(enum.StrEnum):
     """How events are told: for people, or one JSON object per line."""
@@ -36,6 +38,20 @@ DataOption = Annotated[
 ]
 LogOption = Annotated[Log, typer.Option("--log", help="Tell events as lines of text, or as one JSON object per line.")]
 HostOption = Annotated[str, typer.Option("--host", help="IP address of this machine to listen on and to announce.")]
+AnnounceOption = Annotated[
+    str,
+    typer.Option(
+        "--announce",
+        metavar="HOST:PORT",
+        help="Where others reach this peer's gRPC port, if not at --host and --port: behind a forwarded port. Listening stays there; "
+        "the libp2p port is not changed by it.",
+        show_default=False,
+    ),
+]
+EngineOption = Annotated[EngineKind, typer.Option("--engine", hidden=True, help="What computes; see `swarmfree chaos`.")]
+WatchEngineOption = Annotated[
+    bool, typer.Option("--watch-engine", hidden=True, help="Tell every step of the engine; see `swarmfree chaos`.")
+]
 PatienceOption = Annotated[
     float,
     typer.Option(

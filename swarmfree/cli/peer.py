@@ -7,15 +7,19 @@ from typing import Annotated
 import typer
 
 from swarmfree.cli.options import (
+    AnnounceOption,
     DataOption,
     DieOption,
+    EngineOption,
     HostOption,
     InviteArgument,
     Log,
     LogOption,
     PatienceOption,
+    WatchEngineOption,
     bind_to_parent,
 )
+from swarmfree.cli.watched import EngineKind
 
 
 def peer(  # noqa: PLR0913 - one parameter per option
@@ -38,6 +42,7 @@ def peer(  # noqa: PLR0913 - one parameter per option
     threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads.")] = 1,
     host: HostOption = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="gRPC port; 0 = given by the system.")] = 0,
+    announce: AnnounceOption = "",
     patience: PatienceOption = 20.0,
     weights: Annotated[
         str,
@@ -48,6 +53,8 @@ def peer(  # noqa: PLR0913 - one parameter per option
             show_default=False,
         ),
     ] = "",
+    engine: EngineOption = EngineKind.TORCH,
+    watch_engine: WatchEngineOption = False,
     log: LogOption = Log.TEXT,
     parent: DieOption = 0,
 ) -> None:
@@ -71,7 +78,9 @@ def peer(  # noqa: PLR0913 - one parameter per option
         threads=threads,
         host=host,
         port=port,
+        announce=announce,
         patience_s=patience,
         weights_folder=weights,
     )
-    raise typer.Exit(run_until_told(PeerLife(decoded, local, log).run))
+    life = PeerLife(decoded, local, log, engine=engine, is_watched=watch_engine)
+    raise typer.Exit(run_until_told(life.run))

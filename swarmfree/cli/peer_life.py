@@ -20,18 +20,20 @@ from typing import TypeVar
 from swarmfree.cli.journals import open_journal
 from swarmfree.cli.options import Log
 from swarmfree.cli.process import keep_freed_memory, settle_garbage
+from swarmfree.cli.watched import EngineKind, from_any_thread, integer_tokens, make_engine, watched
 from swarmfree.policy.sharding import SequenceOrder, sequence_count
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import CorpusTokens
 from swarmfree.storage.weights import FolderWeights
 from swarmfree.swarm.config import load_local
-from swarmfree.swarm.errors import DataError
+from swarmfree.swarm.errors import ConfigError, DataError
 from swarmfree.swarm.events import DirectoryReplaced, Note
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.names import Member
-from swarmfree.swarm.ports import Journal, Ports, Tokens
+from swarmfree.swarm.ports import Engine, Journal, Ports, Tokens
 from swarmfree.trainer.life.peer import run_peer
+from swarmfree.wire.addresses import address_of, parse_host_and_port
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.identity import draw_incarnation, load_or_create_identity
 from swarmfree.wire.invite import ENTRY_POINTS_MAX, Invite, encode_invite
@@ -69,24 +71,54 @@ class ThreadExecutor:
 
 
 def local_config(**flags: object) -> LocalConfig:
-    """This machine's choices from flags, with the folder's default filled in.
+    """This machine's choices from flags, with the folder's default filled in, and checked as far as that can be done at once.
 
     Raises:
         ConfigError: one line that names the flag and the rule.
     """
     folder = str(flags.get("folder") or Path.home() / ".swarmfree" / "peer")
     weights = str(flags.get("weights_folder") or Path(folder) / "weights")
-    return load_local(None, {**flags, "folder": folder, "weights_folder": weights})
+    local = load_local(None, {**flags, "folder": folder, "weights_folder": weights})
+    announced_of(local)
+    return local
+
+
+def announced_of(local: LocalConfig) -> tuple[str, int] | None:
+    """Host and port that this peer announces; None = those on which it listens.
+
+    Raises:
+        ConfigError: they are not HOST:PORT, or the host is neither an IP address nor a name.
+    """
+    if not local.announce:
+        return None
+    try:
+        host, port = parse_host_and_port(local.announce)
+        address_of(host, port, "anybody")
+    except ConfigError as error:
+        raise ConfigError(f"--announce {local.announce}: {error}") from error
+    return host, port
 
 
 class PeerLife:
     """One peer from its invite to its exit code."""
 
-    def __init__(self, invite: Invite, local: LocalConfig, log: Log) -> None:
-        """Keep what was asked for; `run` does the rest."""
+    def __init__(
+        self, invite: Invite, local: LocalConfig, log: Log, *, engine: EngineKind = EngineKind.TORCH, is_watched: bool = False
+    ) -> None:
+        """Keep what was asked for; `run` does the rest.
+
+        Args:
+            invite: of the run.
+            local: this machine's choices.
+            log: how events are told.
+            engine: what computes.
+            is_watched: the engine tells what it holds and how it steps.
+        """
         self._invite = invite
         self._local = local
         self._log = log
+        self._kind = engine
+        self._is_watched = is_watched
 
     async def run(self) -> int:
         """Live it.
@@ -118,23 +150,30 @@ class PeerLife:
                 journal.tell(Note(f"others may join through this peer: {self._own_invite(directory)}"))
             tokens = await asyncio.to_thread(self._tokens, manifest, journal)
             member = Member(identity.peer_id, draw_incarnation(secrets.token_hex))
-            network = await opened.enter_async_context(GrpcNetwork(self._invite.fingerprint, member, local.host, local.port))
+            network = await opened.enter_async_context(
+                GrpcNetwork(self._invite.fingerprint, member, local.host, local.port, announced=announced_of(local))
+            )
             executor = ThreadExecutor()
             opened.callback(executor.close)
-            from swarmfree.model.engine import TorchEngine  # noqa: PLC0415 - torch is loaded when the directory has loaded it anyway
-
             ports = Ports(
                 network=network,
                 directory=directory,
                 clock=SystemClock(),
                 executor=executor,
-                engine=TorchEngine(manifest, local.threads),
+                engine=self._engine(manifest, journal),
                 tokens=tokens,
                 weights=FolderWeights(Path(local.weights_folder), manifest),
                 journal=journal,
             )
             settle_garbage()
             return await run_peer(ports, manifest, local, random.Random(secrets.randbits(64)))
+
+    def _engine(self, manifest: Manifest, journal: Journal) -> Engine:
+        engine = make_engine(self._kind, manifest, self._local.threads)
+        if not self._is_watched:
+            return engine
+        tell = from_any_thread(asyncio.get_running_loop(), journal.tell)
+        return watched(engine, tell, is_small=self._kind is EngineKind.INTEGER)
 
     def _own_invite(self, directory: DhtDirectory) -> str:
         """An invite that names this peer first, then where it was invited from itself."""
@@ -150,6 +189,8 @@ class PeerLife:
         local = self._local
         if not local.can_feed:
             return None
+        if self._kind is EngineKind.INTEGER:
+            return integer_tokens(manifest)
         corpus = prepare_corpus(local.data_path, Path(local.folder) / "corpus", manifest.data.held_out_percent)
         order = SequenceOrder(manifest.run.seed, max(1, sequence_count(corpus.train_tokens, manifest.model.tokens_per_row)))
         try:

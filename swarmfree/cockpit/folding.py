@@ -28,6 +28,8 @@ from swarmfree.swarm.events import (
     DirectoryNorms,
     DirectoryReplaced,
     Ended,
+    EngineHolds,
+    EngineStepped,
     Evaluated,
     IterationCommitted,
     LineageDropped,
@@ -178,7 +180,9 @@ def _tell(state: SwarmState, told: Told) -> SwarmState:
             return _build(state, told.time_s, event)
         case WeightsWritten():
             return replace(state, weights=(*state.weights, (event.stage, event.path)))
-        case TookOver() | LineageDropped() | MemberLeft() | Repaired() | RoundRetried() | DirectoryReplaced() | Ended() | Note():
+        case TookOver() | LineageDropped() | MemberLeft() | EngineHolds() | EngineStepped():
+            return state
+        case Repaired() | RoundRetried() | DirectoryReplaced() | Ended() | Note():
             return state
         case _:
             assert_never(event)

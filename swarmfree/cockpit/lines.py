@@ -11,6 +11,8 @@ from swarmfree.swarm.events import (
     DirectoryNorms,
     DirectoryReplaced,
     Ended,
+    EngineHolds,
+    EngineStepped,
     Evaluated,
     Event,
     IterationCommitted,
@@ -54,7 +56,7 @@ def action_words(action: str) -> str:
 
 def is_news(event: Event) -> bool:
     """Whether a person watching a whole swarm wants a line about it (iterations have their own place)."""
-    return not isinstance(event, Opened | Stepped | IterationCommitted | DirectoryNorms | Started)
+    return not isinstance(event, Opened | Stepped | EngineHolds | EngineStepped | IterationCommitted | DirectoryNorms | Started)
 
 
 def describe(event: Event, name_of: Callable[[str], str] = as_it_is) -> str:
@@ -90,6 +92,10 @@ def _words(event: Event, name_of: Callable[[str], str]) -> str:
         case LineageDropped():
             mine, others = f"{event.iterations} iterations, {event.forced} forced", f"{event.by_iterations} iterations"
             return f"this lineage ({mine}) gives way to another one of {others}"
+        case EngineHolds():
+            return f"its engine holds stage {event.stage}, state {event.state_digest[:8]}"
+        case EngineStepped():
+            return f"its engine stepped stage {event.stage} from {event.before[:8]} to {event.after[:8]} by {event.average[:8]}"
         case MemberLost():
             where = f" of stage {event.stage}" if event.stage >= 0 else ""
             return f"lost {name_of(event.member)}{where}: {event.why}"

@@ -42,6 +42,10 @@ ERROR_PREFIX = "swarmfree: "
 CRASH_LETTERS_MAX = 300
 
 
+def _nothing(_name: str) -> tuple[str, ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class SwarmOrder:
     """What to start.
@@ -54,6 +58,8 @@ class SwarmOrder:
         run_arguments: for the bootstrap node: which run.
         peer_arguments: for every peer.
         kills: the script; `seed` places its strikes.
+        own_arguments: what one process gets besides, by its name.
+        do_joiners_feed: whether those that `join` later may be sources.
         respawn: start a killed peer again, after `respawn_after_s` (its libp2p daemon needs about a second to go).
         program: how to start a command of ours.
         invite_within_s: how long the bootstrap node may take.
@@ -67,6 +73,8 @@ class SwarmOrder:
     feeder_count: int = 1
     run_arguments: tuple[str, ...] = ()
     peer_arguments: tuple[str, ...] = ()
+    own_arguments: Callable[[str], tuple[str, ...]] = _nothing
+    do_joiners_feed: bool = False
     kills: tuple[Kill, ...] = ()
     seed: int = 0
     respawn: bool = False
@@ -85,9 +93,9 @@ class Ending:
     line: str = ""
 
 
-def _note(text: str) -> Told:
+def _note(text: str, who: str = "local") -> Told:
     """A word of the lab itself."""
-    return Told(time.time(), "local", Note(text))
+    return Told(time.time(), who, Note(text))
 
 
 class LocalSwarm:
@@ -117,6 +125,8 @@ class LocalSwarm:
         self._ready = asyncio.Event()
         self._over = asyncio.Event()
         self._ending: Ending | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._done: set[str] = set()
 
     # ---- from outside ------------------------------------------------------------------------------------------------
 
@@ -131,9 +141,33 @@ class LocalSwarm:
         """SIGKILL a process now."""
         self._strike((name,), Target.PEER, why)
 
+    def send(self, name: str, number: signal.Signals) -> None:
+        """Send another signal; whoever gets SIGTERM is expected to end."""
+        child = self._children[name]
+        if number is signal.SIGTERM:
+            self._orphans.update(descendants(child.pid))
+            self._struck.add(child.pid)
+        child.send(number)
+
+    async def join(self, name: str) -> None:
+        """Start a peer that was not there, or is not there any more, as ``ROLE-NUMBER``.
+
+        Raises:
+            SwarmfreeError: it cannot be started.
+        """
+        known = self._children.get(name)
+        assert known is None or not known.is_alive, f"{name} is there"
+        assert self._tasks is not None, "joins while the swarm runs"
+        await self._start_peer(self._tasks, name)
+
+    def say(self, who: str, text: str) -> None:
+        """Have something heard as if told."""
+        self._put(_note(text, who))
+
     async def run(self) -> Ending:
         """Start everything, follow it to its end, leave nothing behind but logs."""
         async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
             tasks.create_task(self._listen(tasks))
             self._put(self._described)
             try:
@@ -168,7 +202,7 @@ class LocalSwarm:
         if self._over.is_set():
             return
         role, _, number = name.partition("-")
-        feeds = role == "peer" and int(number) <= self._order.feeder_count
+        feeds = int(number) <= self._order.feeder_count if role == "peer" else role == "joiner" and self._order.do_joiners_feed
         choices = (*(() if feeds else ("--no-feed",)), *(("--standby",) if role == "standby" else ()))
         weights = ("--weights", str(self._order.folder / "weights"))
         await self._start(tasks, name, role, ("peer", self._invite, *weights, *choices, *self._order.peer_arguments))
@@ -180,6 +214,7 @@ class LocalSwarm:
             self._log(name).parent.mkdir(exist_ok=True)
         except OSError as error:
             raise SwarmfreeError(f"{folder} cannot be made: {error.strerror}") from error
+        arguments = (*arguments, *self._order.own_arguments(name))
         own = ("--folder", str(folder), "--log", "json", "--die-with-parent", str(os.getpid()))
         command = (*self._order.program, *arguments, *own)
         child = await start_child(name, command, self._log(name), lambda line: self._put((name, line)))
@@ -212,6 +247,7 @@ class LocalSwarm:
         children = list(self._children.values())
         for child in children:
             if child.is_alive:
+                child.send(signal.SIGCONT)  # One that is stopped could not end by itself.
                 self._orphans.update(descendants(child.pid))
         late = await stop_children(children, self._order.stop_grace_s)
         if late:
@@ -268,8 +304,10 @@ class LocalSwarm:
 
     def _on_end(self, tasks: asyncio.TaskGroup, ended: ProcessEnded, *, was_serving: bool) -> None:
         peers = [p for p in self.state.peers if p.role != BOOTSTRAP]
-        is_over = any(p.is_done for p in peers)
         was_struck = self._children[ended.name].pid in self._struck
+        if ended.code == 0 and not was_struck and ended.name != BOOTSTRAP:
+            self._done.add(ended.name)
+        is_over = bool(self._done)
         if ended.code != 0 and not was_struck and (was_serving or not is_over):
             code = ended.code if ended.code in {2, 3} else 1
             self.stop(Ending(code, f"{ended.name}: {ended.line or self._unsaid(ended)}"))
@@ -280,7 +318,7 @@ class LocalSwarm:
             tasks.create_task(self._respawn(tasks, ended.name), name=f"respawn {ended.name}")
         elif peers and not self._respawning and not any(p.is_alive for p in peers):
             self.stop(Ending(0) if is_over else Ending(1, "every peer was killed"))
-        elif ended.code == 0 and sum(p.is_done for p in peers) == 1:
+        elif self._done == {ended.name}:
             self._await_the_others()
 
     def _unsaid(self, ended: ProcessEnded) -> str:

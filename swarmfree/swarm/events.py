@@ -87,6 +87,38 @@ class LineageDropped:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineHolds:
+    """The state that this peer's engine holds, where it is small enough to be told: weights and moments, hex, part by part.
+
+    Told only by a peer whose engine is watched, as is `EngineStepped`.
+    """
+
+    stage: int
+    state_digest: str
+    parts: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStepped:
+    """This peer's engine made one optimizer step.
+
+    Args:
+        stage: which it holds.
+        before, after: digests of the state.
+        average: digest of the averaged gradient.
+        scalars: the step's numbers, float32 bits, in the order of `books.StepScalars`.
+        parts: the average itself, hex, part by part, where it is small enough to be told.
+    """
+
+    stage: int
+    before: str
+    average: str
+    after: str
+    scalars: list[int]
+    parts: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class MemberLost:
     """The coordinator fenced a member."""
 
@@ -214,7 +246,9 @@ Event = (
     | IterationCommitted
     | Stepped
     | TookOver
-    | LineageDropped
+    | LineageDropped @ dataclass(frozen=True, slots=True)
+    | EngineHolds
+    | EngineStepped
     | MemberLost
     | MemberLeft
     | StageLost

@@ -15,6 +15,7 @@ class LocalConfig:
         folder: identity, state, sockets and logs of this peer.
         host: address to listen on and to announce.
         port: gRPC port, 0 = given by the system.
+        announce: HOST:PORT at which others reach the gRPC port, where that is not `host` and `port`; empty = they are.
         dht_port: libp2p port, 0 = given by the system.
         threads: torch threads of the device.
         data_path: file or folder of training text; empty = Python's own standard library; see `can_feed`.
@@ -28,6 +29,7 @@ class LocalConfig:
     folder: str
     host: str = "127.0.0.1"
     port: int = 0
+    announce: str = ""
     dht_port: int = 0
     threads: int = 1
     data_path: str = ""

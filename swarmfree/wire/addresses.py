@@ -95,6 +95,21 @@ def address_of(host: str, port: int, peer_id: str) -> Address:
     return Address(kind, _checked_host(kind, host, text), port, peer_id)
 
 
+def parse_host_and_port(text: str) -> tuple[str, int]:
+    """Read ``HOST:PORT``; an IPv6 address stands in brackets.
+
+    Raises:
+        ConfigError: one line that says what was expected.
+    """
+    host, colon, port = text.rpartition(":")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    if not colon or not host or (":" in host and not is_bracketed):
+        raise ConfigError("HOST:PORT expected, an IPv6 address in brackets")
+    if not is_port(port):
+        raise ConfigError(f"{port!r} is no port; expected 1 to 65535")
+    return (host[1:-1] if is_bracketed else host), int(port)
+
+
 def grpc_target_of(multiaddr: str) -> str:
     """The gRPC target of a peer's multiaddr.
 

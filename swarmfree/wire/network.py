@@ -36,8 +36,9 @@ class GrpcNetwork:
     Args:
         run: fingerprint of the manifest; calls of other runs are refused.
         member: who this peer is.
-        host: address or name to listen on and to be called at.
+        host: address or name to listen on, and to be called at unless `announced` says otherwise.
         port: 0 = given by the system.
+        announced: host and port that others are told to call, where they are not those listened on: behind a forwarded port.
         limits: bounds on sizes, times and counts.
         revision: of the protocol; calls of others are refused.
     """
@@ -49,6 +50,7 @@ class GrpcNetwork:
         host: str = "127.0.0.1",
         port: int = 0,
         *,
+        announced: tuple[str, int] | None = None,
         limits: WireLimits | None = None,
         revision: int = PROTOCOL_REVISION,
     ) -> None:
@@ -57,6 +59,7 @@ class GrpcNetwork:
         self._member = member
         self._host = host
         self._port = port
+        self._announced = announced
         self._limits = limits or WireLimits()
         self._revision = revision
         self._group = asyncio.TaskGroup()
@@ -84,7 +87,7 @@ class GrpcNetwork:
         listener.add_generic_rpc_handlers((self._server.generic_handler(),))
         try:
             self._port = listener.add_insecure_port(f"{shown_host}:{self._port}")
-            address = address_of(self._host, self._port, self._member.peer_id)
+            address = address_of(*(self._announced or (self._host, self._port)), self._member.peer_id)
         except (RuntimeError, ConfigError) as error:
             raise SwarmfreeError(f"cannot listen on {shown_host}:{self._port}: {error}") from error
         await self._group.__aenter__()

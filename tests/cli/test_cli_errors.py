@@ -100,6 +100,27 @@ def test_a_local_choice_that_does_not_hold_is_one_line(tmp_path: Path) -> None:
     invite = encode_invite(Invite("ab" * 32, (f"/ip4/127.0.0.1/tcp/9/p2p/{PEER_ID}",)))
     _told_in_one_line(_invoke("peer", invite, "--folder", str(tmp_path), "--port", "70000"), 2, "--port")
     _told_in_one_line(_invoke("peer", invite, "--folder", str(tmp_path), "--threads", "0"), 2, "--threads")
+    for announced in ("nowhere", "host:70000", "two words:80"):
+        _told_in_one_line(_invoke("peer", invite, "--folder", str(tmp_path), "--announce", announced), 2, "--announce", announced)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--minutes", "0"), ("--minutes",)),
+        (("--peers", "3"), ("--peers 3", "4 stages")),
+        (("--kinds", "kill,fire"), ("fire", "is none of")),
+        (("--set", "model.heads=3"), ("model.heads = 3",)),
+        (("--engine", "steam"), ("steam", "integer")),
+    ],
+)
+def test_a_chaos_that_cannot_be_is_one_line(
+    run_file: str, tmp_path: Path, options: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    """What cannot be done is told before anything is started, and no folder is made."""
+    out = tmp_path / "report"
+    _told_in_one_line(_invoke("chaos", "--run", run_file, "--out", str(out), *options), 2, *words)
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(
@@ -128,7 +149,8 @@ def test_a_mistyped_command_line_is_one_line(arguments: tuple[str, ...]) -> None
 
 
 @pytest.mark.parametrize(
-    "command", [(), ("bootstrap",), ("peer",), ("local",), ("status",), ("rehearse",), ("config",), ("config", "show")]
+    "command",
+    [(), ("bootstrap",), ("peer",), ("local",), ("status",), ("rehearse",), ("chaos",), ("config",), ("config", "show")],
 )
 def test_every_command_and_option_has_help(command: tuple[str, ...]) -> None:
     """Help exits with 0 and says something about every option."""

@@ -6,9 +6,10 @@ import asyncio
 import dataclasses
 import json
 import shutil
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -230,3 +231,87 @@ async def test_lines_that_are_no_events_are_noted(tmp_path: Path) -> None:
     assert await _run(tmp_path, {"peer-1": steps, "peer-2": [{"until": "noted"}, DONE]}, heard) == Ending(0)
     notes = [h.event.text for h in heard.told(Note)]
     assert [n.partition(": ")[0] for n in notes] == ["said something that is no event"] * 2
+
+
+class Late(Heard):
+    """Keeps what a swarm tells, and meddles with it once, as soon as all are up."""
+
+    def __init__(
+        self, folder: Path, meddle: Callable[[LocalSwarm], Awaitable[None]], is_time: Callable[[SwarmState], bool]
+    ) -> None:
+        super().__init__(folder)
+        self._meddle, self._is_time = meddle, is_time
+        self.meddling: asyncio.Event = asyncio.Event()
+
+    def __call__(self, happening: Happening, state: SwarmState) -> None:
+        """Hear one happening."""
+        super().__call__(happening, state)
+        if self._is_time(state):
+            self.meddling.set()
+
+    async def meddle(self, swarm: LocalSwarm) -> None:
+        """Wait for the time, then meddle."""
+        await self.meddling.wait()
+        await self._meddle(swarm)
+
+
+async def _run_meddled(tmp_path: Path, behaviour: dict[str, list[Any]], late: Late, **order: Any) -> Ending:
+    (tmp_path / "behaviour.json").write_text(json.dumps({"*": [], "bootstrap": ["swarmfree1invite"], **behaviour}))
+    chosen = SwarmOrder(folder=tmp_path / "report", peer_count=2, program=PROGRAM, stop_grace_s=0.5)
+    chosen = dataclasses.replace(chosen, **order)
+    chosen.folder.mkdir()
+    swarm = LocalSwarm(chosen, RunDescribed(time.time(), "test", 10, 3, 100), late)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        running = group.create_task(swarm.run())
+        await late.meddle(swarm)
+    assert not any(psutil.pid_exists(pid) for pid in late.pids())
+    return running.result()
+
+
+async def test_somebody_may_join_later_and_come_back_by_name(tmp_path: Path) -> None:
+    """A name that was not there is started with arguments of its own; after its end it may be started again, and lives twice."""
+
+    async def meddle(swarm: LocalSwarm) -> None:
+        await swarm.join("joiner-1")
+        await _until(lambda: bool(_lives(swarm, "joiner-1")))
+        swarm.send("joiner-1", signal.SIGTERM)
+        await _until(lambda: not _lives(swarm, "joiner-1"))
+        await swarm.join("joiner-1")
+        await _until(lambda: _lives(swarm, "joiner-1") == 2)
+        swarm.stop(Ending(0))
+
+    late = Late(tmp_path, meddle, _all_up)
+    asked: list[str] = []
+
+    def own(name: str) -> tuple[str, ...]:
+        asked.append(name)
+        return ("--standby",)
+
+    assert await _run_meddled(tmp_path, {}, late, own_arguments=own) == Ending(0)
+    assert asked == ["bootstrap", "peer-1", "peer-2", "joiner-1", "joiner-1"]
+    ended = [h for h in late.happenings if isinstance(h, ProcessEnded) and h.name == "joiner-1"]
+    assert (ended[0].code, ended[0].expected) == (143, True)
+
+
+async def test_who_was_frozen_ends_with_the_others(tmp_path: Path) -> None:
+    """A stopped process is told to go on before it is told to end, so that it needs no SIGKILL."""
+
+    async def meddle(swarm: LocalSwarm) -> None:
+        swarm.send("peer-2", signal.SIGSTOP)
+        (process,) = [psutil.Process(p.pid) for p in swarm.state.peers if p.name == "peer-2"]
+        await _until(lambda: process.status() == psutil.STATUS_STOPPED)
+        swarm.stop(Ending(0))
+
+    late = Late(tmp_path, meddle, _all_up)
+    assert await _run_meddled(tmp_path, {}, late, stop_grace_s=5.0) == Ending(0)
+    assert [h.code for h in late.happenings if isinstance(h, ProcessEnded) and h.name == "peer-2"] == [143]
+
+
+def _lives(swarm: LocalSwarm, name: str) -> int:
+    peer = swarm.state.peer(name)
+    return peer.lives if peer is not None and peer.is_alive and peer.member else 0
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    while not is_so():
+        await asyncio.sleep(0.01)

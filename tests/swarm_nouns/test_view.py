@@ -74,6 +74,7 @@ def test_every_kind_of_event_is_a_line_and_comes_back() -> None:
         "float": 1.5,
         "float | None": None,
         "list[int]": [1],
+        "list[str]": ["a"],
         "list[float]": [1.5],
         "list[list[str]]": [["a"]],
     }

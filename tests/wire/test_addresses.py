@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swarmfree.swarm.errors import ConfigError
-from swarmfree.wire.addresses import Address, address_of, grpc_target_of, parse_address
+from swarmfree.wire.addresses import Address, address_of, grpc_target_of, parse_address, parse_host_and_port
 
 PEER = "QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG"
 
@@ -74,3 +74,18 @@ def test_address_of_a_host_chooses_the_kind() -> None:
     assert address_of("example.org", 5, PEER).kind == "dns"
     with pytest.raises(ConfigError, match="no host name"):
         address_of("two words", 5, PEER)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("10.0.0.1:80", ("10.0.0.1", 80)), ("[::1]:65535", ("::1", 65535)), ("example.org:1", ("example.org", 1))]
+)
+def test_host_and_port_are_read(text: str, found: tuple[str, int]) -> None:
+    """An address or name before the last colon, an IPv6 address in brackets, and a port."""
+    assert parse_host_and_port(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "host", ":80", "host:", "host:0", "host:65536", "host:http", "::1:80", "host:08"])
+def test_what_is_no_host_and_port_is_one_clear_line(text: str) -> None:
+    """A part that is missing or out of range is said, with what was found."""
+    with pytest.raises(ConfigError, match=r"HOST:PORT expected|is no port"):
+        parse_host_and_port(text)

@@ -244,6 +244,15 @@ async def test_a_peer_may_call_itself_and_nest() -> None:
         assert (await caller.call(peer.here, train(peer.here), b"0123456789", silence_s=5)).payload == b"6789"
 
 
+async def test_a_peer_behind_a_forwarded_port_announces_that_one() -> None:
+    """It listens where it was told to, and names the announced address: that is where others call it."""
+    announced = GrpcNetwork(RUN, member("peer"), announced=("example.org", 4711))
+    async with announced as peer:
+        assert peer.here.addresses == (f"/dns/example.org/tcp/4711/p2p/{member('peer').peer_id}",)
+        with pytest.raises(SwarmfreeError, match="is taken"):
+            await GrpcNetwork(RUN, member("second"), port=peer._port).start()
+
+
 async def test_a_taken_port_is_one_clear_line() -> None:
     """A second peer at the same port is told so and does not share it."""
     async with GrpcNetwork(RUN, member("first")) as first:

@@ -1,0 +1,224 @@
+"""Exactly once and same bytes, as equations, for real processes that compute with integers (I1, I2, I4).
+
+Each peer tells the state that its engine holds and every step it makes (`cli.watched`). From the states in which an iteration begins the reference
+(`sim.reference`) computes every stage's sum, its norm, the loss and the next state; all of it must be equal, to the bit, to what was recorded and
+to what every member did. Same invariants as in rehearsals (`sim.checks`), seen from further away: messages are not seen here, so that votes are
+not counted, and an iteration is looked at as soon as a member of each stage has told its step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from swarmfree.cli.watched import integer_tokens
+from swarmfree.cockpit.happenings import Happening, Told
+from swarmfree.sim import integer_arithmetic as arithmetic
+from swarmfree.sim.integer_arithmetic import STATE_BYTES, PartState, State
+from swarmfree.sim.integer_tokens import IntegerTokens
+from swarmfree.sim.reference import IntegerReference, IterationSums, StageSum
+from swarmfree.swarm.actions import BuildAction, CopyNeighbour, Fresh, Merge
+from swarmfree.swarm.books import StepScalars, float32_bits
+from swarmfree.swarm.events import EngineHolds, EngineStepped, IterationCommitted, RecoveryDecided, StageBuilt
+from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.names import Endpoint, Member
+
+SOMEBODY = Endpoint(Member("anybody", ""), ())
+LOOK_BACK = 2
+"""An iteration is looked at, at the latest, when the one so many later was committed: its steps were told long before."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    who: str
+    event: EngineStepped
+
+
+class ExactJudge:
+    """Implements `lab.chaos.Judge` for integer engines.
+
+    Attributes:
+        checked_count: iterations whose sums, norms, loss and next states were compared.
+        step_count: steps that were found right.
+        built: rebuilds that were found right: "stage S at iteration I by ACTION".
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        """Nothing heard."""
+        self.checked_count = self.step_count = 0
+        self.built: list[str] = []
+        tokens = integer_tokens(manifest)
+        assert isinstance(tokens, IntegerTokens), "integer engines are fed with integer tokens"
+        self._manifest, self._reference = manifest, IntegerReference(manifest, tokens)
+        self._found: list[str] = []
+        self._states: dict[str, State] = {}
+        self._entries: dict[tuple[int, int], dict[str, None]] = {}  # (iteration, stage) -> digests in which it may begin
+        self._builds: dict[int, list[StageBuilt]] = {}
+        self._weights: dict[tuple[int, int], RecoveryDecided] = {}
+        self._commits: dict[int, IterationCommitted] = {}
+        self._steps: dict[tuple[int, str], list[_Step]] = {}
+        self._right: dict[tuple[int, str], tuple[int, StageSum]] = {}
+        self._next = 0
+
+    def violations(self) -> list[str]:
+        """What was found wrong so far."""
+        return self._found
+
+    def hear(self, happening: Happening) -> None:
+        """Hear one happening."""
+        if not isinstance(happening, Told):
+            return
+        match happening.event:
+            case EngineHolds(stage=_, state_digest=digest, parts=parts):
+                self._hold(happening.name, digest, parts)
+            case EngineStepped() as event:
+                self._stepped(_Step(happening.name, event))
+            case RecoveryDecided() as event:
+                self._weights[event.iteration, event.stage] = event
+            case StageBuilt() as event:
+                self._builds.setdefault(event.iteration, []).append(event)
+                if event.action != "Copy":
+                    self._entries.setdefault((event.iteration, event.stage), {})[event.state_digest] = None
+            case IterationCommitted() as event:
+                self._commits.setdefault(event.iteration, event)
+            case _:
+                return
+        while self._is_ready(self._next):
+            self._check(self._next)
+
+    def finish(self) -> None:
+        """Nothing more is told: look at what is left over."""
+        while self._next in self._commits and all(self._entry(self._next, stage) for stage in self._stages):
+            self._check(self._next)
+        open_entries = {(stage, digest) for (_, stage), digests in self._entries.items() for digest in digests}
+        for key, steps in self._steps.items():
+            if key not in self._right and key not in open_entries:
+                self._wrong("I2", f"{steps[0].who} stepped stage {key[0]} from a state in which no iteration began")
+
+    # ---- what is told ------------------------------------------------------------------------------------------------
+
+    @property
+    def _stages(self) -> range:
+        return range(self._manifest.stage_count)
+
+    def _wrong(self, invariant: str, text: str) -> None:
+        self._found.append(f"{invariant}: {text}")
+
+    def _hold(self, who: str, digest: str, parts: list[str]) -> None:
+        state = tuple(_part(bytes.fromhex(part)) for part in parts)
+        if arithmetic.state_digest(state) != digest:
+            self._wrong("I2", f"{who} told a state with the digest of another one")
+        self._states[digest] = state
+
+    def _stepped(self, step: _Step) -> None:
+        key = (step.event.stage, step.event.before)
+        self._steps.setdefault(key, []).append(step)
+        if key in self._right:
+            self._check_step(step, *self._right[key])
+
+    # ---- one iteration -----------------------------------------------------------------------------------------------
+
+    def _is_ready(self, iteration: int) -> bool:
+        if iteration + LOOK_BACK in self._commits:
+            return True
+        return iteration in self._commits and all(self._stepped_entry(iteration, stage) for stage in self._stages)
+
+    def _stepped_entry(self, iteration: int, stage: int) -> str:
+        """The state from which somebody stepped, of those in which this stage may begin; empty if nobody did."""
+        digests = reversed(self._entries.get((iteration, stage), {}))
+        return next((digest for digest in digests if (stage, digest) in self._steps), "")
+
+    def _entry(self, iteration: int, stage: int) -> str:
+        """The state in which a stage begins; empty if none is known."""
+        known = tuple(self._entries.get((iteration, stage), {}))
+        return self._stepped_entry(iteration, stage) or (known[-1] if known else "")
+
+    def _check(self, iteration: int) -> None:
+        self._next = iteration + 1
+        for build in self._builds.pop(iteration, []):
+            self._check_build(build)
+        digests = [self._entry(iteration, stage) for stage in self._stages]
+        missing = [stage for stage, digest in enumerate(digests) if digest not in self._states]
+        if missing:
+            self._wrong("I2", f"iteration {iteration} begins in stages {missing} with states that nobody told")
+            return
+        expected = self._reference.iteration(iteration, [self._states[digest] for digest in digests])
+        self._check_commit(iteration, expected)
+        for stage, (digest, right) in enumerate(zip(digests, expected.sums, strict=True)):
+            self._right[stage, digest] = (iteration, right)
+            for step in self._steps.get((stage, digest), ()):
+                self._check_step(step, iteration, right)
+        problem = self._reference.show(iteration)
+        if problem:
+            self._wrong("I4", problem)
+        self.checked_count += 1
+
+    def _check_commit(self, iteration: int, expected: IterationSums) -> None:
+        event = self._commits.get(iteration)
+        if event is None:
+            return  # Who would have told it has died; the steps say the same.
+        norms = [right.squared_norm for right in expected.sums]
+        off = [stage for stage in self._stages if stage >= len(event.squared_norms) or event.squared_norms[stage] != norms[stage]]
+        if off:
+            self._wrong("I1", f"iteration {iteration}: the sums of stages {off} have other squared norms than expected")
+        if event.loss != expected.loss:
+            self._wrong("I1", f"iteration {iteration}: loss {event.loss} recorded, {expected.loss} expected")
+
+    def _check_step(self, step: _Step, iteration: int, right: StageSum) -> None:
+        event, where = step.event, f"iteration {iteration}, stage {step.event.stage}, {step.who}"
+        if event.average != right.digest:
+            wrong = tuple(bytes.fromhex(part) for part in event.parts) or None
+            self._wrong("I1", f"{where}: {self._reference.difference(iteration, wrong, right)}")
+            return
+        scalars = StepScalars(*event.scalars)
+        parts = zip(self._states[event.before], right.parts, strict=True)
+        after = tuple(arithmetic.stepped(held, average, scalars) for held, average in parts)
+        digest = arithmetic.state_digest(after)
+        if digest != event.after:
+            self._wrong("I2", f"{where}: other bytes after the step than expected")
+            return
+        self.step_count += 1
+        self._states[digest] = after
+        entries = self._entries.setdefault((iteration + 1, event.stage), {})
+        if digest not in entries:  # What was built for that iteration is newer than what the stage had.
+            self._entries[iteration + 1, event.stage] = {digest: None, **entries}
+
+    # ---- rebuilds ----------------------------------------------------------------------------------------------------
+
+    def _check_build(self, build: StageBuilt) -> None:
+        """A newcomer's state is its siblings', or what its neighbours' states come to."""
+        iteration, stage = build.iteration, build.stage
+        where = f"stage {stage} for iteration {iteration} by {build.action}"
+        if build.action == "Copy":
+            right = set(self._entries.get((iteration, stage), ()))
+        else:
+            right = set()
+            for action in self._actions(build):
+                right |= self._reference.built(action, lambda donor: self._versions(iteration, donor))
+        if build.state_digest not in right:
+            self._wrong("I2", f"{build.member[-6:]} built {where}: wrong bytes")
+        elif iteration and build.action != "Copy":
+            self.built.append(where)
+
+    def _actions(self, build: StageBuilt) -> Iterable[BuildAction]:
+        stage = build.stage
+        match build.action:
+            case "Fresh":
+                yield Fresh(stage, build.iteration, "")
+            case "CopyNeighbour":
+                for donor in {stage - 1, stage + 1} & set(range(1, self._manifest.stage_count)):
+                    yield CopyNeighbour(stage, SOMEBODY, donor, "")
+            case "Merge":
+                decided = self._weights.get((build.iteration, stage))
+                if decided is not None and decided.weight_before is not None and decided.weight_after is not None:
+                    weights = (float32_bits(decided.weight_before), float32_bits(decided.weight_after))
+                    yield Merge(stage, SOMEBODY, SOMEBODY, stage - 1, stage + 1, *weights, 0.0, 0.0, "")
+            case _:
+                pass
+
+    def _versions(self, iteration: int, stage: int) -> list[State]:
+        return [self._states[digest] for digest in self._entries.get((iteration, stage), ()) if digest in self._states]
+
+
+def _part(data: bytes) -> PartState:
+    return PartState(data[:STATE_BYTES], data[STATE_BYTES : 2 * STATE_BYTES], data[2 * STATE_BYTES :])
