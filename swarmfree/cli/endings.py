@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from swarmfree.swarm.errors import ConfigError, DataError, Excluded, InviteError, RunEnded, SwarmfreeError
 
 CLEAN_END_S = 4.5
+LEAVE_END_S = 19.5
 OUTPUT_CLOSED = 141
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -58,8 +59,13 @@ def let_go_of_stdout() -> None:
         os.close(sink)
 
 
-def run_until_told(work: Callable[[], Coroutine[Any, Any, int]]) -> int:
+def run_until_told(work: Callable[[], Coroutine[Any, Any, int]], leave: Callable[[], bool] | None = None) -> int:
     """Run a command's main coroutine; SIGINT and SIGTERM cancel it.
+
+    Args:
+        work: the command.
+        leave: where there is something to be left in good order: called at the first SIGTERM; it says whether that has begun. Then the command
+            has `LEAVE_END_S` to end by itself, and a further signal cancels it.
 
     Returns:
         What `work` returns; 130 after Ctrl-C, 143 after SIGTERM.
@@ -67,17 +73,21 @@ def run_until_told(work: Callable[[], Coroutine[Any, Any, int]]) -> int:
     Raises:
         SwarmfreeError, BaseExceptionGroup: as `work`.
     """
-    return asyncio.run(_cancelled_by_signals(work))
+    return asyncio.run(_cancelled_by_signals(work, leave))
 
 
-async def _cancelled_by_signals(work: Callable[[], Coroutine[Any, Any, int]]) -> int:
+async def _cancelled_by_signals(work: Callable[[], Coroutine[Any, Any, int]], leave: Callable[[], bool] | None) -> int:
     told: list[int] = []
+    leaving: list[int] = []
     loop = asyncio.get_running_loop()
     main = asyncio.current_task()
     assert main is not None, "runs in a task"
 
     def end(number: int) -> None:
-        if not told:
+        if number == signal.SIGTERM and leave is not None and not leaving and not told and leave():
+            leaving.append(number)
+            end_soon(128 + number, LEAVE_END_S)
+        elif not told:
             told.append(number)
             end_soon(128 + number, CLEAN_END_S)
             main.cancel()

@@ -61,7 +61,9 @@ def peer(  # noqa: PLR0913 - one parameter per option
     """Join a run: take a place that is free, train, take over lost stages, until the run is over.
 
     The corpus must be the run's own: a peer whose Python has another standard library serves the body only, and says so; text that was named
-    with --data and is not the run's is an error. Ctrl-C and SIGTERM end the peer within 5 s; the others go on without it.
+    with --data and is not the run's is an error. Ctrl-C ends the peer within 5 s; the others go on
+    without it. SIGTERM, as a spot machine gets before it is taken away, has the peer finish what it began, hand its state over where it is the
+    last of its stage, and say goodbye: exit code 0 within 20 s. A second SIGTERM ends it as Ctrl-C does.
     """
     bind_to_parent(parent)
     from swarmfree.cli.endings import run_until_told  # noqa: PLC0415 - help is fast
@@ -83,4 +85,4 @@ def peer(  # noqa: PLR0913 - one parameter per option
         weights_folder=weights,
     )
     life = PeerLife(decoded, local, log, engine=engine, is_watched=watch_engine)
-    raise typer.Exit(run_until_told(life.run))
+    raise typer.Exit(run_until_told(life.run, life.leave))

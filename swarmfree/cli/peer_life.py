@@ -119,6 +119,13 @@ class PeerLife:
         self._log = log
         self._kind = engine
         self._is_watched = is_watched
+        self._leave = asyncio.Event()
+        self._may_leave = False
+
+    def leave(self) -> bool:
+        """Leave in good order, if there is anything to be left yet; whether there is."""
+        self._leave.set()
+        return self._may_leave
 
     async def run(self) -> int:
         """Live it.
@@ -166,7 +173,8 @@ class PeerLife:
                 journal=journal,
             )
             settle_garbage()
-            return await run_peer(ports, manifest, local, random.Random(secrets.randbits(64)))
+            self._may_leave = True
+            return await run_peer(ports, manifest, local, random.Random(secrets.randbits(64)), self._leave)
 
     def _engine(self, manifest: Manifest, journal: Journal) -> Engine:
         engine = make_engine(self._kind, manifest, self._local.threads)

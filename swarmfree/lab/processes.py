@@ -27,6 +27,7 @@ LINE_BYTES_MAX = 1 << 20
 LOG_BYTES_MAX = 1 << 26
 WORDS_MAX = 60
 DRAIN_S = 0.5
+AGAIN_S = 0.2
 PR_SET_PDEATHSIG = 1
 
 
@@ -230,17 +231,20 @@ async def start_child(name: str, command: Sequence[str], log_path: Path, on_line
 
 
 async def stop_children(children: Sequence[Child], grace_s: float) -> tuple[str, ...]:
-    """SIGTERM to all that run, SIGKILL to those that still run after `grace_s` seconds.
+    """SIGTERM to all that run, once more to those that take their time to leave, SIGKILL to those that still run after `grace_s` seconds.
 
     Returns:
         Names of those that had to be killed.
     """
     for child in children:
         child.send(signal.SIGTERM)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(grace_s):
-            for child in children:
-                await child._has_exited.wait()  # noqa: SLF001 - same module
+    for wait_s in (min(AGAIN_S, grace_s / 2), grace_s - min(AGAIN_S, grace_s / 2)):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                for child in children:
+                    await child._has_exited.wait()  # noqa: SLF001 - same module
+        for child in children:
+            child.send(signal.SIGTERM)  # to those that still run; at the second one nobody says goodbye any more
     late = [child for child in children if child.is_alive]
     for child in late:
         child.send(signal.SIGKILL)

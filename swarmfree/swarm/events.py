@@ -246,7 +246,7 @@ Event = (
     | IterationCommitted
     | Stepped
     | TookOver
-    | LineageDropped @ dataclass(frozen=True, slots=True)
+    | LineageDropped
     | EngineHolds
     | EngineStepped
     | MemberLost

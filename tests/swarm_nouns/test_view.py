@@ -70,6 +70,7 @@ def test_every_kind_of_event_is_a_line_and_comes_back() -> None:
     """An event of each kind goes through JSON and is the same again, with its time."""
     samples = {
         "str": "x",
+        "bool": True,
         "int": 3,
         "float": 1.5,
         "float | None": None,

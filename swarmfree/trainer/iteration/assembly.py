@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence
 from swarmfree.policy.recovery import choose_recovery
@@ -100,6 +100,9 @@ class Assembly:
         self._present = (iteration, lineage, record)
         while True:
             check()
+            for guest in self._roster.guests():
+                if guest.built and guest.opened is None:
+                    self.admissible(guest, iteration)  # one that has fallen behind for good holds nothing
             self._use_standbys()
             self._start_joins()
             work = self._work(record)
@@ -150,19 +153,26 @@ class Assembly:
 
     def _work(self, record: Record | None) -> list[tuple[Guest, BuildAction]]:
         """What has to be built before the swarm can go on: one newcomer of each stage that nobody holds."""
-        replicas = [tuple(g.endpoint for g in self._roster.holders(stage)) for stage in range(self._context.manifest.stage_count)]
+        stages = range(self._context.manifest.stage_count)
+        replicas = [tuple(g.endpoint for g in self._current(self._roster.holders(stage))) for stage in stages]
         work: list[tuple[Guest, BuildAction]] = []
         for stage in range(self._context.manifest.stage_count):
             newcomers = [g for g in self._roster.of_stage(stage) if not g.built]
-            if newcomers and not replicas[stage]:
+            if newcomers and not self._roster.holders(stage):
                 work.append((newcomers[0], choose_recovery(stage, replicas, record, self._context.manifest.recovery)))
         return work
+
+    def _current(self, holders: Sequence[Guest]) -> list[Guest]:
+        """Those that are where the swarm is, so that others can be built from them; all of them where nobody is known to be."""
+        iteration = self._present[0]
+        there = [g for g in holders if g.answer is not None and g.answer.iteration == iteration and g.answer.stage == g.stage]
+        return there or list(holders)
 
     def _start_joins(self) -> None:
         """Newcomers of stages that others hold load their state meanwhile."""
         iteration, lineage, record = self._present
         for guest in self._roster.guests():
-            donors = () if guest.stage == STANDBY else tuple(g.endpoint for g in self._roster.holders(guest.stage))
+            donors = () if guest.stage == STANDBY else tuple(g.endpoint for g in self._current(self._roster.holders(guest.stage)))
             if guest.built or not donors or guest.member in self._joining:
                 continue
             action = Copy(guest.stage, donors, f"stage {guest.stage} has a live replica: copy it")
@@ -199,6 +209,8 @@ class Assembly:
         if lost:
             self._context.tell(_decided(action, iteration, guest))
         steps = record.stages[stage].step_count if record is not None and not lost else 0
+        guest.builds += 1
+        number = guest.builds
         request = Build(self._position(), action, iteration, lineage, record, steps)
         try:
             async with asyncio.timeout(limit_s):
@@ -217,13 +229,13 @@ class Assembly:
         except CallFailed as error:
             self._roster.fence(guest.member, str(error))
             return
-        if self._roster.get(guest.member) is not guest:
+        if self._roster.get(guest.member) is not guest or guest.builds != number:
             return
         if lost and self._roster.holders(
             stage
         ):  # a replica that was taken for dead came back: its bytes are better than any merge
             return
-        guest.built, guest.failed_builds = True, 0
+        guest.built, guest.failed_builds, guest.answer = True, 0, None  # what it told before it was built says nothing
         if lost:
             self._rebuilt[stage] = Rebuilt(stage, built.state_digest, record is not None)
         self._context.tell(

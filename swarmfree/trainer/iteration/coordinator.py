@@ -114,7 +114,8 @@ class Coordinator:
         self._tasks.start(self.meeting.keep(), "meet strangers")
         try:
             if self._record is not None and self._term.number > FOUNDERS_TERM:
-                await self._telling.all(self._holders(), Commit(self._record))  # the last coordinator may not have told everyone
+                self._tell_committed(self._record, 0.0, 0)  # the last coordinator may not have told anyone
+                await self._telling.all(self._holders(), Commit(self._record))
             if self._sealed is not None:
                 await self._finish(self._sealed)
             while self._iteration < self._context.manifest.run.iterations:
@@ -194,12 +195,15 @@ class Coordinator:
         manifest = self._context.manifest
         rebuilt = self.assembly.rebuilt_stages()
         base = base_of(self._lineage, tuple((stage.stage, stage.mark) for stage in rebuilt))
-        replicas = []
+        replicas, last = [], self._plan
         for stage in range(manifest.stage_count):
             holders = sorted(self._admitted(stage), key=lambda g: g.member)
             measured = speeds([g.answer.seconds_per_microbatch if g.answer else 0.0 for g in holders])
-            replicas.append(tuple(Replica(g.endpoint, speed) for g, speed in zip(holders, measured, strict=True)))
-        last = self._plan
+            found = [Replica(g.endpoint, speed) for g, speed in zip(holders, measured, strict=True)]
+            if last is not None and last.base == base:  # who is asked first for a microbatch stays the same while its work does
+                known = {replica.endpoint: replica for replica in last.replicas[stage]}
+                found = [known.get(replica.endpoint, replica) for replica in found]
+            replicas.append(tuple(found))
         sources = [replica.endpoint.member for replica in replicas[ENDS_STAGE]]
         if last is None or last.base != base or last.microbatches != microbatches:
             shares, self._told = self._deal(replicas[ENDS_STAGE], microbatches), {}
@@ -344,7 +348,7 @@ class Coordinator:
                 raise MemberReady(str(guest.member))
 
     def _make_record(self, plan: Plan, averages: tuple[StageAverage, ...]) -> Record:
-        forced = not is_majority(self._electorate(), {g.member for g in self._holders()})
+        forced = self._may_force and not is_majority(self._electorate(), {g.member for g in self._holders()})
         order = {guest.member: guest.admitted for guest in self.roster.guests()}
         answers = self._source_answers(plan)
         circumstances = Circumstances(

@@ -83,12 +83,12 @@ class Meeting:
 
     def _gives_way_to(self, rival: Rival) -> bool:
         """Whoever goes on wins over who does not; else the lineages decide, and the terms where it is the same one."""
-        mine = self.tip()
-        if not rival.is_whole:
-            return False
+        mine, am_whole = self.tip(), self._is_whole()
+        if rival.is_whole != am_whole:
+            return rival.is_whole
         if rival.tip.lineage == mine.lineage:
-            return rival.term > self.term or not self._is_whole()
-        return wins(rival.tip, mine) or not self._is_whole()
+            return rival.term > self.term
+        return wins(rival.tip, mine)
 
     def _concede(self, rival: Rival) -> None:
         if rival.tip.lineage != self.tip().lineage:

@@ -43,6 +43,7 @@ class Guest:
         admitted: order of admission; smaller is senior.
         built: holds its stage's state at the present iteration.
         answer: its last beat's answer.
+        builds: how often it was told to build; only the last one's answer counts.
         failed_builds: builds in a row that came to nothing.
         leaving: it has said goodbye, and goes as soon as it is no longer needed.
         opened: the newest claim of this coordinator that it promised; None for a joiner, and for a member that came back, until the next Open.
@@ -54,6 +55,7 @@ class Guest:
     admitted: int
     built: bool = False
     answer: BeatAnswer | None = None
+    builds: int = 0
     failed_builds: int = 0
     leaving: bool = False
     opened: Position | None = None

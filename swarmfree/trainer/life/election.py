@@ -80,7 +80,7 @@ class Election:
             may_force = waited_s >= timing.split_wait_s * (1 if poll.covers(plan) else FORCED_WITHOUT_ALL)
             if poll.behind:
                 number += 1
-            elif may_force or is_majority(self._electorate(plan), poll.members()):
+            elif (may_force and not poll.fresh) or is_majority(self._electorate(plan), poll.members()):
                 inheritance = await self._claim(term, plan, may_force=may_force)
                 if inheritance is not None:
                     return inheritance

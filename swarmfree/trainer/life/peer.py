@@ -210,7 +210,7 @@ class Peer:
         if self.coordinator is not None:
             await self.coordinator.hand_over()
         request = Goodbye(run_over=False, finished=False, why="this peer leaves")
-        until_s = self.context.now_s() + self.context.timing.leave_s
+        until_s = self.context.now_s() + (self.context.timing.leave_s if self.books.standing.stage != NO_STAGE else 0.0)
         while self.context.now_s() < until_s:
             coordinator = self.books.standing.coordinator
             if coordinator is None or coordinator.member == self.context.me:
