@@ -1,4 +1,4 @@
-"""How real swarms end before their end: Ctrl-C, SIGKILL of the command that holds them, death of the coordinator, bad input."""
+"""How real swarms end before their end: Ctrl-C, SIGKILL of the command that holds them, death of the coordinator, leaving, bad input."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ async def test_nothing_outlives_a_killed_local(processes: Processes) -> None:
 
 
 async def start_by_hand(processes: Processes, *, peers: int) -> tuple[str, dict[str, Child]]:
-    """A bootstrap node, `peers` peers in three stages of which the first alone feeds data, and a standby; the invite and all of them."""
-    run = write_run(processes.folder, iterations=ENDLESS, stages="body = 2")
+    """A bootstrap node, `peers` peers in three stages of which the first two feed data, and a standby; the invite and all of them."""
+    run = write_run(processes.folder, iterations=ENDLESS, stages="body = 2\nreplicas_max = 2\nsources_max = 2")
     folder = processes.folder / "peers"
     json_log = ("--log", "json")
     node = await processes.start("bootstrap", "bootstrap", "--run", str(run), "--folder", str(folder / "bootstrap"), *json_log)
@@ -98,32 +98,46 @@ async def start_by_hand(processes: Processes, *, peers: int) -> tuple[str, dict[
     await processes.waiters.until(lambda: bool(invites()), "the invite")
     started = {"bootstrap": node}
     for name in (*(f"peer-{number}" for number in range(1, peers + 1)), "standby"):
-        choices = {"peer-1": (), "standby": ("--standby", "--no-feed")}.get(name, ("--no-feed",))
+        choices = {"peer-1": (), "peer-2": (), "standby": ("--standby", "--no-feed")}.get(name, ("--no-feed",))
         arguments = ("--folder", str(folder / name), "--patience", str(UP_WITHIN_S), *choices, *json_log)
         started[name] = await processes.start(name, "peer", invites()[0], *arguments)
     return invites()[0], started
 
 
-async def test_every_peer_ends_when_the_coordinator_dies(processes: Processes) -> None:
-    """After SIGKILL of the coordinator in mid-iteration every other peer ends within 10 s with one line and exit code 3."""
-    _, started = await start_by_hand(processes, peers=5)
-    node, coordinator = started.pop("bootstrap"), started.pop("peer-1")
+async def test_another_source_takes_over_and_a_leaver_leaves(processes: Processes) -> None:
+    """After SIGKILL of the coordinator in mid-iteration the other source leads within 10 s; a member that gets SIGTERM leaves with code 0."""
+    _, started = await start_by_hand(processes, peers=6)
+    coordinator = started["peer-1"]
     placed = lambda: {event["member"]: event["stage"] for event in processes.told("peer-1", "Placed")}  # noqa: E731 - said once
-    await processes.waiters.until(lambda: len(placed()) == 6, "everybody has a place")
+    await processes.waiters.until(lambda: len(placed()) == 7, "everybody has a place")
     opened = len(processes.told("peer-1", "Opened"))
     await processes.waiters.until(lambda: len(processes.told("peer-1", "Opened")) > opened + 2, "it trains")
-    assert sorted(placed().values()) == [-1, 0, 1, 1, 2, 2]
-    processes.listening()
+    assert sorted(placed().values()) == [-1, 0, 0, 1, 1, 2, 2]
     began_s = time.monotonic()
     coordinator.send(signal.SIGKILL)
-    for name, child in started.items():
-        assert await code_of(child, 30) == 3, name
+    others = [name for name in started if name.startswith("peer-") and name != "peer-1"]
+    led = lambda: [name for name in others if processes.told(name, "TookOver")]  # noqa: E731 - said once
+    await processes.waiters.until(lambda: bool(led()), "somebody took over")
+    successor = led()[0]
+    await processes.waiters.until(lambda: len(processes.told(successor, "IterationCommitted")) > 2, "it commits")
     assert time.monotonic() - began_s < 10
-    for name in started:
-        (line,) = processes.words(name)
-        assert line.startswith("swarmfree: ") and "coordinator" in line, line
-    node.send(signal.SIGTERM)
-    assert await code_of(node, 10) == 0
+    assert successor == "peer-2", "sources claim first"
+    assert not processes.told(successor, "TookOver")[0]["forced"]
+    leaver = next(name for name in others if name != successor)
+    left_s = time.monotonic()
+    started[leaver].send(signal.SIGTERM)
+    assert await code_of(started[leaver], 20) == 0
+    assert time.monotonic() - left_s < 20
+    assert processes.told(successor, "MemberLeft")
+    before = len(processes.told(successor, "IterationCommitted"))
+    await processes.waiters.until(lambda: len(processes.told(successor, "IterationCommitted")) > before + 2, "it goes on")
+    processes.listening()
+    for name, child in started.items():
+        if name not in {"peer-1", leaver}:
+            child.send(signal.SIGINT)
+    for name, child in started.items():
+        if name not in {"peer-1", leaver}:
+            await code_of(child, 10)
     await processes.require_nothing_left()
 
 

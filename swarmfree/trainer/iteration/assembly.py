@@ -76,6 +76,7 @@ class Assembly:
         guest = self._roster.get(sender.member)
         if guest is None and is_current and hello.stage not in self._rebuilt and not self._roster.is_barred(sender.member):
             guest = self._roster.admit(sender, hello, hello.stage, built=True)
+            guest.built_at = hello.iteration
             self._context.tell(Placed(sender.member.peer_id, hello.stage))
         if guest is None:
             manifest = self._context.manifest
@@ -165,7 +166,7 @@ class Assembly:
     def _current(self, holders: Sequence[Guest]) -> list[Guest]:
         """Those that are where the swarm is, so that others can be built from them; all of them where nobody is known to be."""
         iteration = self._present[0]
-        there = [g for g in holders if g.answer is not None and g.answer.iteration == iteration and g.answer.stage == g.stage]
+        there = [g for g in holders if g.iteration == iteration]
         return there or list(holders)
 
     def _start_joins(self) -> None:
@@ -196,10 +197,10 @@ class Assembly:
 
     def admissible(self, guest: Guest, iteration: int) -> bool:
         """Whether a joiner that holds its stage's state is where the swarm is; one that has fallen behind loads it anew."""
-        if guest.answer is not None and guest.answer.stage == guest.stage and guest.answer.iteration < iteration - FALLEN_BEHIND:
+        if 0 <= guest.iteration < iteration - FALLEN_BEHIND:
             guest.built = False
             self._start_joins()
-        return guest.answer is not None and guest.answer.stage == guest.stage and guest.answer.iteration == iteration
+        return guest.iteration == iteration
 
     async def _build(
         self, guest: Guest, action: BuildAction, iteration: int, lineage: str, record: Record | None, *, limit_s: float | None
@@ -235,7 +236,7 @@ class Assembly:
             stage
         ):  # a replica that was taken for dead came back: its bytes are better than any merge
             return
-        guest.built, guest.failed_builds, guest.answer = True, 0, None  # what it told before it was built says nothing
+        guest.built, guest.failed_builds, guest.built_at = True, 0, built.iteration
         if lost:
             self._rebuilt[stage] = Rebuilt(stage, built.state_digest, record is not None)
         self._context.tell(

@@ -14,7 +14,7 @@ from swarmfree.policy.election import FOUNDERS_TERM, electorate_of
 from swarmfree.policy.router import deal_again, deal_shares, speeds
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float64
 from swarmfree.swarm.errors import RefusalKind, Refused
-from swarmfree.swarm.events import Evaluated, IterationCommitted, Note, Opened
+from swarmfree.swarm.events import Evaluated, Note, Opened
 from swarmfree.swarm.messages import BeatAnswer, Commit, Hello, Open, Place, Promise, Seal
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position, Term, base_of
 from swarmfree.swarm.plan import Plan, Replica, Share
@@ -23,15 +23,18 @@ from swarmfree.trainer.iteration.assembly import Assembly
 from swarmfree.trainer.iteration.inheritance import Inheritance, newest_sealed
 from swarmfree.trainer.iteration.meeting import Meeting
 from swarmfree.trainer.iteration.parting import end_run, name_heir
-from swarmfree.trainer.iteration.recording import Circumstances, StageAverage, losses_of, make_record, mean_evaluation
-from swarmfree.trainer.iteration.rolling import Rolling, SourceGone, StageGone, StatesDiffer
+from swarmfree.trainer.iteration.recording import (
+    Circumstances,
+    StageAverage,
+    committed_event,
+    losses_of,
+    make_record,
+    mean_evaluation,
+)
+from swarmfree.trainer.iteration.rolling import MemberReady, Rolling, SourceGone, StageGone, StatesDiffer
 from swarmfree.trainer.iteration.roster import Deposed, Guest, Roster
 from swarmfree.trainer.iteration.telling import Telling
 from swarmfree.trainer.tasks import Tasks
-
-
-class MemberReady(Exception):
-    """A joiner has caught up: the plan is made again, with it."""
 
 
 class Coordinator:
@@ -149,20 +152,7 @@ class Coordinator:
         self._tell_committed(record, self._context.now_s() - begun_s, self._rolling.redone)
 
     def _tell_committed(self, record: Record, seconds: float, redone: int) -> None:
-        self._context.tell(
-            IterationCommitted(
-                iteration=record.iteration,
-                attempt=record.attempt,
-                loss=record.loss,
-                evaluation=record.evaluation,
-                tokens=record.tokens,
-                seconds=seconds,
-                squared_norms=[entry.squared_norm for entry in record.stages],
-                lineage=record.lineage(),
-                redone=redone,
-                forced=record.forced,
-            )
-        )
+        self._context.tell(committed_event(record, seconds, redone))
 
     async def _attempt_once(self, plan: Plan) -> Record:
         sealed = await self._open(plan)

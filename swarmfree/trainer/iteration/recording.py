@@ -15,6 +15,7 @@ from swarmfree.swarm.books import (
     float32_bits,
     float64_bits,
 )
+from swarmfree.swarm.events import IterationCommitted
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.messages import BeatAnswer
 from swarmfree.swarm.names import Member
@@ -123,4 +124,25 @@ def make_record(plan: Plan, averages: Sequence[StageAverage], manifest: Manifest
         evaluation_bits=circumstances.evaluation,
         electorate=tuple(electorate),
         forced=(last.forced if last is not None else 0) + int(circumstances.forced),
+    )
+
+
+def committed_event(record: Record, seconds: float, redone: int) -> IterationCommitted:
+    """What is told of a committed record.
+
+    Args:
+        seconds: since its first Open; 0 where another coordinator sealed it.
+        redone: contributions that were done again.
+    """
+    return IterationCommitted(
+        iteration=record.iteration,
+        attempt=record.attempt,
+        loss=record.loss,
+        evaluation=record.evaluation,
+        tokens=record.tokens,
+        seconds=seconds,
+        squared_norms=[entry.squared_norm for entry in record.stages],
+        lineage=record.lineage(),
+        redone=redone,
+        forced=record.forced,
     )

@@ -42,6 +42,10 @@ class StatesDiffer(Exception):
         self.stage, self.state_digest = stage, state_digest
 
 
+class MemberReady(Exception):
+    """A joiner has caught up: the plan is made again, with it."""
+
+
 class SourceGone(Exception):
     """A source of the plan is gone: its share goes to the others."""
 

@@ -43,6 +43,7 @@ class Guest:
         admitted: order of admission; smaller is senior.
         built: holds its stage's state at the present iteration.
         answer: its last beat's answer.
+        built_at: the iteration its state was ready for when it was built, or told by a member that came back.
         builds: how often it was told to build; only the last one's answer counts.
         failed_builds: builds in a row that came to nothing.
         leaving: it has said goodbye, and goes as soon as it is no longer needed.
@@ -55,10 +56,17 @@ class Guest:
     admitted: int
     built: bool = False
     answer: BeatAnswer | None = None
+    built_at: int = -1
     builds: int = 0
     failed_builds: int = 0
     leaving: bool = False
     opened: Position | None = None
+
+    @property
+    def iteration(self) -> int:
+        """The iteration that its state is ready for, as far as is known; it never goes back while the state is held."""
+        told = self.answer.iteration if self.answer is not None and self.answer.stage == self.stage else -1
+        return max(told, self.built_at)
 
     @property
     def member(self) -> Member:
