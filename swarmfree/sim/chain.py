@@ -53,7 +53,8 @@ class Chain:
             return f"record {record.iteration} stands on {before[:8]}, which was not committed"
         others = [other for other in self.at(record.iteration) if other != lineage]
         problems = [other for other in others if not self._is_forced(lineage, other)]
-        if self._tip is None or wins(Tip.of(record), Tip.of(self._tip)):
+        goes_on = self._tip is not None and self._back_from(lineage).get(self._tip.iteration) == self._tip.lineage()
+        if self._tip is None or goes_on or wins(Tip.of(record), Tip.of(self._tip)):
             self._tip = record
             self.main = self._back_from(lineage)
         if problems:

@@ -10,7 +10,7 @@ import pytest
 
 from swarmfree.sim.faults import FaultPlan
 from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
-from swarmfree.sim.script import Director, Moment, Script
+from swarmfree.sim.script import Director, Moment
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.messages import Open, TakeRoll, Train
@@ -122,9 +122,9 @@ def test_wall_clocks_differ_as_much_as_the_plan_says() -> None:
     """With three seconds of skew announcements of some peers expire early for others, and the run does not mind."""
     walls: list[float] = []
 
-    async def watched(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random) -> int:
+    async def watched(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, leave: asyncio.Event) -> int:
         walls.append(ports.clock.wall_s() - asyncio.get_running_loop().time())
-        return await run_peer(ports, manifest, local, rng)
+        return await run_peer(ports, manifest, local, rng, leave)
 
     setup = swarm(replicas=3, faults=replace(STEADY, skew_max_s=3.0))
     result = rehearse(SEED, setup=setup, factories=Factories(run_peer=watched))
@@ -175,29 +175,20 @@ def test_breaks_by_schedule_hit_the_body_and_end_with_the_calm() -> None:
 
 
 def test_a_member_that_is_asked_to_leave_leaves() -> None:
-    """With a trainer that can be asked, a leaver ends with code 0 and is replaced; without one leaving may not be drawn."""
-
-    async def leaving(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, leave: asyncio.Event) -> int:
-        async with asyncio.TaskGroup() as group:
-            life = group.create_task(run_peer(ports, manifest, local, rng))
-            asked = group.create_task(leave.wait())
-            await asyncio.wait((life, asked), return_when=asyncio.FIRST_COMPLETED)
-            code = life.result() if life.done() else 0
-            life.cancel()
-            asked.cancel()
-        return code
-
+    """A leaver ends with code 0, is not taken for dead, and is replaced; leaving may be drawn as well."""
     script = Once(is_asked(Train, key__stage=2, key__iteration=1), lambda director, _: director.leave(director.members(2)[0]))
-    factories = Factories(run_leaving_peer=leaving)
-    result = rehearse(SEED, setup=swarm(), factories=factories, script=script)
+    result = rehearse(SEED, setup=swarm(), script=script)
     assert result.violation is None, result.details
     (asked,) = lines(result, "is asked to leave")
-    assert lines(result, asked.split()[1], "ended with code 0")
+    who = asked.split()[1]
+    assert lines(result, who, "ended with code 0")
+    assert lines(result, "MemberLeft", who)
+    assert not lines(result, "MemberLost", f"member={who}")
     assert result.statistics.iterations == 4
     drawn = swarm(faults=replace(STEADY, leave_rate=1.0))
-    assert rehearse(SEED, setup=drawn, factories=factories).statistics.faults["leave"] > 0
-    with pytest.raises(AssertionError, match="cannot be asked to leave"):
-        rehearse(SEED, setup=drawn, script=Script())
+    result = rehearse(SEED, setup=drawn)
+    assert result.violation is None, result.details
+    assert result.statistics.faults["leave"] > 0
 
 
 def test_control_messages_are_counted_by_kind_and_for_the_coordinator() -> None:

@@ -78,8 +78,8 @@ def test_every_seed_draws_another_setup() -> None:
     assert {setup.manifest.stages.body for setup in setups} == {2, 3, 4}
     assert {setup.manifest.stages.replicas_max for setup in setups} == {1, 2, 3}
     assert {setup.feeders for setup in setups} == {1, 2}
-    for name in ("crash", "partition", "cut", "deaf", "mute", "slow", "slow_disk"):
+    ends = ("source_crash", "source_freeze", "coordinator_crash", "coordinator_freeze", "leave")
+    for name in ("crash", "partition", "cut", "deaf", "mute", "slow", "slow_disk", *ends):
         assert {getattr(setup.faults, f"{name}_rate") > 0 for setup in setups} == {True, False}, name
     assert {setup.faults.skew_max_s for setup in setups} == {0.5, 3.0}
-    assert not any(setup.faults.strikes_ends or setup.faults.leave_rate for setup in setups)
     assert draw_setup(3) == draw_setup(3)

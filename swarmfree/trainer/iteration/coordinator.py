@@ -179,6 +179,7 @@ class Coordinator:
         await self._telling.all(self._holders(), Commit(record))
         self._record, self._lineage, self._iteration, self._attempt = record, lineage, record.iteration + 1, 0
         self._may_force, self._sealed = False, None
+        self.meeting.tip()
         self.assembly.committed()
 
     def _make_plan(self, microbatches: int) -> Plan:
@@ -389,13 +390,13 @@ class Coordinator:
             except StageGone:
                 self._attempt += 1
             except (SourceGone, MemberReady):
-                continue
+                pass
             else:
                 return
 
     def _position_now(self) -> Position:
-        own_plan = self._plan is not None and self._plan.position.term == self._term  # not one that was inherited
-        revision = self._plan.position.revision if self._plan is not None and own_plan else 0
+        last = self._plan.position if self._plan is not None else None
+        revision = last.revision if last is not None and last.term == self._term else 0  # not that of an inherited plan
         return Position(self._term, self._iteration, self._attempt, revision)
 
     def _position_next(self) -> Position:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from swarmfree.policy.lineages import Tip, wins
-from swarmfree.swarm.books import Record
+from swarmfree.swarm.books import GENESIS_LINEAGE, Record
 from swarmfree.swarm.errors import CallFailed
 from swarmfree.swarm.events import LineageDropped
 from swarmfree.swarm.messages import Goodbye, Meet, Met
@@ -50,6 +50,7 @@ class Meeting:
         self.term = term
         self._last_record = last_record
         self._is_whole = is_whole
+        self._past: set[str] = {GENESIS_LINEAGE}
         self._called = Signal()
         self._rival: Rival | None = None
         self._winner: Rival | None = None
@@ -57,7 +58,10 @@ class Meeting:
 
     def tip(self) -> Tip:
         """The end of this coordinator's lineage."""
-        return Tip.of(self._last_record())
+        record = self._last_record()
+        if record is not None:
+            self._past |= {record.before, record.lineage()}
+        return Tip.of(record)
 
     def hear(self, rival: Rival) -> None:
         """Another coordinator of this run has called: look at it soon."""
@@ -84,6 +88,8 @@ class Meeting:
     def _gives_way_to(self, rival: Rival) -> bool:
         """Whoever goes on wins over who does not; else the lineages decide, and the terms where it is the same one."""
         mine, am_whole = self.tip(), self._is_whole()
+        if rival.tip.lineage != mine.lineage and rival.tip.lineage in self._past:
+            return False  # it has slept: what it has is the beginning of what is here
         if rival.is_whole != am_whole:
             return rival.is_whole
         if rival.tip.lineage == mine.lineage:
