@@ -9,6 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
+from swarmfree.policy.election import FOUNDERS_TERM
 from swarmfree.policy.repair import Ledger, plan_segments
 from swarmfree.policy.roll import Cover, choose_addends
 from swarmfree.swarm.books import Addend, MicrobatchSet, Roll
@@ -23,6 +24,7 @@ from swarmfree.trainer.iteration.roster import Guest, Roster
 
 IDLE_WAIT_S = 0.2
 PAIR_FAILURES_MAX = 2
+ROUNDS_OF_A_TERM = 1 << 12
 
 
 class StageGone(Exception):
@@ -66,6 +68,7 @@ class Rolling:
         self._failed_pairs: Counter[tuple[Member, Member]] = Counter()
         self._base = ""
         self._averages: dict[int, StageAverage] = {}
+        self._failures: dict[int, int] = {}
         self.redone = 0
 
     def live(self, plan: Plan) -> list[Guest]:
@@ -103,10 +106,11 @@ class Rolling:
             StatesDiffer: the work of this base is void.
         """
         if self._base != plan.base:
-            self._base, self._averages, self.redone = plan.base, {}, 0
+            self._base, self._averages, self._failures, self.redone = plan.base, {}, {}, 0
         self._failed_pairs.clear()
         averages = self._averages
-        failures: dict[int, int] = {}
+        # A round's name is never used twice: members of one that failed wait for words that others have said already.
+        first = ROUNDS_OF_A_TERM * (plan.position.term.number - FOUNDERS_TERM)
         gone: set[tuple[int, int]] = set()
         stages = range(len(plan.replicas))
         while len(averages) < len(stages):
@@ -122,7 +126,9 @@ class Rolling:
                     await self._roster.changed.wait(IDLE_WAIT_S)
                 continue
             async with asyncio.TaskGroup() as group:
-                rounds = {s: group.create_task(self._round(plan, s, covers[s], failures.get(s, 0))) for s in open_stages}
+                rounds = {
+                    s: group.create_task(self._round(plan, s, covers[s], first + self._failures.get(s, 0))) for s in open_stages
+                }
             for stage, task in rounds.items():
                 outcome = task.result()
                 if isinstance(outcome, StatesDiffer):
@@ -130,7 +136,7 @@ class Rolling:
                 if isinstance(outcome, StageAverage):
                     averages[stage] = outcome
                 else:
-                    failures[stage] = failures.get(stage, 0) + 1
+                    self._failures[stage] = self._failures.get(stage, 0) + 1
                     self._context.tell(RoundRetried(plan.iteration, stage, outcome))
         return tuple(averages[stage] for stage in stages)
 
