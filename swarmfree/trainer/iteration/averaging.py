@@ -212,9 +212,9 @@ class Averaging:
                 total += norms[part]
             outcome: Report | RoundFailed = Report(roll.round(), digest, float64_bits(total), await self.state_digest())
         else:
-            outcome = failed[0]
-            if self._round is current:
-                self._round = None
+            outcome = failed[
+                0
+            ]  # kept, so that the coordinator, asking again, gets this answer: members are not there twice for one round
         if not current.outcome.done():
             current.outcome.set_result(outcome)
 

@@ -20,7 +20,7 @@ from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position
 from swarmfree.swarm.plan import Plan
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.recording import StageAverage
-from swarmfree.trainer.iteration.roster import Guest, Roster
+from swarmfree.trainer.iteration.roster import Deposed, Guest, Roster
 
 IDLE_WAIT_S = 0.2
 PAIR_FAILURES_MAX = 2
@@ -208,12 +208,19 @@ class Rolling:
             while not all(task.done() for task in tasks):
                 # Nobody can finish a round that one member does not take part in: end it, the next roll says who is left.
                 out = any(not isinstance(reply, Report) for reply in replies.values())
-                if out or any(self._roster.get(g.member) is not g for g in guests):
+                if out or self._cannot_go_on(plan) or any(self._roster.get(g.member) is not g for g in guests):
                     for task in tasks:
                         task.cancel()
                     break
                 await self._roster.changed.wait(1.0)
         return self._judge(stage, guests, replies)
+
+    def _cannot_go_on(self, plan: Plan) -> bool:
+        try:
+            self.check(plan)
+        except (Deposed, StageGone, SourceGone):
+            return True
+        return False
 
     async def _take(self, guest: Guest, request: TakeRoll) -> Response | CallFailed:
         failure: CallFailed = PeerSilent("not asked")
