@@ -124,10 +124,10 @@ def ideal_tokens(live: tuple[tuple[float, int], ...], seconds: float, speeds: Ma
     Args:
         live: (since when, how many), ascending.
         seconds: the end.
-        speeds: tokens/s by number of replicas; none for 0.
+        speeds: tokens/s by number of replicas; 0 of them train nothing.
     """
     ends = [*(since for since, _ in live[1:]), seconds]
-    return sum((end - since) * speeds.get(count, 0.0) for (since, count), end in zip(live, ends, strict=True))
+    return sum((end - since) * (speeds[count] if count else 0.0) for (since, count), end in zip(live, ends, strict=True))
 
 
 # ---- a device that takes its time ------------------------------------------------------------------------------------

@@ -278,11 +278,16 @@ async def measure(manifest: Manifest, folder: Path, *, joins: int, before_s: flo
             await swarm.commits(3)
             while len(counted(found)) < joins and len(found) < ATTEMPTS_PER_JOIN * joins:
                 found.append(join := await work.one(len(found) + 1))
-                say(
-                    f"join {len(found)}: retention {join.retention:.3f}, {join.seconds:.1f} s to the first contribution "
-                    f"({' + '.join(f'{span:.2f}' for span in join.spans_s)}); {join.agreed} members reported state {join.digest[:12]}; other programs {join.foreign_cores:.2f} cores"
-                )
+                say(f"join {len(found)}: {_line(join)}")
     return found
+
+
+def _line(join: Join) -> str:
+    spans = " + ".join(f"{span:.2f}" for span in join.spans_s)
+    return (
+        f"retention {join.retention:.3f}, {join.seconds:.1f} s to the first contribution ({spans}); "
+        f"{join.agreed} members reported state {join.digest[:12]}; other programs {join.foreign_cores:.2f} cores"
+    )
 
 
 def counted(joins: Sequence[Join]) -> list[Join]:
