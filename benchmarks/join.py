@@ -7,9 +7,14 @@ what is measured is who waits for whom, not how two busy cores are shared. Nothi
 
 The clock runs from the start of the joiner's process to the commit of its *first contribution*: the first iteration of which it was a member
 from its opening on, and which its stage's averages went through without it being fenced. Then the record is asked for: it names the
-members whose state digest it holds. *retention* is the committed tokens/s over that whole time, to the last commit included, over those of the same
-swarm right before, joiner after joiner; medians. Iterations under way at either end count by share. Process start (Python, torch,
+members whose state digest it holds. *retention* is the committed tokens/s from the joiner's start until a plan names it, over those of the same swarm
+right before, joiner after joiner; medians. Iterations under way at either end count by share. From then on the swarm is another one: two replicas
+average 38 MB an iteration, which costs what it costs with or without a join; what remains up to the first contribution is shown beside
+the pace that the two keep after it, and *to_contribution* is the retention over the whole time all the same. Process start (Python, torch,
 hivemind: to the peer's first word) and the join proper are told apart, and a process that starts up alike and joins nothing is the control.
+
+State and averages travel in parts of 16 MiB here. A donor reads each part between two pieces of its training work, and a joiner asks for the parts of
+an average one after the other, so with the default of 1 MiB it needs longer than an iteration for one average and falls behind: see ``--part-kib``.
 
 Prints a table and, as the last line, one JSON object. Progress goes to stderr. A join during which other programs kept more than a tenth of a core
 busy is shown but does not count, and another one is made for it, up to three times as many in all; where that is not enough, all count.
@@ -19,23 +24,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 import json
 import secrets
 import signal
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.join_table import Join, counted, report, table_of
 from benchmarks.live import Commits, LiveFailed, LiveSwarm
-from benchmarks.ring_runs import machine_busy_seconds, parameter_count, prepare_job
+from benchmarks.ring_runs import machine_busy_seconds, prepare_job
 from swarmfree.lab.processes import start_child, stop_children
 from swarmfree.swarm.errors import CallFailed
 from swarmfree.swarm.events import IterationCommitted, MemberLost, Opened, Placed, StageBuilt, Started
@@ -54,12 +57,11 @@ from swarmfree.wire.identity import draw_incarnation, load_or_create_identity
 from swarmfree.wire.network import GrpcNetwork
 
 JOINS, QUICK_JOINS = 5, 1
-BEFORE_S, QUICK_BEFORE_S = 10.0, 3.0
+BEFORE_S, QUICK_BEFORE_S = 8.0, 3.0
 JOIN_WITHIN_S = 90.0
 STAGE = 1
-STATE_BYTES_PER_PARAMETER = 12
-TABLE_WIDTH = 130
-FOREIGN_CORES_MAX = 0.1
+PART_KIB = 16 << 10
+TABLE_WIDTH = 150
 ATTEMPTS_PER_JOIN = 3
 SOURCE, SIBLING = "source", "sibling"
 LIKE_A_PEER = "import swarmfree.cli.peer_life, swarmfree.model.engine, hivemind"
@@ -70,77 +72,9 @@ RUN = Manifest(
     stages=StagesSection(body=1, replicas_max=2),
     batch=BatchSection(rows=2, microbatches=4),
     optimizer=OptimizerSection(rate=3e-4, warmup_iterations=0),
-    ring=RingSection(credits=1),
+    ring=RingSection(credits=1, part_bytes=PART_KIB << 10),
 )
 QUICK_MODEL = ModelSection(width=64, blocks=2, heads=2, kv_heads=2, mlp_width=128, tokens_per_row=32)
-
-
-def state_bytes(model: ModelSection) -> int:
-    """Weights and moments of the one body stage."""
-    ends = 2 * model.vocabulary * model.width + model.width
-    return STATE_BYTES_PER_PARAMETER * (parameter_count(model) - ends)
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    """One joiner, times in Unix seconds.
-
-    Args:
-        begun_s: its process was started.
-        up_s: its first word.
-        placed_s: the coordinator gave it a place.
-        built_s: it told the coordinator that it holds its stage's state.
-        member_s: the first plan that names it.
-        contributed_s: the first iteration that it was in from the opening on is committed.
-        received_bytes: what it loaded.
-        digest: of the state of its stage in that record.
-        agreed: how many members of its stage the record names with this digest.
-        before, during, starting, joining: tokens/s before its start, from its start to `contributed_s`, and in the two parts of that time.
-        cpu_before, cpu_during: cores that the others kept busy.
-        own_cpu_s: processor seconds of the joiner to `up_s`, and from there to `contributed_s`.
-        foreign_cores: cores that programs other than the swarm and this one kept busy, from the watch before it on.
-        control: tokens/s while a process imports what a peer imports and joins nothing, over those right before.
-    """
-
-    begun_s: float
-    up_s: float
-    placed_s: float
-    built_s: float
-    member_s: float
-    contributed_s: float
-    received_bytes: int
-    digest: str
-    agreed: int
-    before: float
-    during: float
-    starting: float
-    joining: float
-    cpu_before: float
-    cpu_during: float
-    own_cpu_s: tuple[float, float]
-    foreign_cores: float
-    control: float
-
-    @property
-    def is_disturbed(self) -> bool:
-        """Whether other programs ran."""
-        return self.foreign_cores > FOREIGN_CORES_MAX
-
-    @property
-    def retention(self) -> float:
-        """Tokens/s while it joined over those before."""
-        return self.during / self.before
-
-    @property
-    def seconds(self) -> float:
-        """From the start of its process to its first contribution."""
-        return self.contributed_s - self.begun_s
-
-    @property
-    def spans_s(self) -> tuple[float, ...]:
-        """How long to its first word, from there to a place, to its stage's state, to a plan that names it, to its first contribution."""
-        times = (self.begun_s, self.up_s, self.placed_s, self.built_s, self.member_s, self.contributed_s)
-        return tuple(end - begin for begin, end in itertools.pairwise(times))
 
 
 def say(text: str) -> None:
@@ -199,10 +133,12 @@ class Joins:
         lost = [event.why for _, event in swarm.told(MemberLost, begun_s)]
         if lost:
             raise LiveFailed(f"{name}: a member was fenced: {lost[0]}")
+        await swarm.pass_time(self._before_s / 2)
+        after_s = time.time()
         await swarm.commits(1)
         times = self._times(begun_s, name, peer_id, contributed() or 0)
         commits = Commits.of(swarm.said)
-        up_s, done_s = times["up_s"], times["contributed_s"]
+        up_s, member_s, done_s = times["up_s"], times["member_s"], times["contributed_s"]
         swarm.kill(name)
         await swarm.until(f"{name} is missed", lambda: any(True for _ in swarm.told(MemberLost, begun_s)))
         return Join(
@@ -212,9 +148,12 @@ class Joins:
             digest=digest,
             agreed=agreed,
             before=commits.rate(from_s, begun_s),
-            during=commits.rate(begun_s, done_s),
+            during=commits.rate(begun_s, member_s),
             starting=commits.rate(begun_s, up_s),
-            joining=commits.rate(up_s, done_s),
+            joining=commits.rate(up_s, member_s),
+            sharing=commits.rate(member_s, done_s),
+            after=commits.rate(done_s, after_s),
+            overall=commits.rate(begun_s, done_s),
             cpu_before=(begun_cpu - cpu) / (begun_s - from_s),
             cpu_during=(all_cpu - own - begun_cpu) / (ended_s - begun_s),
             own_cpu_s=(own_up, own - own_up),
@@ -290,58 +229,12 @@ def _line(join: Join) -> str:
     )
 
 
-def counted(joins: Sequence[Join]) -> list[Join]:
-    """Those that other programs did not disturb."""
-    return [join for join in joins if not join.is_disturbed]
-
-
-def report(joins: Sequence[Join], wanted: int) -> dict[str, float]:
-    """What is reported: medians of the joins that count, or of all where fewer than `wanted` do."""
-    joins = counted(joins) if len(counted(joins)) >= wanted else joins
-    return {
-        "retention": round(statistics.median(join.retention for join in joins), 4),
-        "first_contribution_s": round(statistics.median(join.seconds for join in joins), 3),
-    }
-
-
-def table_of(manifest: Manifest, joins: Sequence[Join]) -> Table:
-    """One line per joiner, then the medians of those that count, if any does."""
-    table = Table(
-        title=(
-            f"join: {state_bytes(manifest.model) / 1e6:.0f} MB of weights and moments, iterations of "
-            f"{statistics.median(manifest.tokens_per_iteration / join.before for join in joins):.2f} s; process start | join proper"
-        ),
-        title_justify="left",
-        title_style="",
-    )
-    table.add_column("joiner", no_wrap=True)
-    headings = ("total s", "start", "place", "state", "member", "commit", "kept", "in start", "in join")
-    for heading in (*headings, "control", "own CPU s", "others' cores", "foreign"):
-        table.add_column(heading, justify="right")
-    rows = [(f"({number})" if each.is_disturbed else str(number), [each]) for number, each in enumerate(joins, start=1)]
-    for name, which in [*rows, ("median", counted(joins) or list(joins))]:
-        spans = [(j.seconds, *j.spans_s) for j in which]
-        shares = [(j.retention, j.starting / j.before, j.joining / j.before) for j in which]
-        own = [statistics.median(j.own_cpu_s[part] for j in which) for part in (0, 1)]
-        cores = [statistics.median(values) for values in ([j.cpu_before for j in which], [j.cpu_during for j in which])]
-        table.add_row(
-            name,
-            *(f"{statistics.median(values):.2f}" for values in zip(*spans, strict=True)),
-            *(f"{statistics.median(values):.3f}" for values in zip(*shares, strict=True)),
-            f"{statistics.median(j.control for j in which):.3f}",
-            f"{own[0]:.1f} + {own[1]:.1f}",
-            f"{cores[0]:.2f} > {cores[1]:.2f}",
-            f"{statistics.median(j.foreign_cores for j in which):.2f}",
-        )
-    return table
-
-
-async def run(joins: int, *, quick: bool) -> dict[str, float]:
+async def run(joins: int, *, quick: bool, part_kib: int) -> dict[str, float]:
     """Measure, print the table, return what is reported."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None, "runs in a task"
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    manifest = replace(RUN, model=QUICK_MODEL) if quick else RUN
+    manifest = replace(RUN, model=QUICK_MODEL if quick else RUN.model, ring=replace(RUN.ring, part_bytes=part_kib << 10))
     with tempfile.TemporaryDirectory(prefix="swarmfree-join-", ignore_cleanup_errors=True) as folder:
         found = await measure(manifest, Path(folder) / "run", joins=joins, before_s=QUICK_BEFORE_S if quick else BEFORE_S)
     Console(width=TABLE_WIDTH, highlight=False).print(table_of(manifest, found))
@@ -359,9 +252,14 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help=f"{QUICK_JOINS} joiner of a small model, to see that everything works"
     )
+    parser.add_argument(
+        "--part-kib", type=int, default=PART_KIB, metavar="N", help=f"size of the parts (default {PART_KIB}, a run's {1 << 10})"
+    )
     asked = parser.parse_args()
     if asked.joins < 0:
         parser.error("--joins: must be 1 or more")
+    if asked.part_kib < 4 or asked.part_kib % 4 or asked.part_kib > 16 << 10:
+        parser.error("--part-kib: must be a multiple of 4, at most 16384")
     try:
         found = asyncio.run(run(asked.joins or (QUICK_JOINS if asked.quick else JOINS), quick=asked.quick))
     except LiveFailed as error:

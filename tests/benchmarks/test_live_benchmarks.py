@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from benchmarks import churn, churn_live, flexitrain, join
+from benchmarks import churn, churn_live, flexitrain, join, join_table
 from benchmarks.churn_rehearsal import STAGE, Story, Trace, ideal_tokens, live_counts, play
 from benchmarks.live import Commits, Said
 from swarmfree.model.layout import layout_of
@@ -22,8 +22,8 @@ def _committed(iteration: int, tokens: int = 100) -> IterationCommitted:
     return IterationCommitted(iteration, 0, 1.0, None, tokens, 1.0, [], "")
 
 
-def _join(number: int, *, retention: float = 1.0, foreign_cores: float = 0.0) -> join.Join:
-    return join.Join(
+def _join(number: int, *, retention: float = 1.0, foreign_cores: float = 0.0) -> join_table.Join:
+    return join_table.Join(
         begun_s=10.0,
         up_s=14.0,
         placed_s=14.5,
@@ -37,6 +37,9 @@ def _join(number: int, *, retention: float = 1.0, foreign_cores: float = 0.0) ->
         during=100.0 * retention,
         starting=99.0,
         joining=98.0,
+        sharing=80.0,
+        after=80.0,
+        overall=90.0,
         cpu_before=1.0,
         cpu_during=1.0,
         own_cpu_s=(3.0, 1.0),
@@ -78,8 +81,8 @@ def test_parts_of_the_time_add_up(gaps_s: list[float], one: float, other: float)
 def test_the_joined_stage_is_large_enough() -> None:
     """The stage that is joined has at least 100 MB of weights and moments, as its layout says."""
     slots = layout_of(join.RUN, join.STAGE).slots
-    assert 12 * sum(slot.stop - slot.start for slot in slots) == join.state_bytes(join.RUN.model)
-    assert join.state_bytes(join.RUN.model) >= 100e6
+    assert 12 * sum(slot.stop - slot.start for slot in slots) == join_table.state_bytes(join.RUN.model)
+    assert join_table.state_bytes(join.RUN.model) >= 100e6
 
 
 def test_a_first_contribution_is_a_whole_iteration() -> None:
@@ -99,11 +102,11 @@ def test_joins_report_medians_of_the_undisturbed() -> None:
         _join(2, retention=0.98),
         _join(3, retention=0.97),
     ]
-    assert join.report(joins, 3) == {"retention": 0.97, "first_contribution_s": 9.0}
-    assert join.report(joins, 4) == {"retention": 0.965, "first_contribution_s": 8.5}
+    assert join_table.report(joins, 3) == {"retention": 0.97, "to_contribution": 0.9, "first_contribution_s": 9.0}
+    assert join_table.report(joins, 4) == {"retention": 0.965, "to_contribution": 0.9, "first_contribution_s": 8.5}
     assert sum(joins[0].spans_s) == pytest.approx(joins[0].seconds)
     console = Console(width=join.TABLE_WIDTH, file=io.StringIO(), record=True)
-    console.print(join.table_of(join.RUN, joins))
+    console.print(join_table.table_of(join.RUN, joins))
     text = console.export_text()
     assert "(1)" in text
     assert "0.970" in text
