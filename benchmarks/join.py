@@ -202,8 +202,8 @@ class Joins:
         return commits.rate(begun_s, ended_s) / commits.rate(from_s, begun_s)
 
 
-async def measure(manifest: Manifest, folder: Path, *, joins: int, before_s: float) -> list[Join]:
-    """A swarm of two and its joiners, one after the other, until so many were not disturbed."""
+async def measure(manifest: Manifest, folder: Path, *, joins: int, before_s: float, attempts: int) -> list[Join]:
+    """A swarm of two and its joiners, one after the other, until `joins` of them were not disturbed, or `attempts` were made."""
     job = prepare_job(manifest, folder, 1, manifest.run.iterations - 1)
     found: list[Join] = []
     identity = load_or_create_identity(folder / "asker")
@@ -215,7 +215,7 @@ async def measure(manifest: Manifest, folder: Path, *, joins: int, before_s: flo
         async with GrpcNetwork(swarm.fingerprint, member) as network:
             work = Joins(swarm, network, folder, before_s)
             await swarm.commits(3)
-            while len(counted(found)) < joins and len(found) < ATTEMPTS_PER_JOIN * joins:
+            while len(counted(found)) < joins and len(found) < attempts:
                 found.append(join := await work.one(len(found) + 1))
                 say(f"join {len(found)}: {_line(join)}")
     return found
@@ -236,7 +236,13 @@ async def run(joins: int, *, quick: bool, part_kib: int) -> dict[str, float]:
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
     manifest = replace(RUN, model=QUICK_MODEL if quick else RUN.model, ring=replace(RUN.ring, part_bytes=part_kib << 10))
     with tempfile.TemporaryDirectory(prefix="swarmfree-join-", ignore_cleanup_errors=True) as folder:
-        found = await measure(manifest, Path(folder) / "run", joins=joins, before_s=QUICK_BEFORE_S if quick else BEFORE_S)
+        found = await measure(
+            manifest,
+            Path(folder) / "run",
+            joins=joins,
+            before_s=QUICK_BEFORE_S if quick else BEFORE_S,
+            attempts=joins if quick else ATTEMPTS_PER_JOIN * joins,
+        )
     Console(width=TABLE_WIDTH, highlight=False).print(table_of(manifest, found))
     if len(counted(found)) < joins:
         say(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -110,6 +111,20 @@ def test_joins_report_medians_of_the_undisturbed() -> None:
     text = console.export_text()
     assert "(1)" in text
     assert "0.970" in text
+
+
+@pytest.mark.timeout(180)
+async def test_a_joiner_is_measured(tmp_path: Path) -> None:
+    """A real peer joins a real swarm of a tiny model: its times are in order, its state is its sibling's, the others went on."""
+    manifest = replace(join.RUN, model=join.QUICK_MODEL)
+    (found,) = await join.measure(manifest, tmp_path / "run", joins=1, before_s=1.0, attempts=1)
+    times = (found.begun_s, found.up_s, found.placed_s, found.built_s, found.member_s, found.contributed_s)
+    assert list(times) == sorted(times)
+    assert found.agreed == 2
+    assert len(found.digest) == 64
+    assert found.received_bytes >= join_table.state_bytes(manifest.model)
+    assert found.before > 0
+    assert found.during > 0
 
 
 # ---- churn -----------------------------------------------------------------------------------------------------------
