@@ -167,11 +167,11 @@ async def measure(manifest: Manifest, folder: Path, plan: LivePlan) -> LiveStory
         one = await _watch(swarm, plan.watch_s)
         await falls.add()
         two = [await _watch(swarm, plan.watch_s)]
-        foreign = max(0.0, machine_busy_seconds() - time.process_time() - busy - (swarm.cpu_s() - cpu)) / (time.time() - from_s)
         begun_s = time.time()
         await falls.all()
         ended_s = time.time()
         two.append(await _watch(swarm, plan.watch_s))
+        foreign = max(0.0, machine_busy_seconds() - time.process_time() - busy - (swarm.cpu_s() - cpu)) / (time.time() - from_s)
         commits = Commits.of(swarm.said)
     return LiveStory(
         speeds={1: one, 2: statistics.mean(two)},

@@ -119,6 +119,7 @@ class LiveSwarm:
         self._folder, self._run_file, self._text_file = folder, run_file, text_file
         self._children: dict[str, Child] = {}
         self._below: set[psutil.Process] = set()
+        self._spent_s: dict[int, float] = {}
         self._heard = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -189,6 +190,7 @@ class LiveSwarm:
     def _send(self, name: str, number: signal.Signals) -> float:
         child = self._children[name]
         self._below.update(descendants(child.pid))
+        self._spent_s[child.pid] = self.cpu_s(name)
         child.send(number)
         return time.time()
 
@@ -255,10 +257,10 @@ class LiveSwarm:
         return decode_invite(self.invite).fingerprint
 
     def cpu_s(self, name: str = "") -> float:
-        """Processor seconds of one peer that lives, or of all of them, with what they started, so far."""
-        total = 0.0
+        """Processor seconds of one peer that lives, or of all that ever did, with what they started, so far; of who was struck, until then."""
+        total = 0.0 if name else sum(self._spent_s.values())
         for each, child in self._children.items():
-            if child.is_alive and name in {"", each}:
+            if child.is_alive and child.pid not in self._spent_s and name in {"", each}:
                 with contextlib.suppress(psutil.Error):
                     for process in (psutil.Process(child.pid), *descendants(child.pid)):
                         times = process.cpu_times()
