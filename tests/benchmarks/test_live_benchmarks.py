@@ -1,0 +1,220 @@
+"""The pure parts of the benchmarks of joining, churn and failures, and a rehearsal of churn that is too short to say anything."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from benchmarks import churn, churn_live, flexitrain, join, join_table
+from benchmarks.churn_rehearsal import STAGE, Story, Trace, ideal_tokens, live_counts, play
+from benchmarks.live import Commits, Said
+from swarmfree.model.layout import layout_of
+from swarmfree.swarm.events import IterationCommitted, Opened
+
+
+def _committed(iteration: int, tokens: int = 100) -> IterationCommitted:
+    return IterationCommitted(iteration, 0, 1.0, None, tokens, 1.0, [], "")
+
+
+def _join(number: int, *, retention: float = 1.0, foreign_cores: float = 0.0) -> join_table.Join:
+    return join_table.Join(
+        begun_s=10.0,
+        up_s=14.0,
+        placed_s=14.5,
+        built_s=16.0,
+        member_s=16.0,
+        contributed_s=17.0 + number,
+        received_bytes=1,
+        digest="ab",
+        agreed=2,
+        before=100.0,
+        during=100.0 * retention,
+        starting=99.0,
+        joining=98.0,
+        sharing=80.0,
+        after=80.0,
+        overall=90.0,
+        cpu_before=1.0,
+        cpu_during=1.0,
+        own_cpu_s=(3.0, 1.0),
+        foreign_cores=foreign_cores,
+        control=0.97,
+    )
+
+
+# ---- commits ---------------------------------------------------------------------------------------------------------
+
+
+def test_commits_are_counted_once_and_by_share() -> None:
+    """Tokens grow evenly between two commits, and a record that two coordinators told of counts once."""
+    events = [(0.0, _committed(0)), (2.0, _committed(1)), (2.1, _committed(1)), (3.0, _committed(2, 50))]
+    commits = Commits.of([Said(time_s, "source", event) for time_s, event in events])
+    assert commits.times_s == (0.0, 2.0, 3.0)
+    assert [commits.by(t) for t in (0.0, 1.0, 2.0, 2.5, 3.0)] == [0.0, 50.0, 100.0, 125.0, 150.0]
+    assert commits.rate(1.0, 3.0) == 50.0
+    for outside_s in (-0.1, 3.1):
+        with pytest.raises(ValueError, match="outside the commits"):
+            commits.by(outside_s)
+
+
+@given(st.lists(st.floats(0.01, 10.0), min_size=1, max_size=8), st.floats(0, 1), st.floats(0, 1))
+def test_parts_of_the_time_add_up(gaps_s: list[float], one: float, other: float) -> None:
+    """What is committed in two halves of a time is what is committed in all of it."""
+    times_s = [0.0]
+    for gap_s in gaps_s:
+        times_s.append(times_s[-1] + gap_s)
+    commits = Commits(tuple(times_s), (7,) * len(times_s))
+    middle_s, end_s = sorted((one * times_s[-1], other * times_s[-1]))
+    assert 0 <= commits.by(middle_s) <= commits.by(end_s) <= 7 * len(gaps_s) + 1e-9
+    assert commits.by(times_s[-1]) == pytest.approx(7 * len(gaps_s))
+
+
+# ---- join ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_joined_stage_is_large_enough() -> None:
+    """The stage that is joined has at least 100 MB of weights and moments, as its layout says."""
+    slots = layout_of(join.RUN, join.STAGE).slots
+    assert 12 * sum(slot.stop - slot.start for slot in slots) == join_table.state_bytes(join.RUN.model)
+    assert join_table.state_bytes(join.RUN.model) >= 100e6
+
+
+def test_a_first_contribution_is_a_whole_iteration() -> None:
+    """A peer that came in the middle of an iteration has not surely contributed to it; in the next one it has."""
+    plans = [(4, ["a"]), (5, ["a"]), (5, ["a", "new"])]
+    opened = [Opened(iteration, 0, "", [["source"], members]) for iteration, members in plans]
+    assert join.first_contribution(opened, "new") is None
+    assert join.first_contribution([*opened, Opened(6, 0, "", [["source"], ["a", "new"]])], "new") == 6
+    assert join.first_contribution(opened, "source") == 4
+
+
+def test_joins_report_medians_of_the_undisturbed() -> None:
+    """A join that other programs disturbed does not count, as long as enough others do."""
+    joins = [
+        _join(0, retention=0.5, foreign_cores=1.0),
+        _join(1, retention=0.96),
+        _join(2, retention=0.98),
+        _join(3, retention=0.97),
+    ]
+    assert join_table.report(joins, 3) == {"retention": 0.97, "to_contribution": 0.9, "first_contribution_s": 9.0}
+    assert join_table.report(joins, 4) == {"retention": 0.965, "to_contribution": 0.9, "first_contribution_s": 8.5}
+    assert sum(joins[0].spans_s) == pytest.approx(joins[0].seconds)
+    console = Console(width=join.TABLE_WIDTH, file=io.StringIO(), record=True)
+    console.print(join_table.table_of(join.RUN, joins))
+    text = console.export_text()
+    assert "(1)" in text
+    assert "0.970" in text
+
+
+@pytest.mark.timeout(180)
+async def test_a_joiner_is_measured(tmp_path: Path) -> None:
+    """A real peer joins a real swarm of a tiny model: its times are in order, its state is its sibling's, the others went on."""
+    manifest = replace(join.RUN, model=join.QUICK_MODEL)
+    (found,) = await join.measure(manifest, tmp_path / "run", joins=1, before_s=1.0, attempts=1)
+    times = (found.begun_s, found.up_s, found.placed_s, found.built_s, found.member_s, found.contributed_s)
+    assert list(times) == sorted(times)
+    assert found.agreed == 2
+    assert len(found.digest) == 64
+    assert found.received_bytes >= join_table.state_bytes(manifest.model)
+    assert found.before > 0
+    assert found.during > 0
+
+
+# ---- churn -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_ideal_is_the_integral_of_live_capacity() -> None:
+    """Who comes and goes changes the capacity from that moment on; nobody trains nothing."""
+    changes = [(0.0, +1), (0.0, +1), (4.0, -1), (7.0, -1), (8.0, +1), (12.0, +1)]
+    live = live_counts(changes, 1.0, 11.0)
+    assert live == ((0.0, 2), (3.0, 1), (6.0, 0), (7.0, 1))
+    assert ideal_tokens(live, 10.0, {1: 10.0, 2: 18.0}) == pytest.approx(3 * 18 + 3 * 10 + 0 + 3 * 10)
+    with pytest.raises(KeyError):
+        ideal_tokens(((0.0, 3),), 1.0, {1: 10.0})
+
+
+def test_ratios_are_of_all_seeds_together() -> None:
+    """Tokens of all rehearsals over the ideal of all; against linear speed-up it is lower where speed-up is not linear."""
+    stories = (Story(10.0, 150, ((0.0, 2),), (1, 0, 1)), Story(10.0, 90, ((0.0, 1),), (0, 1, 1)))
+    row = churn.Row(30.0, stories, {1: 10.0, 2: 18.0})
+    assert row.ratio == pytest.approx(240 / 280)
+    assert row.linear_ratio == pytest.approx(240 / 300)
+    assert row.live_mean == pytest.approx(1.5)
+
+
+def test_two_replicas_rehearse_faster_than_one() -> None:
+    """The device is the bottleneck: with it two replicas train nearly twice what one does, and one as much as its engine's costs say."""
+    speeds = {count: play(Trace(1, count, 6, 1.0), 8, calm=True).tokens_per_s for count in (1, 2)}
+    assert 0.8 * 256 / 0.21 < speeds[1] < 256 / 0.21
+    assert 1.6 < speeds[2] / speeds[1] <= 2.0
+
+
+def test_a_trace_is_the_same_again() -> None:
+    """A rehearsed trace has falls, its ratio lies below the ideal, and the same seed tells the same story."""
+    trace = Trace(2, 3, 24, 6.0, away_min_s=3.0, away_max_s=6.0)
+    story = play(trace, 8, calm=False)
+    assert sum(story.falls[:2]) > 0
+    assert play(trace, 8, calm=False) == story
+    speeds = {count: play(Trace(1, count, 6, 1.0), 8, calm=True).tokens_per_s for count in range(1, 4)}
+    assert 0.3 < churn.Row(6.0, (story,), speeds).ratio < 1.02
+    console = Console(width=churn.TABLE_WIDTH, file=io.StringIO(), record=True)
+    console.print(churn.rehearsed_table([churn.Row(6.0, (story,), speeds)]))
+    assert "6 s" in console.export_text()
+
+
+def test_a_real_story_is_told() -> None:
+    """The real run's ratio is its tokens over the integral of its live capacity, and its table shows it."""
+    story = churn_live.LiveStory({1: 10.0, 2: 16.0}, 10.0, 117.0, ((0.0, 2), (5.0, 1)), 1, 0, (0.5, 0.7), 0.0)
+    assert story.ratio == pytest.approx(0.9)
+    assert story.live_mean == pytest.approx(1.5)
+    console = Console(width=churn.TABLE_WIDTH, file=io.StringIO(), record=True)
+    console.print(churn.live_table(story))
+    text = console.export_text()
+    assert "0.900" in text
+    assert "0.70 s" in text
+
+
+def test_two_replicas_are_all_that_are_watched() -> None:
+    """The real run measures the speed of every number of replicas that its trace can have."""
+    assert churn_live.RUN.stages.replicas_max == churn_live.REPLICAS == 2
+    assert churn_live.RUN.stages.body == STAGE
+
+
+# ---- flexitrain ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_failures_lie_within_the_run(seed: int) -> None:
+    """One failure in the first half, several apart from each other in the first three quarters, none in the control."""
+    found = flexitrain.plans(flexitrain.ITERATIONS, flexitrain.FAULTS, seed)
+    assert found[flexitrain.NONE].kills == ()
+    (lost,) = found[flexitrain.LOST].kills
+    assert 0 < lost < flexitrain.ITERATIONS // 2
+    returned = found[flexitrain.RETURNED]
+    assert returned.is_back
+    assert len(returned.kills) == flexitrain.FAULTS
+    assert all(before < after for before, after in pairwise(returned.kills))
+    assert returned.kills[-1] < 3 * flexitrain.ITERATIONS // 4
+
+
+def test_gaps_are_relative_to_the_training_without_failures() -> None:
+    """Loss gap and throughput kept are over the calm training's; the table has the paper's figures below."""
+    calm = flexitrain.Story(2.0, 1000.0, 0, 0, 0, (), 0.0)
+    lost = replace(calm, loss=2.01, tokens_per_s=800.0, kills=1, missed_s=(0.1,))
+    stories = {flexitrain.NONE: calm, flexitrain.LOST: lost, flexitrain.RETURNED: replace(calm, loss=1.99, back=3)}
+    assert flexitrain.report(stories) == {
+        "one_lost": {"loss_gap": 0.005, "throughput_kept": 0.8},
+        "killed_and_back": {"loss_gap": 0.005, "throughput_kept": 1.0},
+    }
+    console = Console(width=flexitrain.TABLE_WIDTH, file=io.StringIO(), record=True)
+    console.print(flexitrain.table_of(flexitrain.RUN, stories))
+    text = console.export_text()
+    assert "-0.3755%" in text
+    assert "+0.5000%" in text
