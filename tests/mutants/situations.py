@@ -17,8 +17,8 @@ TWICE = {**SOON, "duplicate_delay_s": 0.004}
 
 
 def play(setup: Setup, script: Script) -> RehearsalResult:
-    """Play it, and see."""
-    return rehearse(SEED, setup=setup, script=script)
+    """Play it, and see; what stands still is noticed soon."""
+    return rehearse(SEED, setup=replace(setup, progress_bound_s=20.0), script=script)
 
 
 def two_sources(faults: FaultPlan = STEADY) -> Setup:
