@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from swarmfree.policy.roll import Cover
-from swarmfree.swarm.books import Addend, MicrobatchSet
+from swarmfree.swarm.books import Addend, MicrobatchSet, Roll
 from swarmfree.swarm.messages import Hello
 from swarmfree.swarm.names import Endpoint, Member, WorkKey
 from swarmfree.swarm.plan import Plan
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.iteration import coordinator as coordination
 from swarmfree.trainer.iteration import rolling
-from swarmfree.trainer.iteration.averaging import Averaging
+from swarmfree.trainer.iteration.averaging import Averaging, Round
 from swarmfree.trainer.iteration.coordinator import Coordinator
 from swarmfree.trainer.iteration.member import MemberBooks
 from swarmfree.trainer.iteration.roster import Roster
@@ -97,6 +97,31 @@ def repair(patch: pytest.MonkeyPatch) -> None:
         return Cover(choose(addends, count).addends, MicrobatchSet())
 
     patch.setattr(rolling, "choose_addends", careless)
+
+
+def frozen_addends(patch: pytest.MonkeyPatch) -> None:
+    """A sum that stands in a roll goes on taking microbatches (3.6)."""
+    patch.setattr(AddendBook, "freeze", lambda self: None)
+
+
+def own_list_against_the_roll(patch: pytest.MonkeyPatch) -> None:
+    """A member averages what the roll says, without a look at what its sums hold by now (3.6)."""
+
+    def careless(self: Averaging, roll: Roll) -> None:
+        del roll
+        self._book.freeze()
+
+    patch.setattr(Averaging, "_freeze", careless)
+
+
+def round_name(patch: pytest.MonkeyPatch) -> None:
+    """A contribution goes to the round that is under way, whichever it was sent for (3.6)."""
+    admit = Averaging._admit_round
+
+    async def careless(self: Averaging, name: str) -> Round:
+        return self._round if self._round is not None else await admit(self, name)
+
+    patch.setattr(Averaging, "_admit_round", careless)
 
 
 # ---- books ---------------------------------------------------------------------------------------------------------

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from swarmfree.sim.exchange import Exchange, Question
 from swarmfree.sim.faults import Fate, FaultPlan
 from swarmfree.sim.rehearsal import RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
-from swarmfree.swarm.messages import Build, Commit, Loss, Request, Seal, Train
+from swarmfree.swarm.messages import Build, Commit, Loss, Reduce, Request, Seal, Train
 from swarmfree.swarm.names import Endpoint
 from tests.scenarios.scenario_world import SEED, STEADY, Losing, Once, is_answered, is_asked, share_is_done, swarm
 
@@ -123,3 +124,65 @@ def builder_is_left_alone() -> RehearsalResult:
     built: list[Moment] = []
     faults = replace(STEADY, replace_min_s=30.0, replace_max_s=30.0)
     return play(two_sources(faults), Both(share_is_done(1), lambda d, _: d.kill(*d.members(2))))
+
+
+class OldChunk(Script):
+    """The first contribution to a part arrives once more as the same member sends one for the same part in the next iteration."""
+
+    def __init__(self) -> None:
+        self._first: Exchange | None = None
+        self._is_over = False
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Keep the first; deliver it again when its successor sets out."""
+        request, first = moment.request, self._first
+        if self._is_over or not isinstance(request, Reduce):
+            return
+        if first is None and moment.outcome is not None:
+            self._first = _exchange(director, moment)
+        elif first is not None and moment.outcome is None and isinstance(first.request, Reduce):
+            same_way = (moment.sender, moment.receiver, request.part) == (first.sender.endpoint, first.to, first.request.part)
+            if same_way and request.round != first.request.round:
+                self._is_over = True
+                director.hub._arrive(first, 1)
+
+
+def chunk_of_an_old_round() -> RehearsalResult:
+    """A contribution of one round arrives again in another one."""
+    return play(swarm(), OldChunk())
+
+
+class LateAsker(Script):
+    """A call for a microbatch of iteration 1 that stage 2 has done goes to its other replica as well, as from a caller that was given up.
+
+    Args:
+        late_s: how long after the first answer.
+    """
+
+    def __init__(self, late_s: float) -> None:
+        self._late_s = late_s
+        self._is_over = False
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Ask the other one later."""
+        if self._is_over or moment.outcome is None or not is_answered(Train, key__stage=2, key__iteration=1)(moment):
+            return
+        self._is_over = True
+        done = _exchange(director, moment)
+        other = next(member for member in director.members(2) if member != moment.receiver.member)
+        to = director.hub._peers[other].endpoint
+
+        def ask() -> None:
+            late = director.hub.begin(done.sender, Question(to, done.request, done.payload, 2.0, header_first=False))
+            director.after(1.0, late.close)
+
+        director.after(self._late_s, ask)
+
+
+def late_asker(late_s: float) -> RehearsalResult:
+    """A replica is asked for what its sibling has done, just as their sums are being averaged."""
+    return play(swarm(), LateAsker(late_s))
+
+
+def _exchange(director: Director, moment: Moment) -> Exchange:
+    return next(e for e in director.hub.open_calls.values() if e.request is moment.request)
