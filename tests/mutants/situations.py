@@ -180,7 +180,7 @@ class LateAsker(Script):
 
 
 def late_askers() -> RehearsalResult:
-    """A replica is asked for what its sibling has done, just as their sums are being averaged; played at several moments, the first violation counts."""
+    """A replica is asked for what its sibling has done, just while sums are averaged; played at several moments, the first violation counts."""
     for late_ms in range(116, 164, 4):
         result = play(swarm(), LateAsker(late_ms / 1000))
         if result.violation is not None:
