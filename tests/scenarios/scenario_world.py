@@ -34,12 +34,13 @@ def swarm(
     standbys: int = 1,
     faults: FaultPlan = STEADY,
     cache_bytes_max: int = 1 << 30,
+    sources: int = 1,
 ) -> Setup:
-    """Four iterations of six microbatches; one source, the given body."""
+    """Four iterations of six microbatches; the given sources and body."""
     manifest = Manifest(
         run=RunSection(name="scenario", seed=SEED, iterations=4, evaluate_every=0, evaluate_windows=1),
         model=ModelSection(width=8, blocks=body, heads=2, kv_heads=1, mlp_width=8, tokens_per_row=3),
-        stages=StagesSection(body=body, replicas_min=replicas_min or replicas, replicas_max=replicas),
+        stages=StagesSection(body=body, replicas_min=replicas_min or replicas, replicas_max=replicas, sources_max=sources),
         batch=BatchSection(rows=1, microbatches=6),
         ring=RingSection(credits=3),
         timing=TimingSection(join_wait_s=20.0, split_wait_s=10.0),
@@ -47,12 +48,18 @@ def swarm(
     return Setup(
         manifest,
         faults,
-        feeders=1,
+        feeders=sources,
         bodies=body * replicas,
         standbys=standbys,
         start_spread_s=0.1,
         cache_bytes_max=cache_bytes_max,
     )
+
+
+def unhurried(setup: Setup, *, iterations: int = 4) -> Setup:
+    """The same with devices ten times slower, so that an iteration takes seconds and silence is noticed while it lasts."""
+    run = replace(setup.manifest.run, iterations=iterations)
+    return replace(setup, manifest=replace(setup.manifest, run=run), work_min_s=0.04, work_max_s=0.08)
 
 
 def play(setup: Setup, script: Script | None = None, *, full: bool = False) -> RehearsalResult:

@@ -1,0 +1,246 @@
+"""Protocol rules, each with a way to take it out of the trainer: one small patch per rule, nothing else changes.
+
+A removal puts the plain thing in the rule's place, as somebody would who did not know why the rule is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import pytest
+
+from swarmfree.policy.roll import Cover
+from swarmfree.swarm.books import Addend, MicrobatchSet, Roll
+from swarmfree.swarm.messages import Hello
+from swarmfree.swarm.names import Endpoint, Member, WorkKey
+from swarmfree.swarm.plan import Plan
+from swarmfree.swarm.ports import Reply
+from swarmfree.trainer.iteration import coordinator as coordination
+from swarmfree.trainer.iteration import rolling
+from swarmfree.trainer.iteration.averaging import Averaging, Round
+from swarmfree.trainer.iteration.coordinator import Coordinator
+from swarmfree.trainer.iteration.member import MemberBooks
+from swarmfree.trainer.iteration.roster import Roster
+from swarmfree.trainer.iteration.standing import Standing
+from swarmfree.trainer.life import election
+from swarmfree.trainer.life.joining import Joining
+from swarmfree.trainer.ring.book import AddendBook, Kind
+from swarmfree.trainer.ring.table import Entry, Table, Work
+
+Removal = Callable[[pytest.MonkeyPatch], None]
+"""Takes one rule out, until the test ends."""
+
+
+# ---- work ----------------------------------------------------------------------------------------------------------
+
+
+def single_flight(patch: pytest.MonkeyPatch) -> None:
+    """Work that is under way is begun again by whoever else asks for it (3.5, 3.9)."""
+    find, begin = Table.find, Table.begin
+
+    def only_finished(self: Table, key: WorkKey, run: int) -> Entry | None:
+        entry = find(self, key, run)
+        return entry if entry is not None and entry.finished else None
+
+    def anew(self: Table, key: WorkKey, run: int, work: Work) -> Entry:
+        held = self._entries.get((key, run))
+        if held is not None and not held.finished:
+            del self._entries[key, run]
+        return begin(self, key, run, work)
+
+    patch.setattr(Table, "find", only_finished)
+    patch.setattr(Table, "begin", anew)
+
+
+def base_in_the_key(patch: pytest.MonkeyPatch) -> None:
+    """Work of this iteration is done whatever it started from (3.5)."""
+    check = Standing.check
+
+    def careless(self: Standing, key: WorkKey) -> None:
+        check(self, WorkKey(key.iteration, self.base, key.kind, key.microbatch, key.stage))
+
+    patch.setattr(Standing, "check", careless)
+
+
+def addend_for_retries(patch: pytest.MonkeyPatch) -> None:
+    """What was asked for twice goes to the same sum as everything else (3.5)."""
+    number_for = AddendBook.number_for
+
+    def careless(self: AddendBook, kind: Kind, offset: int) -> int:
+        del kind
+        return number_for(self, Kind.SURE, offset)
+
+    patch.setattr(AddendBook, "number_for", careless)
+
+
+# ---- averaging -----------------------------------------------------------------------------------------------------
+
+
+def disjoint_cover(patch: pytest.MonkeyPatch) -> None:
+    """Everything that somebody holds is summed, whatever is in it (3.6)."""
+
+    def everything(addends: Sequence[Addend], count: int) -> Cover:
+        held = MicrobatchSet()
+        for addend in addends:
+            held |= addend.microbatches
+        return Cover(tuple(sorted(addends, key=lambda a: a.id)), MicrobatchSet.full(count) - held)
+
+    patch.setattr(rolling, "choose_addends", everything)
+
+
+def repair(patch: pytest.MonkeyPatch) -> None:
+    """What nobody holds any more is left out (3.8)."""
+    choose = rolling.choose_addends
+
+    def careless(addends: Sequence[Addend], count: int) -> Cover:
+        return Cover(choose(addends, count).addends, MicrobatchSet())
+
+    patch.setattr(rolling, "choose_addends", careless)
+
+
+def frozen_addends(patch: pytest.MonkeyPatch) -> None:
+    """A sum that stands in a roll goes on taking microbatches (3.6)."""
+    patch.setattr(AddendBook, "freeze", lambda self: None)
+
+
+def own_list_against_the_roll(patch: pytest.MonkeyPatch) -> None:
+    """A member averages what the roll says, without a look at what its sums hold by now (3.6)."""
+
+    def careless(self: Averaging, roll: Roll) -> None:
+        del roll
+        self._book.freeze()
+
+    patch.setattr(Averaging, "_freeze", careless)
+
+
+def round_name(patch: pytest.MonkeyPatch) -> None:
+    """A contribution goes to the round that is under way, whichever it was sent for (3.6)."""
+    admit = Averaging._admit_round
+
+    async def careless(self: Averaging, name: str) -> Round:
+        return self._round if self._round is not None else await admit(self, name)
+
+    patch.setattr(Averaging, "_admit_round", careless)
+
+
+# ---- books ---------------------------------------------------------------------------------------------------------
+
+
+def majority_for_seal(patch: pytest.MonkeyPatch) -> None:
+    """A record counts as soon as anybody stored it (3.1)."""
+    seal = Coordinator._seal
+
+    async def careless(self: Coordinator, record: Any) -> None:
+        electorate = self._electorate
+        self._electorate = lambda: ()  # type: ignore[method-assign]
+        try:
+            await seal(self, record)
+        finally:
+            self._electorate = electorate  # type: ignore[method-assign]
+
+    patch.setattr(Coordinator, "_seal", careless)
+
+
+def vote_of_an_incarnation(patch: pytest.MonkeyPatch) -> None:
+    """A peer that was started again votes with the voice of its earlier life (model E)."""
+    is_majority = coordination.is_majority
+
+    def by_peer(electorate: Sequence[Member], answered: Collection[Member]) -> bool:
+        there = {member.peer_id for member in answered}
+        return is_majority(electorate, {member for member in electorate if member.peer_id in there})
+
+    patch.setattr(coordination, "is_majority", by_peer)
+    patch.setattr(election, "is_majority", by_peer)
+
+
+def sealed_record_at_the_claim(patch: pytest.MonkeyPatch) -> None:
+    """A successor begins the iteration anew, whatever record of it somebody stored (3.1)."""
+    patch.setattr(election, "newest_sealed", lambda promises: None)
+    patch.setattr(coordination, "newest_sealed", lambda promises: None)
+
+
+def term_at_members(patch: pytest.MonkeyPatch) -> None:
+    """A member obeys whoever speaks, also one whose term is over (6)."""
+
+    async def seal(self: MemberBooks, request: Any) -> Reply:
+        self.standing.promised = None
+        return await _seal(self, request)
+
+    async def beat(self: MemberBooks, sender: Endpoint, request: Any) -> Reply:
+        self.standing.promised = None
+        return await _beat(self, sender, request)
+
+    async def take(self: Averaging, request: Any) -> Reply:
+        self._standing.promised = self._latest = None
+        return await _take(self, request)
+
+    _seal, _beat, _take = MemberBooks._seal, MemberBooks.beat, Averaging.take
+    patch.setattr(MemberBooks, "_seal", seal)
+    patch.setattr(MemberBooks, "beat", beat)
+    patch.setattr(Averaging, "take", take)
+    patch.setattr(MemberBooks, "admit_claim", lambda self, sender, position: None)
+
+
+def vouched_state(patch: pytest.MonkeyPatch) -> None:
+    """A state that was just rebuilt says hello as if a record had decided it."""
+
+    def hello(self: Joining) -> Hello:
+        standing, vouched = self._books.standing, self._books.standing.vouched
+        standing.vouched = True
+        try:
+            return _hello(self)
+        finally:
+            standing.vouched = vouched
+
+    _hello = Joining.hello
+    patch.setattr(Joining, "hello", hello)
+
+
+def lineage_at_readmission(patch: pytest.MonkeyPatch) -> None:
+    """Whoever was fenced comes back with whatever it holds (3.3)."""
+    patch.setattr(Coordinator, "_is_current", lambda self, hello: hello.stage >= 0)
+
+
+def fenced_addends(patch: pytest.MonkeyPatch) -> None:
+    """What a fenced member told last goes on counting (3.3)."""
+    fence, addends = Roster.fence, rolling.Rolling._addends
+    kept: dict[int, dict[Member, Any]] = {}
+
+    def keeping(self: Roster, member: Member, why: str) -> None:
+        guest = self.get(member)
+        if guest is not None and guest.answer is not None:
+            kept.setdefault(id(self), {})[member] = guest.answer
+        fence(self, member, why)
+
+    def also(self: rolling.Rolling, plan: Plan, stage: int) -> list[Addend]:
+        found = addends(self, plan, stage)
+        there = {a.id for a in found}
+        for member, answer in sorted(kept.get(id(self._roster), {}).items()):
+            if answer.base == plan.base and plan.stage_of(member) == stage:
+                found += [a for a in answer.addends if a.id not in there]
+        return found
+
+    patch.setattr(Roster, "fence", keeping)
+    patch.setattr(rolling.Rolling, "_addends", also)
+
+
+def half_contributions(patch: pytest.MonkeyPatch) -> None:
+    """A source's sum counts a microbatch as soon as its loss went in, before the embedding's half did (3.7)."""
+
+    def half(self: AddendBook, number: int, offset: int) -> None:
+        halves = self._halves.setdefault(number, set())
+        if offset not in halves:
+            self.enter(number, offset)
+        halves.add(offset)
+
+    def addends(self: AddendBook) -> tuple[Addend, ...]:
+        kept, self._halves = self._halves, {}
+        try:
+            return _addends(self)
+        finally:
+            self._halves = kept
+
+    _addends = AddendBook.addends
+    patch.setattr(AddendBook, "half", half)
+    patch.setattr(AddendBook, "addends", addends)

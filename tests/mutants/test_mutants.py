@@ -1,0 +1,59 @@
+"""Each protocol rule, taken out alone, is missed: the rehearsal that holds with it finds a violation without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+
+from swarmfree.sim.rehearsal import RehearsalResult, rehearse
+from tests.mutants import removals, situations
+from tests.mutants.removals import Removal
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A rule, a situation in which it matters, and what is found where it is missing.
+
+    Args:
+        rule: takes it out.
+        situation: holds every invariant with it.
+        found: words of the transcript, of the violation where there is one.
+    """
+
+    rule: Removal
+    situation: Callable[[], RehearsalResult]
+    found: str
+
+
+MUTANTS = (
+    Mutant(removals.single_flight, situations.calls_twice, "I7 at"),
+    Mutant(removals.base_in_the_key, situations.call_of_another_base, "I6 at"),
+    Mutant(removals.addend_for_retries, situations.answers_lost, "Repaired iteration=1"),
+    Mutant(removals.half_contributions, partial(rehearse, 22), "I1 at"),
+    Mutant(removals.disjoint_cover, situations.answers_lost, "microbatch 7 counts 2 times"),
+    Mutant(removals.repair, situations.dies_with_its_sum, "counts 0 times"),
+    Mutant(removals.frozen_addends, situations.late_askers, "counts 2 times"),
+    Mutant(removals.own_list_against_the_roll, situations.late_askers, "counts 2 times"),
+    Mutant(removals.round_name, situations.chunk_of_an_old_round, "I1 at"),
+    Mutant(removals.fenced_addends, situations.dies_with_its_sum, "I6 at"),
+    Mutant(removals.majority_for_seal, situations.coordinator_parted_at_seal, "before it was decided"),
+    Mutant(removals.vote_of_an_incarnation, situations.back_at_once, "called committed before a majority stored it"),
+    Mutant(removals.sealed_record_at_the_claim, situations.commit_reaches_nobody, "two records of iteration 1 were committed"),
+    Mutant(removals.lineage_at_readmission, partial(rehearse, 16), "I6 at"),
+    Mutant(removals.vouched_state, situations.builder_is_left_alone, "hold gradients of other weights"),
+    Mutant(removals.term_at_members, situations.coordinator_sleeps_at_seal, "I3 at"),
+)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.rule.__name__)
+def test_without_the_rule_something_breaks(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the rule every invariant holds; without it the transcript tells of a violation, or of work that was done for nothing."""
+    whole = mutant.situation()
+    assert whole.violation is None
+    assert not [line for line in whole.transcript if mutant.found in line]
+    mutant.rule(monkeypatch)
+    lacking = mutant.situation()
+    assert [line for line in lacking.transcript if mutant.found in line], "nothing misses this rule"

@@ -1,0 +1,119 @@
+"""Scenarios of sources and joiners: a source dies or sleeps, all of them do, a newcomer's download spans many commits.
+
+Numbers in names are those of the protocol's list. In each of them every invariant holds, too, and the run finishes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from swarmfree.sim.faults import Fate
+from swarmfree.sim.script import Director, Moment
+from swarmfree.swarm.messages import GetAverage, GetState, Redo, Request, TakeRoll, Train
+from swarmfree.swarm.names import Endpoint, Member
+from tests.scenarios.scenario_world import STEADY, Counting, Once, is_answered, is_asked, lines, play, swarm, unhurried
+
+SOON = {"request_delay_s": 0.002, "payload_delay_s": 0.001, "response_delay_s": 0.002}
+
+
+def other_source(director: Director) -> Member:
+    """A source that does not lead."""
+    return next(member for member in director.members(0) if member != director.coordinator)
+
+
+def train_name(moment: Moment) -> str | None:
+    """Stage and microbatch of a call that travels the ring in iteration 1."""
+    match moment.request:
+        case Train(key=key, segment=None) if key.iteration == 1 and key.stage > 0:
+            return f"{key.stage}/{key.microbatch}"
+        case Redo():
+            return "redo"
+        case _:
+            return None
+
+
+def test_18_source_dies_full_hands() -> None:
+    """A source dies with some microbatches finished and some under way: the other one takes its share, in the same attempt."""
+    answered: set[int] = set()
+
+    class Seeing(Counting):
+        def see(self, director: Director, moment: Moment) -> None:
+            super().see(director, moment)
+            if is_answered(Train, key__stage=1, key__iteration=1)(moment) and not self.struck:
+                answered.add(moment.request.key.microbatch)  # type: ignore[union-attr]
+
+    def is_time(moment: Moment) -> bool:
+        return len(answered) >= 4 and moment.outcome is None
+
+    script = Seeing(is_time, lambda director, _: director.kill(other_source(director)), train_name)
+    result = play(swarm(sources=2), script)
+    assert script.struck
+    assert len(lines(result, "MemberLost", "stage=0")) == 1
+    assert lines(result, "IterationCommitted", "iteration=1 ", "attempt=0")
+    assert not lines(result, "StageLost")
+    assert max(script.counts.get(f"3/{number}", 0) for number in answered) == 1, "what was finished does not come round again"
+
+
+def test_19_source_sleeps() -> None:
+    """A source stands still for twenty seconds while the other one takes its share, then drives on: it counts for nothing, and disturbs nothing."""
+    script = Once(
+        is_asked(Train, key__iteration=1, key__stage=2), lambda director, _: director.freeze(other_source(director), 20.0)
+    )
+    result = play(unhurried(swarm(sources=2), iterations=14), script)
+    assert lines(result, "IterationCommitted", "iteration=1 ", "attempt=0")
+    assert len(lines(result, "MemberLost", "stage=0")) == 1
+    assert lines(result, "goes on")
+    assert not lines(result, "TookOver")
+    assert not lines(result, "forced=1")
+    assert "QmPeer02" in lines(result, "Opened", "iteration=13 ")[-1]
+
+
+def test_27_join_through_commits() -> None:
+    """A newcomer's download spans several commits and misses an average; it is a member in the end, and nobody waits for it."""
+    lost: list[Request] = []
+    joiner: list[Member] = []
+
+    class Joining(Once):
+        def see(self, director: Director, moment: Moment) -> None:
+            super().see(director, moment)
+            if isinstance(moment.request, GetState) and moment.outcome is None and self.struck and not joiner:
+                joiner.append(moment.sender.member)
+                director.slow(moment.sender.member, 40.0, 12.0)
+
+        def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
+            if isinstance(request, GetAverage) and len(lost) < 2:
+                lost.append(request)
+                return Fate(**SOON, request_lost=True)
+            return None
+
+    script = Joining(is_asked(TakeRoll, roll__iteration=1), lambda director, _: director.join())
+    setup = swarm(replicas=3, replicas_min=2, standbys=0)
+    result = play(unhurried(replace(setup, bodies=8), iterations=12), script)
+    assert joiner
+    assert lost
+    built = lines(result, "StageBuilt", "action=Copy", joiner[0].peer_id)
+    assert built
+    opened = lines(result, "Opened", joiner[0].peer_id)
+    assert opened
+    begun = result.transcript.index(lines(result, "Placed", joiner[0].peer_id)[0])
+    between = [line for line in result.transcript[begun : result.transcript.index(built[0])] if "IterationCommitted" in line]
+    assert len(between) >= 3
+
+
+def test_31_all_sources_die() -> None:
+    """Both sources die, the coordinator among them: a member of the body leads, and sources that come back feed again.
+
+    There are no observers of the ends: their weights are drawn anew.
+    """
+
+    def strike(director: Director, _: Moment) -> None:
+        director.kill(*director.members(0))
+
+    faults = replace(STEADY, replace_min_s=2.0, replace_max_s=2.0)
+    result = play(swarm(sources=2, faults=faults), Once(is_asked(Train, key__iteration=1, key__stage=2), strike))
+    took = lines(result, "TookOver", "forced=False")
+    assert len(took) == 1
+    assert "Peer01" not in took[0]
+    assert "Peer02" not in took[0]
+    assert lines(result, "StageBuilt", "stage=0", "action=Fresh", "iteration=1")
+    assert lines(result, "IterationCommitted", "iteration=3 ", "forced=0")
