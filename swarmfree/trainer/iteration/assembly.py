@@ -21,6 +21,7 @@ from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position
 from swarmfree.swarm.plan import Plan, Rebuilt
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.roster import Guest, Roster
+from swarmfree.trainer.iteration.telling import Telling
 from swarmfree.trainer.tasks import Tasks
 
 STANDBY_WAIT_S = 10.0
@@ -37,6 +38,7 @@ class Assembly:
         self._context = context
         self._roster = roster
         self._position = position
+        self._telling = Telling(context, roster)
         self._tasks = tasks
         self._joining: set[Member] = set()
         self._present: tuple[int, str, Record | None] = (0, GENESIS_LINEAGE, None)
@@ -107,6 +109,10 @@ class Assembly:
             self._use_standbys()
             self._start_joins()
             work = self._work(record)
+            if work and record is not None:
+                behind = [g for g in self._roster.guests() if g.built and g.iteration < iteration]
+                await self._telling.bring_up(behind, record)
+                work = self._work(record)
             join_wait_s = self._context.timing.join_wait_s
             if work:
                 async with asyncio.TaskGroup() as group:

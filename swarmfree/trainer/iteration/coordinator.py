@@ -118,7 +118,7 @@ class Coordinator:
         try:
             if self._record is not None and self._term.number > FOUNDERS_TERM:
                 self._tell_committed(self._record, 0.0, 0)  # the last coordinator may not have told anyone
-                await self._telling.all(self._holders(), Commit(self._record))
+                await self._telling.bring_up(self._holders(), self._record)
             if self._sealed is not None:
                 await self._finish(self._sealed)
             while self._iteration < self._context.manifest.run.iterations:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
+from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
-from swarmfree.swarm.messages import Request, Response
+from swarmfree.swarm.messages import Commit, Request, Response
 from swarmfree.swarm.names import Member
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.roster import Guest, Roster
@@ -57,3 +59,26 @@ class Telling:
         if self._roster.get(guest.member) is guest:
             self._roster.fence(guest.member, why)
         return None
+
+    async def bring_up(self, guests: Sequence[Guest], record: Record) -> None:
+        """Have those step that missed this commit; whoever cannot any more holds nothing, and who does not answer is left alone.
+
+        Args:
+            guests: that hold a stage's state.
+            record: the last committed one.
+        """
+
+        async def one(guest: Guest) -> None:
+            try:
+                await self._context.call(guest.endpoint, Commit(record), silence_s=self._context.timing.silence_s / 2)
+            except Refused as refusal:
+                if refusal.kind in {RefusalKind.GONE, RefusalKind.NOT_YET}:
+                    guest.built, guest.opened = False, None
+            except CallFailed:
+                return
+            else:
+                guest.built_at = max(guest.built_at, record.iteration + 1)
+
+        async with asyncio.TaskGroup() as group:
+            for guest in guests:
+                group.create_task(one(guest))
