@@ -219,11 +219,26 @@ def test_08_mute_answers() -> None:
 def test_09_majority_split() -> None:
     """Three of eight are parted from five for ten seconds, the coordinator among them: the three wait, the five commit, nothing is undone."""
 
-    def strike(director: Director, moment: Moment) -> None:
-        director.partition([moment.sender.member, director.members(1)[0], director.members(2)[0]], duration_s=10.0)
+    def strike(director: Director, _: Moment) -> None:
+        leader = director.coordinator
+        assert leader is not None, "an iteration is open"
+        director.partition([leader, director.members(1)[0], director.members(2)[0]], duration_s=10.0)
 
     script = Once(is_asked(Train, key__iteration=1, key__stage=1), strike)
     result = play(unhurried(swarm(sources=2), iterations=8), script)
     assert len(lines(result, "TookOver", "forced=False")) == 1
     assert not lines(result, "TookOver", "forced=True")
+    assert not lines(result, "forced=1")
+
+
+def test_09b_majority_split_with_its_coordinator() -> None:
+    """The coordinator is among the five: nobody takes over, and the three come back."""
+
+    def strike(director: Director, _: Moment) -> None:
+        other = next(member for member in director.members(0) if member != director.coordinator)
+        director.partition([other, director.members(1)[0], director.members(2)[0]], duration_s=10.0)
+
+    script = Once(is_asked(Train, key__iteration=1, key__stage=1), strike)
+    result = play(unhurried(swarm(sources=2), iterations=8), script)
+    assert not lines(result, "TookOver")
     assert not lines(result, "forced=1")

@@ -40,10 +40,7 @@ from swarmfree.trainer.tasks import Tasks
 class Coordinator:
     """One peer's coordination, from its claim until the run ends or somebody else leads.
 
-    Args:
-        context: of the peer.
-        tasks: watches run in these.
-        inherited: what a successor goes on from; None for the founder.
+    Watches run in `tasks`; `inherited` is what a successor goes on from, None for the founder.
     """
 
     def __init__(self, context: Context, tasks: Tasks, inherited: Inheritance | None = None) -> None:
