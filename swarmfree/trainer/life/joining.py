@@ -7,9 +7,9 @@ Source: protocol sections 3.2 (own pause), 3.3 (fenced is not expelled), 6 (Hell
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
-from swarmfree.swarm.announcement import PeerState
+from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.errors import CallFailed, Excluded, PeerSilent, PeerUnreachable, RefusalKind, Refused, RunEnded
 from swarmfree.swarm.events import Note, Waiting
 from swarmfree.swarm.messages import Hello, Place
@@ -22,8 +22,9 @@ from swarmfree.trainer.life.copying import keep_up
 from swarmfree.trainer.life.election import Election
 from swarmfree.trainer.tasks import Tasks
 
-ASK_AGAIN_S = 0.5
-STRANGERS_MAX = 8
+ASK_AGAIN_S, ASK_AGAIN_S_MAX = 0.4, 1.5
+STRANGERS_MAX = 3
+FOUND_ROUNDS = 4
 
 Lead = Callable[[Inheritance | None], Awaitable[bool]]
 
@@ -41,6 +42,7 @@ class Joining:
         self._said = ""
         self._has_begun = False
         self._all_answered = True
+        self._rounds = 0
 
     def hello(self) -> Hello:
         """What this peer says about itself."""
@@ -67,31 +69,34 @@ class Joining:
 
     async def _ask_for_place(self) -> bool:
         """Say hello until a place is given; False where nobody leads and this peer, that holds a stage, may claim."""
-        silent_s = 0.0
+        silent_s, wait_s = 0.0, ASK_AGAIN_S
         while True:
             began_s = self._context.now_s()
             self._all_answered = True
-            for endpoint in await self._whom_to_ask():
+            announced = await self._context.ports.directory.announcements()
+            for endpoint in await self._whom_to_ask(announced):
                 if await self._ask(endpoint):
                     self._has_begun = True
                     return True
-            if await self._found():
+            if await self._found(announced):
                 return False
-            await asyncio.sleep(ASK_AGAIN_S * (0.5 + 0.5 * self._context.rng.random()))
+            await asyncio.sleep(wait_s * (0.5 + 0.5 * self._context.rng.random()))
+            wait_s = min(ASK_AGAIN_S_MAX, 1.5 * wait_s)
             silent_s += min(self._context.now_s() - began_s, self._context.timing.silence_s)
             if self._books.standing.stage != NO_STAGE and silent_s >= self._context.timing.coordinator_silence_s:
                 return False
 
-    async def _whom_to_ask(self) -> tuple[Endpoint, ...]:
-        """The last coordinator, members of the last plan, and announced peers, those that serve first."""
+    async def _whom_to_ask(self, announced: Sequence[Announcement]) -> tuple[Endpoint, ...]:
+        """The last coordinator, members of the last plan, and some announced peers: the founder and those that serve first."""
         standing, here = self._books.standing, self._context.me
         known = [standing.coordinator] if standing.coordinator is not None else []
         if standing.known_plan is not None:
             known += standing.known_plan.members()
-        announced = [a for a in await self._context.ports.directory.announcements() if a.endpoint.member.peer_id != here.peer_id]
-        self._context.rng.shuffle(announced)
-        announced.sort(key=lambda a: a.state is not PeerState.SERVING)
-        known += [a.endpoint for a in announced[:STRANGERS_MAX]]
+        founder = await self._context.ports.directory.founder()
+        others = [a for a in announced if a.endpoint.member.peer_id != here.peer_id]
+        self._context.rng.shuffle(others)
+        others.sort(key=lambda a: (a.endpoint.member.peer_id != founder, a.state is not PeerState.SERVING))
+        known += [a.endpoint for a in others[:STRANGERS_MAX]]
         return tuple(dict.fromkeys(e for e in known if e.member != here))
 
     async def _ask(self, endpoint: Endpoint) -> bool:
@@ -138,19 +143,22 @@ class Joining:
         if siblings:
             self._keeping.start(keep_up(self._context, self._books, siblings), "keep up")
 
-    async def _found(self) -> bool:
-        """Lead from nothing, if the genesis record names this peer and every announced peer says that the run has not begun; whether it did."""
-        directory = self._context.ports.directory
-        founder = await directory.founder()
+    async def _found(self, announced: Sequence[Announcement]) -> bool:
+        """Lead from nothing, if the genesis record names this peer and no announced peer says that the run has begun; whether it did.
+
+        Where some do not answer, they are asked a few times more before that.
+        """
+        founder = await self._context.ports.directory.founder()
         if founder is None:
             self._say("waiting for the bootstrap to name a founder")
             return False
         if founder != self._context.me.peer_id:
             self._say(self._said or "waiting for the coordinator")
             return False
-        others = [a for a in await directory.announcements() if a.endpoint.member != self._context.me]
+        others = [a for a in announced if a.endpoint.member != self._context.me]
+        self._rounds += 1
         self._has_begun |= any(a.state is PeerState.SERVING or a.iteration > 0 for a in others)
-        if self._has_begun or not self._all_answered or self._books.standing.stage != NO_STAGE:
+        if self._has_begun or not (self._all_answered or self._rounds >= FOUND_ROUNDS) or self._books.standing.stage != NO_STAGE:
             return False
         return not await self._lead(None)
 
