@@ -27,7 +27,7 @@ from tests.swarm.real_swarm import UP_WITHIN_S, Audience, Processes, code_of, wr
 
 pytestmark = pytest.mark.timeout(600)
 
-ITERATIONS = 420
+ITERATIONS = 520
 WHOLE = (1, 2, 2, 2)
 STANDBYS = 2
 NOTICED_WITHIN_S = 3.0

@@ -75,8 +75,8 @@ class Averaging:
             _end(ended, why)
 
     def forget(self) -> None:
-        """The state was built anew, and the average went with the old one."""
-        self._state_digest = self.kept = None
+        """The state was built anew, and the average went with the old one; perhaps for another coordinator, whose rolls count anew."""
+        self._state_digest = self.kept = self._latest = None
 
     async def state_digest(self, rank: Rank = Rank.BOOKS) -> str:
         """Digest of the state at the present iteration; taken once per iteration, at the latest when it is reported."""
