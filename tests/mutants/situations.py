@@ -190,3 +190,13 @@ def late_askers() -> RehearsalResult:
 
 def _exchange(director: Director, moment: Moment) -> Exchange:
     return next(e for e in director.hub.open_calls.values() if e.request is moment.request)
+
+
+def drawn(seeds: range) -> RehearsalResult:
+    """Rehearsals of some seeds, with everything that is drawn for them: the first one that finds a violation, else the last."""
+    result = rehearse(seeds[0])
+    for seed in seeds[1:]:
+        if result.violation is not None:
+            break
+        result = rehearse(seed)
+    return result
