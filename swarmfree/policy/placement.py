@@ -32,9 +32,9 @@ def choose_stage(counts: Sequence[int], manifest: Manifest, *, can_feed: bool, s
     """
     if standby:
         return Placement(STANDBY, "asked to wait for a lost stage")
-    ends_min = min(manifest.stages.replicas_min, manifest.replicas_max(ENDS_STAGE))
-    if can_feed and counts[ENDS_STAGE] < ends_min:
-        return Placement(ENDS_STAGE, f"stage 0 has {counts[ENDS_STAGE]} of at least {ends_min} replicas, and few can feed")
+    ends_max = manifest.replicas_max(ENDS_STAGE)
+    if can_feed and counts[ENDS_STAGE] < ends_max:
+        return Placement(ENDS_STAGE, f"stage 0 has {counts[ENDS_STAGE]} of at most {ends_max} replicas, and few can feed")
     open_stages = [
         (count, stage)
         for stage, count in enumerate(counts)

@@ -191,7 +191,9 @@ async def test_another_revision_is_refused(revision: int, who: str) -> None:
     """A peer of another protocol revision hears both revisions and who is to be upgraded."""
     async with GrpcNetwork(RUN, member("newer"), revision=revision) as other, GrpcNetwork(RUN, member("peer")) as peer:
         peer.serve(echo)
-        with pytest.raises(Refused, match=f"speaks protocol revision {revision}, this run speaks 1: upgrade {who}") as caught:
+        with pytest.raises(
+            Refused, match=f"speaks protocol revision {revision}, this run speaks {PROTOCOL_REVISION}: upgrade {who}"
+        ) as caught:
             await other.call(peer.here, REQUESTS["hello"], silence_s=5)
     assert caught.value.kind is RefusalKind.WRONG_REVISION
 

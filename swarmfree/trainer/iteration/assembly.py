@@ -26,6 +26,7 @@ from swarmfree.trainer.tasks import Tasks
 
 STANDBY_WAIT_S = 10.0
 FAILED_BUILDS_MAX = 5
+PASSED_OVER_MAX = 4
 FALLEN_BEHIND = 3
 """Iterations a joiner with its state may be behind; siblings keep an average for one only."""
 
@@ -207,6 +208,16 @@ class Assembly:
             guest.built = False
             self._start_joins()
         return guest.iteration == iteration
+
+    def admits(self, guest: Guest, iteration: int) -> bool:
+        """Whether the next plan has it: a member, a joiner that has caught up, or one that was passed over a few times and is one record behind.
+
+        Where iterations are short a joiner is one behind whenever a plan is made; the others wait then while it fetches that average.
+        """
+        if guest.opened is not None or self.admissible(guest, iteration):
+            return True
+        guest.passed_over += 1
+        return guest.passed_over > PASSED_OVER_MAX and guest.iteration == iteration - 1
 
     async def _build(
         self, guest: Guest, action: BuildAction, iteration: int, lineage: str, record: Record | None, *, limit_s: float | None

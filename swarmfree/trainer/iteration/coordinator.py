@@ -173,6 +173,8 @@ class Coordinator:
         """Have the record stored by a majority: that is the decision; then tell everyone."""
         await self._seal(record)
         lineage = record.lineage()
+        joiners = [g for g in self.roster.guests() if g.built and g.opened is None]  # nobody waits for them
+        self._tasks.start(self._telling.bring_up(joiners, record), "tell joiners")
         await self._telling.all(self._holders(), Commit(record))
         self._record, self._lineage, self._iteration, self._attempt = record, lineage, record.iteration + 1, 0
         self._may_force, self._sealed = False, None
@@ -244,8 +246,7 @@ class Coordinator:
     def _admitted(self, stage: int) -> list[Guest]:
         """Who serves a stage in the next plan: its members, joiners that have caught up, and where there is nobody else any that hold its state."""
         holders = self.roster.holders(stage)
-        there = [g for g in holders if g.opened is not None or self.assembly.admissible(g, self._iteration)]
-        there = there or list(holders)
+        there = [g for g in holders if self.assembly.admits(g, self._iteration)] or list(holders)
         return [g for g in there if not g.leaving] or there
 
     async def release(self, sender: Endpoint) -> None:
@@ -387,9 +388,8 @@ class Coordinator:
             except StageGone:
                 self._attempt += 1
             except (SourceGone, MemberReady):
-                pass
-            else:
-                return
+                continue
+            return
 
     def _position_now(self) -> Position:
         last = self._plan.position if self._plan is not None else None

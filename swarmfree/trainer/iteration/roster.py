@@ -47,6 +47,7 @@ class Guest:
         builds: how often it was told to build; only the last one's answer counts.
         failed_builds: builds in a row that came to nothing.
         leaving: it has said goodbye, and goes as soon as it is no longer needed.
+        passed_over: plans that were made without it while it held its stage's state.
         opened: the newest claim of this coordinator that it promised; None for a joiner, and for a member that came back, until the next Open.
     """
 
@@ -60,6 +61,7 @@ class Guest:
     builds: int = 0
     failed_builds: int = 0
     leaving: bool = False
+    passed_over: int = 0
     opened: Position | None = None
 
     @property
