@@ -132,7 +132,7 @@ class AloneJudge:
         manifest, tokens = self._run(folder)
 
         def train(grouping: Grouping | None = None, twice: Twice | None = None) -> Iterator[float]:
-            scalars = partial(_scalars_of, manifest)
+            scalars = partial(scalars_of, manifest)
             for loss in train_canonically(
                 Alone(manifest, tokens), scalars, iterations=len(losses), grouping=grouping, twice=twice
             ):
@@ -157,13 +157,14 @@ class AloneJudge:
         corpus = prepare_corpus(self._data, folder, manifest.data.held_out_percent)
         manifest = replace(manifest, data=replace(manifest.data, corpus_hash=corpus.corpus_hash))
         order = SequenceOrder(manifest.run.seed, sequence_count(corpus.train_tokens, manifest.model.tokens_per_row))
-        return manifest, _Kept(CorpusTokens(corpus, manifest, order.sequence_of))
+        return manifest, KeptTokens(CorpusTokens(corpus, manifest, order.sequence_of))
 
 
-class _Kept:
+class KeptTokens:
     """Implements `ports.Tokens` over another one: every microbatch is gathered once for all runs."""
 
     def __init__(self, tokens: Tokens) -> None:
+        """Nothing kept yet."""
         self._tokens = tokens
         self._kept: dict[int, bytes] = {}
 
@@ -178,7 +179,7 @@ class _Kept:
         return self._tokens.window(number)
 
 
-def _scalars_of(manifest: Manifest, iteration: int, squared_norms: list[float]) -> list[StepScalars]:
+def scalars_of(manifest: Manifest, iteration: int, squared_norms: list[float]) -> list[StepScalars]:
     """Step scalars by the run's schedule and clipping; no stage was rebuilt, so each has done as many steps as there were iterations."""
     factors = clip_factors(manifest.optimizer, squared_norms)
     iterations = manifest.run.iterations

@@ -26,15 +26,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from swarmfree.cli.chaos_alone import KeptTokens, scalars_of
 from swarmfree.cockpit.happenings import Happening, ProcessEnded, ProcessKilled, Told
 from swarmfree.lab.kill_script import Kill
 from swarmfree.lab.report import read_events
 from swarmfree.model.alone import Alone, Grouping, Twice, shuffled, train_canonically
-from swarmfree.policy.schedule import clip_factors, step_scalars
 from swarmfree.policy.sharding import SequenceOrder, sequence_count
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import CorpusTokens
-from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.config import read_run
 from swarmfree.swarm.events import IterationCommitted, MemberLost, Opened, Repaired, StageBuilt, Started, Stepped
 from swarmfree.swarm.manifest import Manifest
@@ -91,7 +90,7 @@ wire_dtype = "float32"
 # early, has few microbatches in flight and pauses every ten iterations for a long evaluation. None of it may change a loss.
 KILLS_BETWEEN = (2, 10)
 EVALUATE_EVERY = 10
-PATIENT = (f"run.evaluate_every={EVALUATE_EVERY}", "run.evaluate_windows=128", "ring.credits=1")
+PATIENT = (f"run.evaluate_every={EVALUATE_EVERY}", "run.evaluate_windows=384", "ring.credits=1")
 
 
 class SwarmFailed(Exception):
@@ -195,25 +194,6 @@ class Comparison:
 # ---- alone ---------------------------------------------------------------------------------------------------------
 
 
-class KeptTokens:
-    """Implements `ports.Tokens` over another one: every microbatch is gathered once, for all runs of a process."""
-
-    def __init__(self, tokens: Tokens) -> None:
-        """Nothing kept yet."""
-        self._tokens = tokens
-        self._kept: dict[int, bytes] = {}
-
-    def microbatch(self, number: int) -> bytes:
-        """The same bytes."""
-        if number not in self._kept:
-            self._kept[number] = self._tokens.microbatch(number)
-        return self._kept[number]
-
-    def window(self, number: int) -> bytes:
-        """The same bytes."""
-        return self._tokens.window(number)
-
-
 def run_of(folder: Path) -> tuple[Manifest, Tokens]:
     """The run's manifest as all peers will have it, as far as training goes, and its tokens on this machine."""
     manifest = read_run(RUN, "the run of same_as_alone").manifest
@@ -221,13 +201,6 @@ def run_of(folder: Path) -> tuple[Manifest, Tokens]:
     manifest = replace(manifest, data=replace(manifest.data, corpus_hash=corpus.corpus_hash))
     order = SequenceOrder(manifest.run.seed, sequence_count(corpus.train_tokens, manifest.model.tokens_per_row))
     return manifest, KeptTokens(CorpusTokens(corpus, manifest, order.sequence_of))
-
-
-def scalars_of(manifest: Manifest, iteration: int, squared_norms: list[float]) -> list[StepScalars]:
-    """Step scalars by the run's own schedule and clipping; no stage is rebuilt, so each has done as many steps as there were iterations."""
-    optimizer, iterations = manifest.optimizer, manifest.run.iterations
-    factors = clip_factors(optimizer, squared_norms)
-    return [step_scalars(optimizer, iterations, iteration, iteration + 1, 1.0, factor) for factor in factors]
 
 
 def train_alone(manifest: Manifest, tokens: Tokens, grouping: Grouping | None, twice: Twice | None) -> tuple[float, ...]:

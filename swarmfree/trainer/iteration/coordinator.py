@@ -385,11 +385,10 @@ class Coordinator:
             try:
                 await self._open(plan)
                 await self._await_shares(plan)
-            except StageGone:
-                self._attempt += 1
-            except (SourceGone, MemberReady):
-                continue
-            return
+            except (SourceGone, StageGone, MemberReady) as gone:
+                self._attempt += isinstance(gone, StageGone)
+            else:
+                return
 
     def _position_now(self) -> Position:
         last = self._plan.position if self._plan is not None else None
