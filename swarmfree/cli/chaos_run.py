@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from swarmfree.cli.chaos_exact import ExactJudge
 from swarmfree.cli.endings import OUTPUT_CLOSED, SIGNALS, let_go_of_stdout
+from swarmfree.cli.stem import STEM
 from swarmfree.cli.watched import EngineKind
 from swarmfree.cockpit.happenings import Happening
 from swarmfree.cockpit.live import FRAME_S, View, open_view, span
@@ -87,7 +88,7 @@ def order_of(
         run_arguments=(*run_arguments, *data),
         peer_arguments=("--patience", str(PATIENCE_S), "--engine", choices.engine.value, "--watch-engine", *data),
         seed=choices.seed,
-        program=(sys.executable, "-m", "swarmfree"),
+        stem=STEM,
     )
     kinds = [Kind(kind) for kind in choices.kinds] or None
     return ChaosOrder(

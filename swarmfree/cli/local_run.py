@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from swarmfree.cli.endings import OUTPUT_CLOSED, SIGNALS, end_soon, let_go_of_stdout
+from swarmfree.cli.stem import STEM
 from swarmfree.cockpit.happenings import Happening, RunDescribed, Told, happening_to_json
 from swarmfree.cockpit.live import FRAME_S, View, open_view
 from swarmfree.cockpit.state import SwarmState
@@ -70,6 +71,7 @@ def order_of(
         kills=script,
         seed=manifest.run.seed,
         respawn=respawn,
+        stem=STEM,
     )
 
 

@@ -141,7 +141,10 @@ class Chaos:
         self._doors: dict[str, int] = {}
         self._port_draw = random.Random()
         swarm = dataclasses.replace(
-            order.swarm, own_arguments=self._own_arguments, program=self._traces.program(order.swarm.program)
+            order.swarm,
+            own_arguments=self._own_arguments,
+            program=self._traces.program(order.swarm.program),
+            stem=self._traces.program(order.swarm.stem),
         )
         described = RunDescribed(
             time.time(), manifest.run.name, manifest.run.iterations, manifest.stage_count, manifest.tokens_per_iteration

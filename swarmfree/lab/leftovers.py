@@ -35,7 +35,7 @@ class Traces:
 
     def program(self, program: tuple[str, ...]) -> tuple[str, ...]:
         """How to start `program` so that it, and what it starts, is found."""
-        return ("/usr/bin/env", f"TMPDIR={self._temporary}", *program)
+        return ("/usr/bin/env", f"TMPDIR={self._temporary}", *program) if program else ()
 
     def living(self) -> list[psutil.Process]:
         """Every process of the swarm that runs."""

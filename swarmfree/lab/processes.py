@@ -123,11 +123,11 @@ class LineCutter:
 class Child(asyncio.SubprocessProtocol):
     """One running child process: its lines go to a callback as they come, its words on stderr to a file, its end is an event."""
 
-    def __init__(self, name: str, log: IO[bytes], on_line: Callable[[str], None]) -> None:
+    def __init__(self, name: str, log: IO[bytes] | None, on_line: Callable[[str], None]) -> None:
         """Use `start_child`."""
         self.name = name
         self.words: collections.deque[str] = collections.deque(maxlen=WORDS_MAX)
-        self._log: IO[bytes] | None = log
+        self._log = log
         self._log_room_bytes = LOG_BYTES_MAX
         self._cut_words = LineCutter()
         self._open_pipes = {1, 2}

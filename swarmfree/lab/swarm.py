@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import shutil
 import signal
 import sys
@@ -30,13 +29,14 @@ from swarmfree.lab.processes import (
     descendants,
     end_processes,
     remove_sockets,
-    start_child,
     stop_children,
 )
+from swarmfree.lab.starter import Starter, make_folder_of
 from swarmfree.swarm.errors import SwarmfreeError
 from swarmfree.swarm.events import Note, Opened, event_from_json
 
 BOOTSTRAP = "bootstrap"
+STEM = "stem"
 QUEUE_MAX = 100_000
 ERROR_PREFIX = "swarmfree: "
 CRASH_LETTERS_MAX = 300
@@ -62,6 +62,7 @@ class SwarmOrder:
         do_joiners_feed: whether those that `join` later may be sources.
         respawn: start a killed peer again, after `respawn_after_s` (its libp2p daemon needs about a second to go).
         program: how to start a command of ours.
+        stem: how to start what forks them instead, where this system can; empty = each is started by itself.
         invite_within_s: how long the bootstrap node may take.
         stop_grace_s: from SIGTERM to SIGKILL.
         end_grace_s: how long the others may take once a peer has ended because the run is over.
@@ -80,6 +81,7 @@ class SwarmOrder:
     respawn: bool = False
     respawn_after_s: float = 1.5
     program: tuple[str, ...] = (sys.executable, "-m", "swarmfree")
+    stem: tuple[str, ...] = ()
     invite_within_s: float = 120.0
     stop_grace_s: float = 3.0
     end_grace_s: float = 60.0
@@ -115,6 +117,7 @@ class LocalSwarm:
         self._hear = hear
         self._heard: asyncio.Queue[Happening | tuple[str, str] | None] = asyncio.Queue(QUEUE_MAX)
         self._children: dict[str, Child] = {}
+        self._starter = Starter(order.program, order.stem, self._log(STEM))
         self._followers: set[asyncio.Task[None]] = set()
         self._struck: set[int] = set()
         self._kills_waiting = dict(enumerate(order.kills))
@@ -136,6 +139,7 @@ class LocalSwarm:
             self._ending = ending
             self._over.set()
             self._ready.set()
+            self._starter.give_up()
 
     def kill(self, name: str, why: str) -> None:
         """SIGKILL a process now."""
@@ -185,6 +189,7 @@ class LocalSwarm:
 
     async def _conduct(self, tasks: asyncio.TaskGroup) -> None:
         order = self._order
+        await self._starter.begin()
         await self._start(tasks, BOOTSTRAP, BOOTSTRAP, ("bootstrap", *order.run_arguments))
         try:
             async with asyncio.timeout(order.invite_within_s):
@@ -205,19 +210,17 @@ class LocalSwarm:
         feeds = int(number) <= self._order.feeder_count if role == "peer" else role == "joiner" and self._order.do_joiners_feed
         choices = (*(() if feeds else ("--no-feed",)), *(("--standby",) if role == "standby" else ()))
         weights = ("--weights", str(self._order.folder / "weights"))
-        await self._start(tasks, name, role, ("peer", self._invite, *weights, *choices, *self._order.peer_arguments))
+        try:
+            await self._start(tasks, name, role, ("peer", self._invite, *weights, *choices, *self._order.peer_arguments))
+        except SwarmfreeError:
+            if not self._over.is_set():
+                raise
 
     async def _start(self, tasks: asyncio.TaskGroup, name: str, role: str, arguments: tuple[str, ...]) -> None:
         folder = self._order.folder / "peers" / name
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._log(name).parent.mkdir(exist_ok=True)
-        except OSError as error:
-            raise SwarmfreeError(f"{folder} cannot be made: {error.strerror}") from error
-        arguments = (*arguments, *self._order.own_arguments(name))
-        own = ("--folder", str(folder), "--log", "json", "--die-with-parent", str(os.getpid()))
-        command = (*self._order.program, *arguments, *own)
-        child = await start_child(name, command, self._log(name), lambda line: self._put((name, line)))
+        make_folder_of(folder / "any")
+        arguments = (*arguments, *self._order.own_arguments(name), "--folder", str(folder), "--log", "json")
+        child = await self._starter.start(name, arguments, self._log(name), lambda line: self._put((name, line)))
         self._children[name] = child
         self._put(ProcessStarted(time.time(), name, role, child.pid))
         follower = tasks.create_task(self._follow(child), name=f"follow {name}")
@@ -254,6 +257,7 @@ class LocalSwarm:
             self._put(_note(f"killed because they did not end within {self._order.stop_grace_s:g} s: {', '.join(late)}"))
         while self._followers:
             await asyncio.wait(set(self._followers))
+        await self._starter.end()
         await self._wait_for_orphans()
         remove_sockets(self._order.folder / "peers")
         shutil.rmtree(self._order.folder / "peers", ignore_errors=True)

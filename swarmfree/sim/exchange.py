@@ -76,10 +76,14 @@ class Exchange:
 
     @property
     def is_heard(self) -> bool:
-        """Whether frames of the receiver reach the caller: it moves, and no break lies between."""
-        there = self.to.member.peer_id
-        moves = self.receiver is not None and not self.receiver.frozen
-        return moves and not self.hub.breaks.stops(there, self.sender.endpoint.member.peer_id)
+        """Whether frames of the receiver reach the caller: it lives and moves, and no break lies between."""
+        moves = self.receiver is not None and self.receiver.alive and not self.receiver.frozen
+        return moves and not self.is_cut_off
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether a break stops what the receiver says."""
+        return self.hub.breaks.stops(self.to.member.peer_id, self.sender.endpoint.member.peer_id)
 
     def is_answered_by(self, copy: int) -> bool:
         """Whether the caller gets the response to this copy (0 or 1) of the request."""
@@ -105,7 +109,7 @@ class Exchange:
         self.count_silence()
         if self.fate.response_lost and self.is_open:
             self.hub.tell_fault("response lost", self)
-        elif self.hub.breaks.stops(self.to.member.peer_id, self.sender.endpoint.member.peer_id):
+        elif self.is_cut_off:
             if self.is_open:
                 self.hub.tell_fault("response stopped", self)
         elif isinstance(outcome, Reply):

@@ -92,7 +92,7 @@ class MemoryHub:
         if self._by_address.get(peer.endpoint.addresses[0]) is peer:
             del self._by_address[peer.endpoint.addresses[0]]
         for exchange in tuple(self.open_calls.values()):
-            if exchange.receiver is peer and not self.breaks.stops(member.peer_id, exchange.sender.endpoint.member.peer_id):
+            if exchange.receiver is peer and not exchange.is_cut_off:
                 self.later(self.travel_s(), exchange.fail, PeerUnreachable(f"the connection to {member} broke"))
 
     def freeze(self, member: Member) -> None:
@@ -137,13 +137,15 @@ class MemoryHub:
                 exchange.count_silence()
 
     def end_break(self, ended: Break) -> None:
-        """It is mended, if it still lasts."""
+        """It is mended, if it still lasts. Whoever waits for a peer that died meanwhile learns of it now."""
         if not self.breaks.remove(ended):
             return
         self.watch.befell(f"mended: {ended.what}")
         for exchange in tuple(self.open_calls.values()):
             if exchange.handling and exchange.is_heard:
                 exchange.hear()
+            elif exchange.receiver is not None and not exchange.receiver.alive and not exchange.is_cut_off:
+                self.later(self.travel_s(), exchange.fail, PeerUnreachable(f"the connection to {exchange.to.member} broke"))
 
     # -- calls
     def begin(self, sender: HubPeer, question: Question) -> Exchange:
@@ -196,8 +198,7 @@ class MemoryHub:
         task.add_done_callback(lambda task: self._ended(task, exchange, receiver, copy), context=self.context)
 
     def _fail_soon(self, exchange: Exchange, copy: int, failure: CallFailed) -> None:
-        there = exchange.to.member.peer_id
-        if exchange.is_answered_by(copy) and not self.breaks.stops(there, exchange.sender.endpoint.member.peer_id):
+        if exchange.is_answered_by(copy) and not exchange.is_cut_off:
             self.later(self.travel_s(), exchange.fail, failure)
 
     async def _handle(self, receiver: HubPeer, handler: Handler, header: Header, exchange: Exchange, copy: int) -> None:

@@ -64,7 +64,7 @@ def test_losses_of_a_run_alone_pass_and_a_wrong_one_is_found(
     judge = judge_of(manifest, text, [5.5] * ITERATIONS)
     assert judge.compare(tmp_path / "corpus", said.append, lambda: True) is None, "told to end, it ends"
     whole, tokens = judge._run(tmp_path / "corpus")
-    right = list(train_canonically(Alone(whole, tokens), partial(chaos_alone._scalars_of, whole), iterations=ITERATIONS))
+    right = list(train_canonically(Alone(whole, tokens), partial(chaos_alone.scalars_of, whole), iterations=ITERATIONS))
     found = found_by(manifest, text, tmp_path / "corpus", right)
     assert (found.violations(), found.swarm, found.iterations) == ([], Gap(), ITERATIONS)
     assert len(found.lines()) == 3

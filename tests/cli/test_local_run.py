@@ -28,7 +28,7 @@ from swarmfree.cli.endings import leave
 from swarmfree.cli.local_run import LocalRun, order_of
 from swarmfree.swarm.manifest import Manifest
 order = order_of(Manifest(), Path(sys.argv[1]), peers=4, standbys=0, respawn=False, kills=(), run_arguments=(), peer_arguments=())
-order = dataclasses.replace(order, peer_arguments=(), program=(sys.executable, sys.argv[2]))
+order = dataclasses.replace(order, peer_arguments=(), program=(sys.executable, sys.argv[2]), stem=())
 leave(LocalRun(Manifest(), order, is_json=False).run())
 """
 
@@ -55,7 +55,7 @@ def _behaviour(tmp_path: Path, **steps: list[Any]) -> None:
 def _run(tmp_path: Path, small_manifest: Manifest, *, is_json: bool) -> int:
     out = tmp_path / "report"
     order = order_of(small_manifest, out, peers=4, standbys=0, respawn=False, kills=(), run_arguments=(), peer_arguments=())
-    order = dataclasses.replace(order, peer_arguments=(), program=(sys.executable, str(PROGRAM)))
+    order = dataclasses.replace(order, peer_arguments=(), program=(sys.executable, str(PROGRAM)), stem=())
     return LocalRun(small_manifest, order, is_json=is_json).run()
 
 

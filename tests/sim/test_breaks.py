@@ -186,6 +186,22 @@ def test_a_broken_connection_is_not_noticed_behind_a_break() -> None:
     in_world(story)
 
 
+def test_a_break_that_is_mended_shows_who_died_behind_it() -> None:
+    """Where a peer died behind a silent break, its callers find the connection broken as soon as frames pass again."""
+
+    async def story(world: World) -> None:
+        a, b = world.peer("a"), world.peer("b", Server(work_s=60.0).handle)
+        lasting = mute("b")
+        world.loop.call_later(1.0, world.hub.begin_break, lasting)
+        world.loop.call_later(1.5, world.hub.detach, b.here.member)
+        world.loop.call_later(2.0, world.hub.end_break, lasting)
+        with pytest.raises(PeerUnreachable):
+            await ask(a, b)
+        assert world.loop.time() == pytest.approx(2.0, abs=0.5)
+
+    in_world(story)
+
+
 def test_a_payload_that_is_asked_for_does_not_pass_a_break() -> None:
     """A payload sent header first breaks off where the way from its sender is cut when it is asked for."""
 

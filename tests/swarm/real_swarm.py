@@ -88,6 +88,7 @@ class Processes:
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
         self.program = ("/usr/bin/env", f"TMPDIR={self.temporary}", sys.executable, "-m", "swarmfree")
+        self.stem = (*self.program[:-1], "swarmfree.cli.stem")
         self.said: dict[str, list[str]] = {}
         self.waiters = Waiters()
         self._children: list[Child] = []

@@ -90,7 +90,7 @@ wire_dtype = "float32"
 # early, has few microbatches in flight and pauses every ten iterations for a long evaluation. None of it may change a loss.
 KILLS_BETWEEN = (2, 10)
 EVALUATE_EVERY = 10
-PATIENT = (f"run.evaluate_every={EVALUATE_EVERY}", "run.evaluate_windows=384", "ring.credits=1")
+PATIENT = (f"run.evaluate_every={EVALUATE_EVERY}", "run.evaluate_windows=64", "ring.credits=1")
 
 
 class SwarmFailed(Exception):

@@ -27,7 +27,7 @@ from tests.swarm.real_swarm import UP_WITHIN_S, Audience, Processes, code_of, wr
 
 pytestmark = pytest.mark.timeout(600)
 
-ITERATIONS = 520
+ITERATIONS = 320
 WHOLE = (1, 2, 2, 2)
 STANDBYS = 2
 NOTICED_WITHIN_S = 3.0
@@ -98,7 +98,7 @@ async def training(processes: Processes) -> AsyncIterator[tuple[World, asyncio.T
     )
     audience = Audience(report, processes.waiters)
     described = RunDescribed(time.time(), "small", ITERATIONS, manifest.stage_count, manifest.tokens_per_iteration)
-    swarm = LocalSwarm(dataclasses.replace(order, program=processes.program), described, audience)
+    swarm = LocalSwarm(dataclasses.replace(order, program=processes.program, stem=processes.stem), described, audience)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(swarm.run())
         world = World(processes, swarm, audience)

@@ -1,0 +1,43 @@
+"""``python -m swarmfree.cli.stem``: the stem of a local swarm, from which its bootstrap node and its peers are forked."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from swarmfree.lab.stem import serve
+
+STEM = (sys.executable, "-m", "swarmfree.cli.stem")
+LOADED = (
+    "swarmfree.cli.main",
+    "swarmfree.cli.bootstrap",
+    "swarmfree.cli.endings",
+    "swarmfree.cli.founding",
+    "swarmfree.cli.journals",
+    "swarmfree.cli.peer_life",
+    "swarmfree.model.engine",
+    "swarmfree.storage.journal",
+    "swarmfree.wire.dht_keeper",
+    "swarmfree.wire.dht_node",
+    "swarmfree.wire.dht_validator",
+    "torch.fx.experimental.symbolic_shapes",  # with SymPy: 1.8 s, at the first backward pass
+)
+
+
+def _load() -> None:
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's and SciPy's start threads when they are loaded, which a fork would lack
+    for module in LOADED:
+        importlib.import_module(module)
+
+
+def _run(arguments: Sequence[str]) -> None:
+    from swarmfree.cli.main import main  # noqa: PLC0415 - loaded before
+
+    sys.argv = ["swarmfree", *arguments]
+    main()
+
+
+if __name__ == "__main__":
+    serve(_load, _run)

@@ -1,0 +1,313 @@
+"""A stem: one process that has loaded what all children need and forks each of them, so that many peers on one machine load torch and hivemind once.
+
+A child of the stem is a process like any other: a session, a standard output and an exit code of its own, its own SIGKILL. The stem dies with its
+parent and its children with the stem. Only where processes can be forked safely (Linux); elsewhere children are started one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from swarmfree.lab.processes import Child, die_with_parent
+from swarmfree.swarm.errors import SwarmfreeError
+
+MESSAGE_BYTES_MAX = 1 << 16
+CRASHED = 1
+
+
+class StemChild(asyncio.SubprocessTransport):
+    """A forked child as `Child` sees it; its signals go through a pidfd, so that they cannot reach another process that has its number."""
+
+    def __init__(self, pid: int, pidfd: int, pipes: list[asyncio.ReadTransport]) -> None:
+        """It runs."""
+        super().__init__()
+        self._pid, self._pidfd, self._pipes = pid, pidfd, pipes
+        self._code: int | None = None
+
+    def get_pid(self) -> int:
+        """Its number."""
+        return self._pid
+
+    def get_returncode(self) -> int | None:
+        """Exit code, negative for a signal; None while it runs."""
+        return self._code
+
+    def send_signal(self, signal: int) -> None:
+        """Send a signal.
+
+        Raises:
+            ProcessLookupError: it is gone.
+        """
+        if self._pidfd < 0:
+            raise ProcessLookupError(self._pid)
+        signal_pidfd(self._pidfd, signal)
+
+    def ended(self, code: int) -> None:
+        """The stem has waited for it."""
+        self._code = code
+        os.close(self._pidfd)
+        self._pidfd = -1
+
+    def close(self) -> None:
+        """Close its pipes; kill it where it still runs."""
+        for pipe in self._pipes:
+            pipe.close()
+        with contextlib.suppress(ProcessLookupError):
+            self.send_signal(signal.SIGKILL)
+
+
+def signal_pidfd(pidfd: int, number: int) -> None:
+    """`signal.pidfd_send_signal`, which only Linux has."""
+    if sys.platform == "linux":
+        signal.pidfd_send_signal(pidfd, number)
+
+
+class _Pipe(asyncio.Protocol):
+    """One output of a child, handed on as a subprocess transport would."""
+
+    def __init__(self, child: Child, fd: int) -> None:
+        self._child, self._fd = child, fd
+
+    def data_received(self, data: bytes) -> None:
+        self._child.pipe_data_received(self._fd, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._child.pipe_connection_lost(self._fd, exc)
+
+
+def _not_started(name: str, why: str) -> SwarmfreeError:
+    return SwarmfreeError(f"{name} cannot be started: {why}")
+
+
+class Stem:
+    """The stem from its parent's side. Children are started one after the other."""
+
+    def __init__(self) -> None:
+        """Use `grow`."""
+        self.pid = 0
+        self._process: asyncio.subprocess.Process | None = None
+        self._channel: socket.socket | None = None
+        self._words = Path()
+        self._living: dict[int, tuple[StemChild, Child]] = {}
+        self._started: asyncio.Future[None] | None = None
+        self._next: tuple[Child, list[asyncio.ReadTransport]] | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    @staticmethod
+    def can_grow() -> bool:
+        """Whether this system can fork what has torch loaded, and signal without mistaking one process for another."""
+        return sys.platform == "linux" and hasattr(os, "pidfd_open")
+
+    async def grow(self, command: Sequence[str], log_path: Path) -> None:
+        """Start the stem; what it says goes to `log_path`.
+
+        Args:
+            command: gets two more arguments: the number of its open socket, and this process's pid.
+
+        Raises:
+            SwarmfreeError: it cannot be started.
+        """
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with log_path.open("ab") as log:
+                self._process = await asyncio.create_subprocess_exec(
+                    *command,
+                    str(there.fileno()),
+                    str(os.getpid()),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(there.fileno(),),
+                    start_new_session=True,
+                )
+        except OSError as error:
+            here.close()
+            raise _not_started("the stem", f"{error.strerror or error} ({error.filename or command[0]})") from error
+        finally:
+            there.close()
+        here.setblocking(False)
+        self.pid, self._channel, self._words = self._process.pid, here, log_path
+        asyncio.get_running_loop().add_reader(here.fileno(), self._hear)
+
+    async def start(self, name: str, arguments: Sequence[str], log_path: Path, on_line: Callable[[str], None]) -> Child:
+        """Fork a child that runs the stem's program with these arguments; otherwise as `processes.start_child`.
+
+        Raises:
+            SwarmfreeError: its log cannot be written, or the stem is gone.
+        """
+        loop = asyncio.get_running_loop()
+        async with self._one_at_a_time:
+            if self._channel is None:
+                raise _not_started(name, f"the stem has ended; see {self._words}")
+            try:
+                log: IO[bytes] = log_path.open("ab", buffering=0)
+            except OSError as error:
+                raise _not_started(name, f"{error.strerror or error} ({error.filename})") from error
+            child = Child(name, log, on_line)
+            pipes, writing = [], []
+            for fd in (1, 2):
+                end, other = os.pipe()
+                writing.append(other)
+                pipe, _ = await loop.connect_read_pipe(partial(_Pipe, child, fd), os.fdopen(end, "rb", 0))
+                pipes.append(pipe)
+            self._next, self._started = (child, pipes), loop.create_future()
+            try:
+                socket.send_fds(self._channel, [json.dumps({"arguments": list(arguments)}).encode()], writing)
+                await self._started
+            except OSError as error:
+                for pipe in pipes:
+                    pipe.close()
+                log.close()
+                raise _not_started(name, f"the stem has ended; see {self._words}") from error
+            finally:
+                self._next = self._started = None
+                for other in writing:
+                    os.close(other)
+        return child
+
+    def _hear(self) -> None:
+        assert self._channel is not None, "heard through it"
+        try:
+            said, fds, _, _ = socket.recv_fds(self._channel, MESSAGE_BYTES_MAX, 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            said, fds = b"", []
+        if not said:
+            self._lost()
+            return
+        told: dict[str, int] = json.loads(said)
+        if "started" in told:
+            self._begin(told["started"], fds[0])
+        else:
+            transport, child = self._living.pop(told["ended"])
+            transport.ended(told["code"])
+            child.process_exited()
+
+    def _begin(self, pid: int, pidfd: int) -> None:
+        """A child runs. Its end is told after this, however soon it comes."""
+        if self._next is None or self._started is None or self._started.done():  # nobody waits for it any more
+            signal_pidfd(pidfd, signal.SIGKILL)
+            child, pipes = Child("nobody", None, lambda _: None), list[asyncio.ReadTransport]()
+        else:
+            child, pipes = self._next
+            self._started.set_result(None)
+        transport = StemChild(pid, pidfd, pipes)
+        child.connection_made(transport)
+        self._living[pid] = (transport, child)
+
+    def _lost(self) -> None:
+        """The stem is gone: its children were killed with it."""
+        self._let_go()
+        for transport, child in self._living.values():
+            transport.ended(-signal.SIGKILL)
+            child.process_exited()
+        self._living.clear()
+        self.give_up()
+
+    def _let_go(self) -> None:
+        if self._channel is not None:
+            asyncio.get_running_loop().remove_reader(self._channel.fileno())
+            self._channel.close()
+            self._channel = None
+
+    def give_up(self) -> None:
+        """Whoever waits for a child to start is told that the stem has ended: it may still be loading, and nobody wants children any more."""
+        if self._started is not None and not self._started.done():
+            self._started.set_exception(BrokenPipeError())
+
+    async def end(self) -> None:
+        """Kill the stem, which keeps nothing; whatever of its children still runs dies with it."""
+        self._let_go()
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+
+
+# ---- the stem itself -------------------------------------------------------------------------------------------------
+
+
+def serve(load: Callable[[], None], run: Callable[[Sequence[str]], None]) -> None:
+    """Be a stem, as `Stem.grow` starts it, until the parent closes the socket or dies.
+
+    Args:
+        load: imports what the children need; must start no thread.
+        run: a child's whole life, given its arguments.
+    """
+    number, parent_pid = (int(argument) for argument in sys.argv[1:3])
+    die_with_parent(parent_pid)
+    channel = socket.socket(fileno=number)
+    load()
+    assert sys.platform == "linux", "nobody else grows a stem"
+    assert len(list(Path("/proc/self/task").iterdir())) == 1, "what has threads cannot be forked"
+    gc.collect()
+    gc.freeze()
+    told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        ready, _, _ = select.select([channel.fileno(), told], [], [])
+        if told in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(told, 1 << 12)
+            for pid, code in _ended():
+                channel.send(json.dumps({"ended": pid, "code": code}).encode())
+        if channel.fileno() in ready:
+            said, fds, _, _ = socket.recv_fds(channel, MESSAGE_BYTES_MAX, 2)
+            if not said:
+                os._exit(0)
+            stem_pid, pid = os.getpid(), os.fork()
+            if pid == 0:
+                die_with_parent(stem_pid)
+                for fd in (channel.detach(), told, tell):
+                    os.close(fd)
+                _become(json.loads(said), fds, run)
+            pidfd = os.pidfd_open(pid)
+            socket.send_fds(channel, [json.dumps({"started": pid}).encode()], [pidfd])
+            for fd in (*fds, pidfd):
+                os.close(fd)
+
+
+def _ended() -> list[tuple[int, int]]:
+    found = []
+    with contextlib.suppress(ChildProcessError):
+        while (result := os.waitpid(-1, os.WNOHANG))[0]:
+            found.append((result[0], os.waitstatus_to_exitcode(result[1])))
+    return found
+
+
+def _become(request: dict[str, Any], fds: list[int], run: Callable[[Sequence[str]], None]) -> NoReturn:
+    """Turn this fork into the child."""
+    code = CRASHED
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        for target, fd in enumerate(fds, start=1):
+            os.dup2(fd, target)
+            os.close(fd)
+        run(request["arguments"])
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else CRASHED
+    finally:
+        failure = sys.exc_info()
+        if failure[0] is not None:
+            sys.excepthook(*failure)
+        for out in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                out.flush()
+        os._exit(code)

@@ -1,0 +1,105 @@
+"""The stem: its children are processes of their own, and none outlives it or whoever grew it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from swarmfree.lab.processes import is_there, stop_children
+from swarmfree.lab.stem import Stem
+from swarmfree.swarm.errors import SwarmfreeError
+
+pytestmark = pytest.mark.skipif(not Stem.can_grow(), reason="only Linux forks from a stem")
+
+PROGRAM = """
+import os, random, sys, time
+from swarmfree.lab.stem import serve
+
+def run(arguments):
+    print(arguments[0], os.getpid(), os.getsid(0), random.random(), flush=True)
+    if arguments[0] == "crash":
+        raise RuntimeError("oops")
+    if arguments[0] == "wait":
+        time.sleep(60)
+    sys.exit(int(arguments[1]))
+
+serve(lambda: None, run)
+"""
+
+
+@asynccontextmanager
+async def grown(folder: Path) -> AsyncIterator[Stem]:
+    """A stem of a small program; it ends afterwards."""
+    stem = Stem()
+    await stem.grow([sys.executable, "-c", PROGRAM], folder / "stem.txt")
+    try:
+        yield stem
+    finally:
+        await stem.end()
+
+
+async def test_children_have_words_and_codes_of_their_own(tmp_path: Path) -> None:
+    """Each child is a process in a session of its own, with its own output, exit code and random numbers; a crash is a traceback and code 1."""
+    said: dict[str, list[str]] = {name: [] for name in ("one", "two", "crash")}
+    async with grown(tmp_path) as stem:
+        one = await stem.start("one", ["one", "0"], tmp_path / "one.txt", said["one"].append)
+        two = await stem.start("two", ["two", "7"], tmp_path / "two.txt", said["two"].append)
+        crash = await stem.start("crash", ["crash"], tmp_path / "crash.txt", said["crash"].append)
+        assert [await child.wait() for child in (one, two, crash)] == [0, 7, 1]
+        words = [lines[0].split() for lines in said.values()]
+        assert [word[0] for word in words] == ["one", "two", "crash"]
+        assert [int(word[1]) for word in words] == [one.pid, two.pid, crash.pid]
+        assert all(word[1] == word[2] for word in words)
+        assert len({word[3] for word in words}) == 3
+        assert (tmp_path / "crash.txt").read_text().endswith("RuntimeError: oops\n")
+
+
+async def test_signals_reach_a_child(tmp_path: Path) -> None:
+    """A child that is killed ends with the signal as its code, and can be stopped as any other."""
+    ready: asyncio.Queue[str] = asyncio.Queue()
+    async with grown(tmp_path) as stem:
+        children = [await stem.start(name, ["wait"], tmp_path / "log.txt", ready.put_nowait) for name in ("one", "two")]
+        for _ in children:
+            await ready.get()
+        children[0].send(signal.SIGKILL)
+        assert await children[0].wait() == -signal.SIGKILL
+        assert await stop_children(children, grace_s=2.0) == ()
+        assert [child.code for child in children] == [-signal.SIGKILL, -signal.SIGTERM]
+
+
+async def test_a_stem_takes_its_children_with_it(tmp_path: Path) -> None:
+    """When the stem is killed, its children are killed, and whoever wants another one is told in one line."""
+    ready: asyncio.Queue[str] = asyncio.Queue()
+    async with grown(tmp_path) as stem:
+        child = await stem.start("child", ["wait"], tmp_path / "log.txt", ready.put_nowait)
+        await ready.get()
+        process = psutil.Process(child.pid)
+        os.kill(stem.pid, signal.SIGKILL)
+        assert await child.wait() == -signal.SIGKILL
+        for _ in range(100):
+            await asyncio.sleep(0.02)
+            if not is_there(process):
+                break
+        assert not is_there(process)
+        with pytest.raises(SwarmfreeError, match=r"another cannot be started: the stem has ended; see .*stem.txt"):
+            await stem.start("another", ["wait"], tmp_path / "log.txt", ready.put_nowait)
+
+
+async def test_a_stem_that_cannot_load_is_one_line(tmp_path: Path) -> None:
+    """Where the stem fails before it has children, the first start says so and where its words are."""
+    stem = Stem()
+    await stem.grow([sys.executable, "-c", "raise SystemExit('no such thing')"], tmp_path / "stem.txt")
+    with pytest.raises(SwarmfreeError, match="child cannot be started: the stem has ended"):
+        await stem.start("child", ["wait"], tmp_path / "log.txt", print)
+    await stem.end()
+    assert (tmp_path / "stem.txt").read_text() == "no such thing\n"
+    with pytest.raises(SwarmfreeError, match="the stem cannot be started: No such file or directory"):
+        await Stem().grow(["/nonexistent/program"], tmp_path / "stem.txt")
