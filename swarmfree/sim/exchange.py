@@ -64,7 +64,8 @@ class Exchange:
         self.receiver: HubPeer | None = None
         self.handling = False
         self.answer: asyncio.Future[Reply] = hub.loop.create_future()
-        self.payload_s = hub.loop.time() + fate.request_delay_s + fate.payload_delay_s
+        self.began_s = hub.loop.time()
+        self.payload_s = self.began_s + fate.request_delay_s + fate.payload_delay_s
         self._silence: asyncio.TimerHandle | None = None
         if not self.header_first:
             hub.statistics.payload_sent_bytes += len(self.payload)
@@ -89,10 +90,11 @@ class Exchange:
         """Whether the caller gets the response to this copy (0 or 1) of the request."""
         return copy == (1 if self.fate.second_answers and self.fate.duplicate_delay_s is not None else 0)
 
-    def count_silence(self) -> None:
-        """No frames come from now on. The limit is the caller's own timer: it stands still with the caller."""
+    def count_silence(self, since_s: float | None = None) -> None:
+        """No frames come from now on, or have come since then. The limit is the caller's own timer: it stands still with the caller."""
         if self._silence is None and not self.answer.done():
-            self._silence = self.hub.loop.call_later(self.silence_s, self._silent, context=self.sender.context)
+            until_s = (self.hub.loop.time() if since_s is None else since_s) + self.silence_s
+            self._silence = self.hub.loop.call_at(until_s, self._silent, context=self.sender.context)
 
     def hear(self) -> None:
         """Frames come."""
@@ -106,13 +108,14 @@ class Exchange:
     def handled(self, outcome: Outcome) -> None:
         """The handler has ended: its response sets out."""
         self.handling = False
-        self.count_silence()
-        if self.fate.response_lost and self.is_open:
-            self.hub.tell_fault("response lost", self)
-        elif self.is_cut_off:
+        if self.fate.response_lost or self.is_cut_off:
+            self.count_silence()
             if self.is_open:
-                self.hub.tell_fault("response stopped", self)
-        elif isinstance(outcome, Reply):
+                self.hub.tell_fault("response lost" if self.fate.response_lost else "response stopped", self)
+            return
+        if self.fate.response_delay_s >= self.silence_s:
+            self.count_silence()
+        if isinstance(outcome, Reply):
             self.hub.later(self.fate.response_delay_s, self._succeed, outcome)
         else:
             self.hub.later(self.fate.response_delay_s, self.fail, outcome)

@@ -70,12 +70,11 @@ class Tensor:
 
 def mix(*pieces: bytes | int | str, size_bytes: int = 8) -> bytes:
     """Hash of the pieces, each with its length."""
-    digest = hashlib.blake2b(digest_size=size_bytes)
+    parts: list[bytes] = []
     for piece in pieces:
         data = piece if isinstance(piece, bytes) else str(piece).encode()
-        digest.update(len(data).to_bytes(4, "little"))
-        digest.update(data)
-    return digest.digest()
+        parts += (len(data).to_bytes(4, "little"), data)
+    return hashlib.blake2b(b"".join(parts), digest_size=size_bytes).digest()
 
 
 def part_count(manifest: Manifest, stage: int) -> int:

@@ -24,6 +24,8 @@ Ts = TypeVarTuple("Ts")
 OWNER: ContextVar[str] = ContextVar("owner", default="")
 """Whose code is running: the name that `VirtualLoop.freeze` and `tasks_of` use. Empty for the rehearsal itself."""
 
+Timer = tuple[float, int, asyncio.TimerHandle]
+
 _RESOLUTION_S = 1e-9
 
 
@@ -66,20 +68,8 @@ class VirtualTask(asyncio.Task[T]):
         return self.number
 
 
-class _Selector:
-    """Stands where asyncio polls for input: time is spent here, by jumping."""
-
-    def __init__(self, jump: Callable[[float | None], None]) -> None:
-        self._jump = jump
-
-    def select(self, timeout_s: float | None) -> list[object]:
-        """Let the time pass; there is never any input."""
-        self._jump(timeout_s)
-        return []
-
-
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop in virtual time.
+    """An event loop in virtual time: turns of its own, since asyncio's spend most of their time on input that never comes.
 
     Args:
         time_limit_s: virtual seconds after which it is a hang.
@@ -88,16 +78,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
     """
 
     _ready: deque[asyncio.Handle]
-    _scheduled: list[asyncio.TimerHandle]
+    _stopping: bool
+    _scheduled: list[Timer]  # by time, then in the order in which they were set
 
     def __init__(self, *, time_limit_s: float = 3600.0, step_limit: int = 5_000_000, still_step_limit: int = 20_000) -> None:
         """Start at time zero."""
         super().__init__()
-        self._selector = _Selector(self._jump)
-        self._clock_resolution = _RESOLUTION_S
         self._now_s = 0.0
         self._time_limit_s, self._step_limit, self._still_step_limit = time_limit_s, step_limit, still_step_limit
-        self.step_count, self._still_steps, self._number = 0, 0, 0
+        self.step_count, self._still_steps, self._number, self._timer_number = 0, 0, 0, 0
         self._tasks: dict[int, VirtualTask[Any]] = {}
         self._frozen: dict[str, tuple[list[asyncio.Handle], list[asyncio.TimerHandle]]] = {}
         self._newly_frozen = False
@@ -107,14 +96,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Virtual seconds since the start."""
         return self._now_s
 
-    def _jump(self, timeout_s: float | None) -> None:
-        if timeout_s is None:
+    def _jump(self) -> None:
+        """To the next timer."""
+        if not self._scheduled:
             self._raise(DeadlockError, "every task waits and no timer is set")
-        if timeout_s > 0:
-            # The head of the heap is what the timeout was computed from; taking it whole avoids rounding.
-            self._now_s = max(self._now_s, self._scheduled[0].when())
+        when_s = self._scheduled[0][0]
+        if when_s > self._now_s:
+            self._now_s = when_s
             self._still_steps = 0
-            if self._now_s > self._time_limit_s:
+            if when_s > self._time_limit_s:
                 self._raise(HangError, f"virtual time passed {self._time_limit_s:g} s")
 
     def _run_once(self) -> None:
@@ -129,7 +119,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if self._newly_frozen:
             self._newly_frozen = False
             self._park_timers()
-        super()._run_once()  # type: ignore[misc]
+        ready, scheduled = self._ready, self._scheduled
+        while scheduled and scheduled[0][2].cancelled():
+            heapq.heappop(scheduled)[2]._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - as the loop itself does
+        if not ready and not self._stopping:
+            self._jump()
+        due_s = self._now_s + _RESOLUTION_S
+        while scheduled and scheduled[0][0] < due_s:
+            timer = heapq.heappop(scheduled)[2]
+            timer._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - as the loop itself does
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()  # noqa: SLF001 - as the loop itself does
 
     def _raise(self, kind: type[StuckError], why: str) -> NoReturn:
         raise kind(f"at {self._now_s:.6f} s: {why}\n{self.stacks()}")
@@ -175,17 +178,28 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._frozen.setdefault(owner, ([], []))
         self._newly_frozen = True
 
+    def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
+        """As asyncio's, without its looks for a closed loop."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """A timer; one of a frozen owner is put aside at once, so that nobody has to look for it among all the others."""
-        if self._frozen:
-            parked = self._frozen.get(OWNER.get() if context is None else context.get(OWNER, ""))
-            if parked is not None:
-                timer = asyncio.TimerHandle(when, callback, args, self, context)
-                parked[1].append(timer)
-                return timer
-        return super().call_at(when, callback, *args, context=context)
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        parked = self._frozen.get(_owner_of(timer)) if self._frozen else None
+        if parked is not None:
+            parked[1].append(timer)
+        else:
+            self._schedule(timer)
+        return timer
+
+    def _schedule(self, timer: asyncio.TimerHandle) -> None:
+        self._timer_number += 1
+        timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001 - as the loop itself does
+        heapq.heappush(self._scheduled, (timer.when(), self._timer_number, timer))
 
     def thaw(self, owner: str) -> None:
         """Let it go on: what became ready meanwhile runs, and every timer that is overdue fires."""
@@ -193,8 +207,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._ready.extend(ready)
         for timer in timers:
             if not timer.cancelled():
-                timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001 - as the loop itself does
-                heapq.heappush(self._scheduled, timer)
+                self._schedule(timer)
 
     def _park_ready(self) -> None:
         ready = list(self._ready)
@@ -208,15 +221,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _park_timers(self) -> None:
         kept = []
-        for timer in self._scheduled:
+        for entry in sorted(self._scheduled):
+            timer = entry[2]
             parked = self._frozen.get(_owner_of(timer))
             if parked is None:
-                kept.append(timer)
+                kept.append(entry)
             else:
                 timer._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - else the loop counts it among its own when it is cancelled
                 parked[1].append(timer)
-        self._scheduled = kept
-        heapq.heapify(self._scheduled)
+        self._scheduled = kept  # sorted, and so a heap
 
     # -- ending
     def abandon(self) -> None:
@@ -238,9 +251,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
             await asyncio.sleep(0.1)
 
     # -- what asyncio asks of a loop with sockets
-    def _process_events(self, event_list: list[object]) -> None:
-        """There are none."""
-
     def _write_to_self(self) -> None:
         """There is no thread to wake."""
 

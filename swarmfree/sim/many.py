@@ -93,7 +93,7 @@ async def _players() -> AsyncIterator[tuple[_Player, _Player]]:
 
 
 def rehearse_many(
-    first_seed: int, count: int, *, processes: int = 2, repeat_every: int = 10, progress: Progress | None = None
+    first_seed: int, count: int, *, processes: int = 2, repeat_every: int | None = None, progress: Progress | None = None
 ) -> ManyResult:
     """Play seeds ``first_seed .. first_seed + count - 1``.
 
@@ -101,9 +101,12 @@ def rehearse_many(
         first_seed: the first.
         count: how many.
         processes: how many are played at a time.
-        repeat_every: every so many seeds one is played again in another process and must be the same story; 0 = never.
+        repeat_every: every so many seeds one is played again in another process and must be the same story; 0 = never; None = every tenth,
+            of more than a thousand a hundred in all.
         progress: called after every seed with its report, how many are done, and `count`.
     """
+    if repeat_every is None:
+        repeat_every = max(10, count // 100)
     result = ManyResult()
     seeds = iter(range(first_seed, first_seed + count))
 

@@ -162,14 +162,17 @@ class MemoryHub:
         fate = self.overrule(sender.endpoint, question.to, question.request) or fate
         exchange = Exchange(self, self._number, sender, question, fate)
         self.open_calls[exchange.number] = exchange
-        exchange.count_silence()
         if self.breaks.refuses(here, there):
             self.tell_fault("call refused", exchange)
             self.later(self.travel_s(), exchange.fail, PeerUnreachable(f"no way to {question.to.member}"))
             return exchange
         if fate.request_lost or self.breaks.stops(here, there):
+            exchange.count_silence()
             self.tell_fault("request lost" if fate.request_lost else "request stopped", exchange)
             return exchange
+        first_s = fate.request_delay_s + (fate.duplicate_delay_s or 0.0 if fate.second_answers else 0.0)
+        if first_s >= exchange.silence_s:
+            exchange.count_silence()
         self.later(fate.request_delay_s, self._arrive, exchange, 0)
         if fate.duplicate_delay_s is not None:
             self.tell_fault("request twice", exchange)
@@ -191,6 +194,8 @@ class MemoryHub:
             exchange.receiver, exchange.handling = receiver, True
             if exchange.is_heard:
                 exchange.hear()
+            else:
+                exchange.count_silence(exchange.began_s)
         self.statistics.handlers_run += 1
         work = self._handle(receiver, receiver.handler, header, exchange, copy)
         name = f"{type(exchange.request).__name__} {exchange.number} from {exchange.sender.endpoint.member}"
@@ -198,7 +203,11 @@ class MemoryHub:
         task.add_done_callback(lambda task: self._ended(task, exchange, receiver, copy), context=self.context)
 
     def _fail_soon(self, exchange: Exchange, copy: int, failure: CallFailed) -> None:
-        if exchange.is_answered_by(copy) and not exchange.is_cut_off:
+        if not exchange.is_answered_by(copy):
+            return
+        if exchange.is_cut_off:
+            exchange.count_silence(exchange.began_s)
+        else:
             self.later(self.travel_s(), exchange.fail, failure)
 
     async def _handle(self, receiver: HubPeer, handler: Handler, header: Header, exchange: Exchange, copy: int) -> None:

@@ -7,7 +7,7 @@ HTTP/2 and progress frames are not counted.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -30,9 +30,9 @@ class Scales(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tally:
-    """Messages and their bytes."""
+    """Messages and their bytes; sums and differences are new ones."""
 
     messages: int = 0
     size_bytes: int = 0
@@ -42,6 +42,11 @@ class Tally:
 
     def __sub__(self, other: Tally) -> Tally:
         return Tally(self.messages - other.messages, self.size_bytes - other.size_bytes)
+
+    def count(self, size_bytes: int) -> None:
+        """One more message."""
+        self.messages += 1
+        self.size_bytes += size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +76,16 @@ class Traffic:
         marks: one for every commit.
     """
 
-    kinds: dict[str, Tally] = field(default_factory=dict)
-    members: dict[Member, Tally] = field(default_factory=dict)
+    kinds: defaultdict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    members: defaultdict[Member, Tally] = field(default_factory=lambda: defaultdict(Tally))
     marks: list[Mark] = field(default_factory=list)
 
     def count(self, sender: Member, receiver: Member, request: Request, size_bytes: int) -> None:
         """A request sets out, or the response to one; `sender` is who asked."""
-        one = Tally(1, size_bytes)
-        kind = type(request).__name__
-        self.kinds[kind] = self.kinds.get(kind, Tally()) + one
+        self.kinds[type(request).__name__].count(size_bytes)
         if not isinstance(request, DATA_KINDS):
-            for member in (sender, receiver):
-                self.members[member] = self.members.get(member, Tally()) + one
+            self.members[sender].count(size_bytes)
+            self.members[receiver].count(size_bytes)
 
     def control(self) -> Tally:
         """All control messages."""
@@ -91,7 +94,7 @@ class Traffic:
 
     def of(self, members: tuple[Member, ...]) -> Tally:
         """Control messages that these sent or got; one between two of them counts twice."""
-        return sum((self.members.get(member, Tally()) for member in members), Tally())
+        return sum((self.members[member] for member in members), Tally())
 
     def mark(self, iteration: int, time_s: float, coordinators: tuple[Member, ...]) -> None:
         """An iteration was committed."""

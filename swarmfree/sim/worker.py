@@ -6,6 +6,7 @@ It ends when its input ends, so it never outlives whoever started it by more tha
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import sys
 import time
@@ -68,6 +69,8 @@ def report(seed: int) -> SeedReport:
 
 def main() -> None:
     """Play what is asked for until there is no more."""
+    gc.collect()
+    gc.freeze()  # what is loaded is not looked at again before and after every seed
     try:
         for line in sys.stdin:
             sys.stdout.write(json.dumps(dataclasses.asdict(report(int(line)))) + "\n")

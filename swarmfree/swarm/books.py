@@ -221,6 +221,7 @@ class Record:
     evaluation_bits: str
     electorate: tuple[Member, ...]
     forced: int = 0
+    _lineage: str = field(default="", init=False, repr=False, compare=False)  # computed once
 
     @property
     def loss(self) -> float:
@@ -234,9 +235,11 @@ class Record:
 
     def lineage(self) -> str:
         """Hash of the chain up to here: SHA-256 over the lineage before and this record without term and attempt."""
-        content = record_to_json(self)
-        del content["term"], content["attempt"]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        if not self._lineage:
+            content = record_to_json(self)
+            del content["term"], content["attempt"]
+            object.__setattr__(self, "_lineage", hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest())
+        return self._lineage
 
 
 def _member_to_json(member: Member) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 
@@ -35,20 +36,29 @@ class Signal:
     """Wakes everyone who waits when something changed; what changed is looked up, not carried."""
 
     def __init__(self) -> None:
-        """Nothing has changed yet."""
-        self._event = asyncio.Event()
+        """Nobody waits yet."""
+        self._waiting: dict[asyncio.Future[bool], None] = {}
 
     def tell(self) -> None:
         """Wake all who wait now."""
-        self._event.set()
-        self._event = asyncio.Event()
+        waiting, self._waiting = self._waiting, {}
+        for waiter in waiting:
+            _wake(waiter, told=True)
 
     async def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the next `tell`; False when `timeout_s` ran out first."""
-        event = self._event
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[bool] = loop.create_future()
+        self._waiting[waiter] = None
+        timer = loop.call_later(timeout_s, partial(_wake, waiter, told=False)) if timeout_s is not None else None
         try:
-            async with asyncio.timeout(timeout_s):
-                await event.wait()
-        except TimeoutError:
-            return False
-        return True
+            return await waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._waiting.pop(waiter, None)
+
+
+def _wake(waiter: asyncio.Future[bool], *, told: bool) -> None:
+    if not waiter.done():
+        waiter.set_result(told)

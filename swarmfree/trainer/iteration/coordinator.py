@@ -58,7 +58,6 @@ class Coordinator:
         self._sealed: Record | None = None
         self._may_force = False
         self._minority_since_s: float | None = None
-        self._told: dict[Member, BeatAnswer] = {}
         self.roster = Roster(context, tasks, self._position_now)
         self.assembly = Assembly(context, self.roster, self._position_next, tasks)
         self._telling = Telling(context, self.roster)
@@ -114,19 +113,21 @@ class Coordinator:
         self._tasks.start(self.meeting.keep(), "meet strangers")
         try:
             if self._record is not None and self._term.number > FOUNDERS_TERM:
-                self._tell_committed(self._record, 0.0, 0)  # the last coordinator may not have told anyone
+                self._context.tell(committed_event(self._record, 0.0, 0))  # the last coordinator may not have told anyone
                 await self._telling.bring_up(self._holders(), self._record)
             if self._sealed is not None:
                 await self._finish(self._sealed)
             while self._iteration < self._context.manifest.run.iterations:
                 await self._one_iteration()
+            looking = self._tasks.start(self._context.ports.directory.announcements(), "look who is announced")
             await self._closing()
         except Deposed:
             self.roster.close()
             await self.meeting.give_way()
             raise
-        members = {guest.member for guest in self._holders()}
-        await end_run(self._context, self.roster, members, f"all {self._iteration} iterations are committed")
+        announced = [a.endpoint for a in looking.result()] if looking.done() else []  # a slow directory holds nobody up
+        why = f"all {self._iteration} iterations are committed"
+        await end_run(self._context, self.roster, {guest.member for guest in self._holders()}, announced, why)
 
     # ---- one iteration -----------------------------------------------------------------------------------------------
 
@@ -146,10 +147,7 @@ class Coordinator:
                 continue  # the same base and attempt, another revision of the plan
             else:
                 break
-        self._tell_committed(record, self._context.now_s() - begun_s, self._rolling.redone)
-
-    def _tell_committed(self, record: Record, seconds: float, redone: int) -> None:
-        self._context.tell(committed_event(record, seconds, redone))
+        self._context.tell(committed_event(record, self._context.now_s() - begun_s, self._rolling.redone))
 
     async def _attempt_once(self, plan: Plan) -> Record:
         sealed = await self._open(plan)
@@ -167,7 +165,7 @@ class Coordinator:
             there = [member for member in sealed.electorate if self.roster.get(member) is not None]
             sealed = dataclasses.replace(sealed, forced=sealed.forced + 1, electorate=tuple(there))
         await self._decide(sealed)
-        self._tell_committed(sealed, self._context.now_s() - begun_s, 0)
+        self._context.tell(committed_event(sealed, self._context.now_s() - begun_s, 0))
 
     async def _decide(self, record: Record) -> None:
         """Have the record stored by a majority: that is the decision; then tell everyone."""
@@ -196,7 +194,8 @@ class Coordinator:
             replicas.append(tuple(found))
         sources = [replica.endpoint.member for replica in replicas[ENDS_STAGE]]
         if last is None or last.base != base or last.microbatches != microbatches:
-            shares, self._told = self._deal(replicas[ENDS_STAGE], microbatches), {}
+            shares = self._deal(replicas[ENDS_STAGE], microbatches)
+            self.roster.told.clear()
         elif all(share.source in sources for share in last.shares):
             shares = last.shares
         else:
@@ -341,7 +340,7 @@ class Coordinator:
         order = {guest.member: guest.admitted for guest in self.roster.guests()}
         answers = self._source_answers(plan)
         circumstances = Circumstances(
-            losses=losses_of(answers, plan.microbatches),
+            losses=losses_of(self._told(plan), plan.microbatches),
             evaluation=mean_evaluation(answers) or "",
             restarted=frozenset(s.stage for s in plan.rebuilt if s.built) if self._record is not None else frozenset(),
             rate_scaled=frozenset(stage.stage for stage in plan.rebuilt if stage.rate_scaled),
@@ -352,11 +351,12 @@ class Coordinator:
 
     def _source_answers(self, plan: Plan) -> tuple[BeatAnswer, ...]:
         """What the plan's sources told last, those that are gone since included."""
-        for share in plan.shares:
-            guest = self.roster.get(share.source)
-            if guest is not None and guest.answer is not None and guest.answer.base == plan.base:
-                self._told[share.source] = guest.answer
-        return tuple(self._told[share.source] for share in plan.shares if share.source in self._told)
+        return self._told(plan, *(share.source for share in plan.shares))
+
+    def _told(self, plan: Plan, *members: Member) -> tuple[BeatAnswer, ...]:
+        """What these sources, or all that ever fed this base, told last."""
+        told = self.roster.told
+        return tuple(told[m] for m in members or sorted(told) if m in told and told[m].base == plan.base)
 
     async def _seal(self, record: Record) -> None:
         """Have the record stored by a majority of the electorate; a forced one by everybody that is there.

@@ -55,6 +55,7 @@ class MemberBooks:
     Attributes:
         waiting_for: what the coordinator last said the swarm waits for.
         beaten: told at every beat.
+        tied: told when something has changed between this peer and its coordinator: what it waits for, silence, its leave.
         beat_count: how many beats have come.
         silent_ticks: how many of this peer's own ticks have passed since the last beat; see `life.joining`.
         donors: whom this peer copied its state from; it keeps up with them until it is a member.
@@ -76,7 +77,7 @@ class MemberBooks:
         self.source = Source(context, self.standing, self.device, self.book, self.table, hop, feeding, self.tell_news)
         self.averaging = Averaging(context, self.standing, self.device, self.book, averaging)
         self.waiting_for = ""
-        self.beaten = Signal()
+        self.beaten, self.tied = Signal(), Signal()
         self.silent_ticks = 0
         self.beat_count = 0
         self.heir: Member | None = None
@@ -158,6 +159,7 @@ class MemberBooks:
         standing.known_plan = None
         self.silent_ticks, self.heir = SILENT_FOR_LONG, None
         self.beaten.tell()
+        self.tied.tell()
 
     async def let_go(self) -> None:
         """Hold no stage from now on: something else is about to be built here."""
@@ -178,6 +180,20 @@ class MemberBooks:
         """This peer leads no longer itself: whoever claims next has its promise."""
         self.standing.coordinator = None
         self.silent_ticks = SILENT_FOR_LONG
+        self.tied.tell()
+
+    def count_tick(self) -> None:
+        """Another `TICK_S` has passed without a beat."""
+        heard = self.hears_coordinator
+        self.silent_ticks += 1
+        if heard and not self.hears_coordinator:
+            self.tied.tell()
+
+    def name_heir(self, heir: Member) -> None:
+        """The coordinator leaves, and says who is to follow it."""
+        self.heir = heir
+        self.beaten.tell()
+        self.tied.tell()
 
     def hears_another(self, sender: Endpoint) -> bool:
         """Whether this member has a coordinator other than `sender` that it has heard of late."""
@@ -219,7 +235,9 @@ class MemberBooks:
         self.standing.coordinator = sender
         self.silent_ticks, self.heir = 0, None
         self.beat_count += 1
-        self.waiting_for = request.waiting_for
+        if request.waiting_for != self.waiting_for:
+            self.waiting_for = request.waiting_for
+            self.tied.tell()
         self.beaten.tell()
         if request.hold_s > 0 and self._news == request.seen:
             await self._news_signal.wait(request.hold_s)
@@ -262,7 +280,9 @@ class MemberBooks:
         return Reply(State(engine.part_count(request.stage), iteration), data)
 
     async def get_record(self, request: GetRecord) -> Reply:
-        """A record that is held."""
+        """A record that is held; the next one to come is waited for a while."""
+        if request.iteration == self.standing.iteration:
+            await self.standing.moved.wait(self.context.timing.hold_s)
         record = self.standing.record_of(request.iteration)
         if record is None:
             raise Refused(RefusalKind.NOT_YET, f"no record of iteration {request.iteration} is held here")

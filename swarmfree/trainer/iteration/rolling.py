@@ -89,8 +89,11 @@ class Rolling:
         for stage, replicas in enumerate(plan.replicas):
             if not any(r.endpoint.member in live for r in replicas):
                 raise StageGone(f"stage {stage}")
-        if self._base == plan.base and ENDS_STAGE in self._averages:
-            return
+        if self._base != plan.base or ENDS_STAGE not in self._averages:
+            self._check_sources(plan)
+
+    def _check_sources(self, plan: Plan) -> None:
+        live = {g.member for g in self.live(plan)}
         gone = [share.source for share in plan.shares if share.source not in live]
         if gone:
             raise SourceGone(", ".join(map(str, gone)))
@@ -123,6 +126,9 @@ class Rolling:
                 missing = [covers[s].missing if s in covers else MicrobatchSet() for s in stages]
                 if not await self._repair(plan, missing, gone):
                     gone.clear()
+                    self._check_sources(
+                        plan
+                    )  # nobody keeps what a repair would begin with: a source that is there feeds it again
                     await self._roster.changed.wait(IDLE_WAIT_S)
                 continue
             async with asyncio.TaskGroup() as group:

@@ -82,6 +82,7 @@ class Roster:
     Attributes:
         changed: told whenever a guest comes, goes, or has news.
         waiting_for: what the swarm waits for; told to everyone with the beats.
+        told: last answer of each source, those that are gone since included; whoever opens another base clears it.
     """
 
     def __init__(self, context: Context, tasks: Tasks, position: Callable[[], Position]) -> None:
@@ -96,6 +97,7 @@ class Roster:
         self._deposed = ""
         self.changed = Signal()
         self.waiting_for = ""
+        self.told: dict[Member, BeatAnswer] = {}
 
     def depose(self, why: str) -> None:
         """This peer leads no longer."""
@@ -226,4 +228,6 @@ class Roster:
             else:
                 assert isinstance(reply.message, BeatAnswer), "the network checks response types"
                 guest.answer = reply.message
+                if reply.message.losses or reply.message.evaluation is not None:
+                    self.told[guest.member] = reply.message
                 return reply.message

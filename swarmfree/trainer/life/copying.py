@@ -23,6 +23,7 @@ from swarmfree.trainer.ring.device import Device, Rank
 
 PARTS_IN_FLIGHT = 4
 LOOK_S = 0.05
+LOOK_MAX_S = 0.4
 ASKS = 6
 UNKNOWN = -1
 
@@ -59,6 +60,7 @@ class Copying:
         self.level = iteration
         self.record = record
         self.received_bytes = 0
+        self._asked = -1
 
     async def run(self) -> None:
         """Return when all parts are at the newest committed iteration.
@@ -144,8 +146,13 @@ class Copying:
         self._waiting.append(part)
 
     async def _newest(self) -> Record | None:
-        found = [record for donor in self._donors if (record := await _record_at(self._context, donor, -1)) is not None]
-        return max(found, key=lambda record: record.iteration) if found else None
+        """From one donor at a time, in turn: one that is behind is asked less often than those that are not."""
+        for _ in self._donors:
+            self._asked += 1
+            record = await _record_at(self._context, self._donors[self._asked % len(self._donors)], -1)
+            if record is not None:
+                return record
+        return None
 
     async def _record(self, iteration: int) -> Record | None:
         for donor in self._donors:
@@ -182,7 +189,9 @@ async def keep_up(context: Context, books: MemberBooks, donors: tuple[Endpoint, 
     books.donors = donors
     stage, plan = standing.stage, standing.plan
     await _learn_plan(context, books, donors)
+    look_s = LOOK_S
     while standing.plan is plan and standing.stage == stage:
+        look_s = min(1.5 * look_s, LOOK_MAX_S)
         for donor in donors:
             record = await _record_at(context, donor, standing.iteration)
             if record is None:
@@ -190,8 +199,9 @@ async def keep_up(context: Context, books: MemberBooks, donors: tuple[Endpoint, 
             try:
                 await books.commit(Commit(record))
                 books.tell_news()
+                look_s = LOOK_S
             except Refused as refusal:
                 if refusal.kind is RefusalKind.GONE:
                     continue
             break
-        await standing.moved.wait(LOOK_S)
+        await standing.moved.wait(look_s)

@@ -23,6 +23,8 @@ from swarmfree.trainer.iteration.member import MemberBooks
 
 FORCED_WITHOUT_ALL = 3
 """A minority that does not hold every stage waits so many times `split_wait_s`: going on costs it those stages."""
+PAUSE_GROWTH = 1.15
+"""Nobody is asked as often at the end of a long split as at its beginning."""
 REFUSED_MAX = 6
 """Rounds in which somebody refused because it hears a coordinator; then that one is asked for a place."""
 
@@ -67,7 +69,7 @@ class Election:
         place = 0 if heir == self._context.me else rank(plan, self._electorate(plan), self._context.me, gone)
         if place and await self._books.beaten.wait(place * timing.silence_s / 2):
             return None
-        begun_s, refused = self._context.now_s(), 0
+        begun_s, refused, pause_s = self._context.now_s(), 0, timing.silence_s / 4
         self._beats_before = self._books.beat_count
         number = (standing.promised.term.number if standing.promised is not None else 0) + 1
         while not self._is_led():
@@ -89,8 +91,9 @@ class Election:
                 refused += 1
                 if refused >= REFUSED_MAX:
                     return None
-            if await self._books.beaten.wait(timing.silence_s / 4 * (0.5 + self._context.rng.random())):
+            if await self._books.beaten.wait(pause_s * (0.5 + self._context.rng.random())):
                 return None
+            pause_s = min(PAUSE_GROWTH * pause_s, timing.silence_s / 2)
         return None
 
     def _is_led(self) -> bool:

@@ -163,17 +163,17 @@ class Joining:
         return not await self._lead(None)
 
     async def count_ticks(self) -> None:
-        """Count this peer's ticks without a beat, for ever."""
+        """Count this peer's ticks, for ever; each beat begins anew."""
         while True:
-            if not await self._books.beaten.wait(TICK_S):
-                self._books.silent_ticks += 1
+            await asyncio.sleep(TICK_S)
+            self._books.count_tick()
 
     async def _listen(self) -> None:
         """Return when no beat came for `coordinator_silence_s` of this peer's own ticks, or the coordinator has left."""
         books = self._books
         books.silent_ticks = 0
         while books.hears_coordinator and books.heir is None:
-            await books.beaten.wait(TICK_S)
+            await books.tied.wait()
             self._say(books.waiting_for)
 
     def _say(self, waiting_for: str) -> None:

@@ -196,8 +196,7 @@ class Peer:
         elif request.heir is not None:
             coordinator = self.books.standing.coordinator
             if coordinator is not None and coordinator.member == sender.member:
-                self.books.heir = request.heir.member
-                self.books.beaten.tell()
+                self.books.name_heir(request.heir.member)
         elif self.coordinator is not None:
             await self.coordinator.release(sender)
         else:
