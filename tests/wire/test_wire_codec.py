@@ -72,7 +72,8 @@ def _values(kind: Any, descriptor: Any) -> st.SearchStrategy[Any]:
         by_name = {branch.message_type.name: branch.message_type for branch in oneof.fields}
         return st.one_of([values(member, by_name[member.__name__]) for member in get_args(kind)])
     hints = get_type_hints(kind)
-    return st.builds(kind, **{f.name: _field(hints[f.name], descriptor.fields_by_name[f.name]) for f in dataclasses.fields(kind)})
+    names = [f.name for f in dataclasses.fields(kind) if f.init]
+    return st.builds(kind, **{name: _field(hints[name], descriptor.fields_by_name[name]) for name in names})
 
 
 def _field(kind: Any, field: Any) -> st.SearchStrategy[Any]:
@@ -202,7 +203,7 @@ def test_fields_of_a_later_revision_are_passed_over() -> None:
         (names_pb2.WorkKey(base="b"), WorkKey, "swarmfree.v1.WorkKind 0"),
         (names_pb2.WorkKey(kind=7), WorkKey, "swarmfree.v1.WorkKind 7"),  # type: ignore[arg-type]
         (books_pb2.Roll(addends=[books_pb2.Addend()]), Roll, "swarmfree.v1.Addend.id is absent"),
-        (books_pb2.BuildAction(), BuildAction, "without any of fresh, copy, merge, copy_neighbour"),
+        (books_pb2.BuildAction(), BuildAction, "without any of fresh, copy, merge, copy_neighbour, copy_kept"),
         (messages_pb2.OpenRequest(), messages.Open, "swarmfree.v1.OpenRequest.plan is absent"),
     ],
 )
