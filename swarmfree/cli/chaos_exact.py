@@ -58,6 +58,7 @@ class ExactJudge:
         self._commits: dict[int, IterationCommitted] = {}
         self._steps: dict[tuple[int, str], list[_Step]] = {}
         self._right: dict[tuple[int, str], tuple[int, StageSum]] = {}
+        self._after: dict[tuple[int, int], dict[str, None]] = {}  # (iteration, stage) -> what right steps brought it to
         self._next = 0
 
     def violations(self) -> list[str]:
@@ -179,6 +180,7 @@ class ExactJudge:
             return
         self.step_count += 1
         self._states[digest] = after
+        self._after.setdefault((iteration + 1, event.stage), {})[digest] = None
         entries = self._entries.setdefault((iteration + 1, event.stage), {})
         if digest not in entries:  # What was built for that iteration is newer than what the stage had.
             self._entries[iteration + 1, event.stage] = {digest: None, **entries}
@@ -191,6 +193,11 @@ class ExactJudge:
         where = f"stage {stage} for iteration {iteration} by {build.action}"
         if build.action == "Copy":
             right = set(self._entries.get((iteration, stage), ()))
+        elif build.action == "CopyKept":
+            before = self._entry(iteration - 1, stage)  # where the copy is one step behind
+            right = {*self._after.get((iteration, stage), ()), before}
+            if len(right) == 1 and build.state_digest != before:
+                return  # whoever stepped died before it told: nothing to compare with
         else:
             right = set()
             for action in self._actions(build):

@@ -171,6 +171,7 @@ class PeerLife:
                 tokens=tokens,
                 weights=FolderWeights(Path(local.weights_folder), manifest),
                 journal=journal,
+                spare_engine=lambda: make_engine(self._kind, manifest, self._local.threads),
             )
             settle_garbage()
             self._may_leave = True

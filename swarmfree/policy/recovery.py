@@ -1,4 +1,4 @@
-"""How a stage's state comes to a newcomer: copy of a sibling, merge of the neighbours, copy of a neighbour, or first weights.
+"""How a stage's state comes to a newcomer: copy of a sibling, a kept copy, merge of the neighbours, copy of a neighbour, or first weights.
 
 Source: CheckFree section 4, Algorithm 1. Differs: weights are bounded; the ends of the body copy their body neighbour also without swapped
 routes; before the first commit nothing is merged, since first weights can be drawn again exactly.
@@ -10,7 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from swarmfree.swarm.actions import BuildAction, Copy, CopyNeighbour, Fresh, Merge, MergeMode
+from swarmfree.policy.keepers import KeptCopy
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode
 from swarmfree.swarm.books import Record, float32_bits
 from swarmfree.swarm.manifest import RecoverySection
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint
@@ -49,7 +50,11 @@ def merge_weights(
 
 
 def choose_recovery(
-    stage: int, replicas: Sequence[Sequence[Endpoint]], record: Record | None, recovery: RecoverySection
+    stage: int,
+    replicas: Sequence[Sequence[Endpoint]],
+    record: Record | None,
+    recovery: RecoverySection,
+    kept: Sequence[KeptCopy] = (),
 ) -> BuildAction:
     """Decide how `stage`'s state is made, and say why.
 
@@ -58,13 +63,14 @@ def choose_recovery(
         replicas: index = stage; live members that hold the stage's state, senior first.
         record: the last sealed record; its norms weigh the merge.
         recovery: the run's settings.
+        kept: complete copies of the ends, in order of preference among those that are as new.
     """
     if replicas[stage]:
         return Copy(stage, tuple(replicas[stage]), f"stage {stage} has a live replica: copy it")
     if record is None:
         return Fresh(stage, 0, "no iteration committed yet: first weights are drawn")
     if stage == ENDS_STAGE:
-        return Fresh(stage, record.iteration + 1, "no copy of the ends is left: embedding and head are drawn anew")
+        return _choose_for_ends(record, kept)
     body = len(replicas) - 1
     if recovery.merge is MergeMode.RANDOM:
         return Fresh(stage, record.iteration + 1, "recovery.merge = random: drawn anew")
@@ -97,6 +103,19 @@ def choose_recovery(
             f"weights {weights.before:.3f} and {weights.after:.3f}"
         ),
     )
+
+
+def _choose_for_ends(record: Record, kept: Sequence[KeptCopy]) -> BuildAction:
+    """The newest kept copy, if it is ready for the present iteration or for the one before; else first weights."""
+    present = record.iteration + 1
+    newest = max(
+        (copy for copy in kept if present - 1 <= copy.iteration <= present), key=lambda copy: copy.iteration, default=None
+    )
+    if newest is None:
+        return Fresh(ENDS_STAGE, present, "no copy of the ends is left: embedding and head are drawn anew")
+    found = f"the ends have no live replica: {newest.holder.member} keeps a copy that is ready for iteration {newest.iteration}"
+    age = "no step is lost" if newest.iteration == present else f"one behind: the step of iteration {record.iteration} is lost"
+    return CopyKept(ENDS_STAGE, newest.holder, newest.iteration, f"{found}, {age}")
 
 
 def donor_block(block: int, block_count: int, donor_block_count: int) -> int:

@@ -17,6 +17,7 @@ from swarmfree.sim.chain import Chain
 from swarmfree.sim.exchange import Outcome
 from swarmfree.sim.integer_arithmetic import State
 from swarmfree.sim.reference import IntegerReference
+from swarmfree.swarm.actions import BuildAction, CopyKept
 from swarmfree.swarm.books import Record, StepScalars
 from swarmfree.swarm.events import Event, IterationCommitted
 from swarmfree.swarm.manifest import Manifest
@@ -288,7 +289,7 @@ class Checks:
                 lineage,
             )
         if self._reference is not None and digest in self._states:
-            expected = self._reference.built(build.action, lambda stage: self._states_of(lineage, stage))
+            expected = self._expected(self._reference, build.action, lineage)
             if expected and digest not in expected:
                 kind = type(build.action).__name__.lower()
                 self.violated(
@@ -297,6 +298,21 @@ class Checks:
         self._versions.setdefault((lineage, build.action.stage), {})[digest] = None
         self._ready.setdefault(member, built.iteration)  # a repeated answer comes after steps at times
         self.made_count += 1
+
+    def _expected(self, reference: IntegerReference, action: BuildAction, lineage: str) -> set[str]:
+        """Digests that may come of a build for the iteration after this lineage's last record; empty where nothing is known."""
+        record = self._records.get(lineage)
+        if not isinstance(action, CopyKept) or record is None:
+            return reference.built(action, lambda stage: self._states_of(lineage, stage))
+        entry = record.stages[action.stage]
+        if action.iteration == record.iteration:
+            return {entry.state_digest}  # one step behind: as it was when the last iteration began
+        if action.iteration != record.iteration + 1:
+            self.violated("I2", f"stage {action.stage} for iteration {record.iteration + 1} from a copy for {action.iteration}")
+        rebuilt = set(self._versions.get((lineage, action.stage), {}))
+        state, average = self._states.get(entry.state_digest), self._averages.get(entry.sum_digest)
+        after = reference.stepped(state, average, entry.scalars) if state is not None and average is not None else None
+        return rebuilt if after is None else {*rebuilt, after}
 
     def _states_of(self, lineage: str, stage: int) -> Iterable[State]:
         versions = self._versions.get((lineage, stage), {})

@@ -157,4 +157,5 @@ class Life:
             tokens=stage.make_tokens(setup.manifest, setup.sequence_count) if self.can_feed else None,
             weights=MemoryWeights(stage.written, is_alive, self.pace),
             journal=MemoryJournal(lambda event: stage.tell(self.member, event), is_alive),
+            spare_engine=lambda: stage.make_engine(setup.manifest),
         )

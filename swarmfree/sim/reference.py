@@ -11,7 +11,8 @@ from swarmfree.policy.recovery import donor_block
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_arithmetic import EMBEDDING_PARTS, PartState, State, Tensor, Words
 from swarmfree.sim.integer_tokens import IntegerTokens
-from swarmfree.swarm.actions import BuildAction, Copy, CopyNeighbour, Fresh, Merge
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge
+from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.manifest import Manifest
 
 
@@ -127,7 +128,7 @@ class IntegerReference:
         match action:
             case Fresh(stage=stage, salt=salt):
                 states = [arithmetic.drawn(self._manifest, salt, stage)]
-            case Copy(stage=stage):
+            case Copy(stage=stage) | CopyKept(stage=stage):
                 states = list(versions(stage))
             case CopyNeighbour(donor_stage=donor_stage):
                 states = [
@@ -141,6 +142,11 @@ class IntegerReference:
                     for after in versions(action.after_stage)
                 ]
         return {arithmetic.state_digest(state) for state in states}
+
+    def stepped(self, state: State, average: Sequence[bytes], scalars: StepScalars) -> str:
+        """Digest of a stage's state after the step with this average."""
+        parts = zip(state, average, strict=True)
+        return arithmetic.state_digest(tuple(arithmetic.stepped(part, total, scalars) for part, total in parts))
 
     def _merged(self, action: Merge, before: State, after: State) -> State:
         pairs = zip(

@@ -70,4 +70,20 @@ class CopyNeighbour:
     reason: str
 
 
-BuildAction = Fresh | Copy | Merge | CopyNeighbour
+@dataclass(frozen=True, slots=True)
+class CopyKept:
+    """Take a lost stage from a copy that a member of another stage kept: weights and moments, byte for byte.
+
+    Args:
+        iteration: that the copy is ready for: the present one, or the one before, where the last step is lost.
+
+    Source: protocol section 3.10.
+    """
+
+    stage: int
+    holder: Endpoint
+    iteration: int
+    reason: str
+
+
+BuildAction = Fresh | Copy | Merge | CopyNeighbour | CopyKept

@@ -197,16 +197,20 @@ class RecoverySection:
         merge: how neighbours are weighted, see `MergeMode`.
         weight_ratio_max: a neighbour's weight is at most so many times the other's, so that one liar cannot own the result.
         rate_factor: rate factor of a rebuilt stage; does not compound (CheckFree Algorithm 1 has 1.1).
+        ends_copies: members of the body that keep an exact copy of stage 0, so that it survives its last source; 0 = none.
     """
 
     merge: MergeMode = MergeMode.NORM2
     weight_ratio_max: float = 10.0
     rate_factor: float = 1.1
+    ends_copies: int = 2
 
     def __post_init__(self) -> None:
         _positive("recovery", self, "rate_factor")
         if self.weight_ratio_max < 1:
             raise ConfigError(f"recovery.weight_ratio_max = {self.weight_ratio_max}: must be at least 1")
+        if not 0 <= self.ends_copies <= 8:
+            raise ConfigError(f"recovery.ends_copies = {self.ends_copies}: must lie between 0 (none) and 8")
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class Build:
 
     Args:
         position: the claim it belongs to.
-        action: fresh, copy, merge or copy of a neighbour.
+        action: fresh, copy, merge, copy of a neighbour, or from a kept copy.
         iteration: version of the donors' state, and of the state to be made: the iteration it is ready for.
         lineage: of the last committed record.
         record: the last committed record, if any.
@@ -198,6 +198,7 @@ class BeatAnswer:
         complaints: who does not answer it.
         stage: whose state it holds, -1 for none.
         lineage: of the last record in its state.
+        ends_iteration: the iteration that its copy of stage 0 is ready for, -1 without a complete one.
     """
 
     news: int
@@ -213,6 +214,7 @@ class BeatAnswer:
     complaints: tuple[Complaint, ...] = ()
     stage: int = -1
     lineage: str = ""
+    ends_iteration: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,7 +433,7 @@ class Average:
 
 @dataclass(frozen=True, slots=True)
 class GetState:
-    """Builder or joiner to a donor: one part of a stage's state.
+    """Builder or joiner to a donor, or to a keeper of a copy: one part of a stage's state.
 
     Args:
         iteration: that the state is to be ready for: exactly this one to build from (`lineage` given), this or a later one to join

@@ -48,7 +48,7 @@ class Rebuilt:
         stage: which.
         state_digest: of what came out.
         rate_scaled: it starts with the run's rate factor.
-        built: it was built; False where it only was disputed.
+        built: it counts its steps anew, its moments being zero; False where it only was disputed, or came with its moments from a kept copy.
         disputes: how often two of its replicas turned out to have different states; work that went through the wrong one is void each time.
     """
 

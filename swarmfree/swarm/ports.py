@@ -283,7 +283,12 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Everything one peer's life touches. `tokens` is None for a peer that cannot feed data."""
+    """Everything one peer's life touches.
+
+    Args:
+        tokens: None for a peer that cannot feed data.
+        spare_engine: makes one more engine on the same device, for a stage that is kept and not served.
+    """
 
     network: Network
     directory: Directory
@@ -293,3 +298,4 @@ class Ports:
     tokens: Tokens | None
     weights: Weights
     journal: Journal
+    spare_engine: Callable[[], Engine]

@@ -71,6 +71,7 @@ def test_canonical_bytes_are_sorted_json() -> None:
         ("data", {"held_out_percent": 0}, r"data\.held_out_percent = 0: must lie between 1 and 50"),
         ("ring", {"part_bytes": 5000}, r"ring\.part_bytes = 5000: must be a multiple of 4096"),
         ("recovery", {"weight_ratio_max": 0.5}, r"must be at least 1"),
+        ("recovery", {"ends_copies": -1}, r"recovery\.ends_copies = -1: must lie between 0 \(none\) and 8"),
         ("timing", {"silence_s": 0.0}, r"timing\.silence_s = 0\.0: must be above 0"),
     ],
 )

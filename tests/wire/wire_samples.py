@@ -62,6 +62,7 @@ REQUESTS: dict[str, Request] = {
     "build_fresh": messages.Build(POSITION, actions.Fresh(1, 4, "nobody has it"), 0, "0" * 64, None, 0),
     "build_copy": messages.Build(POSITION, actions.Copy(1, (AT_ALICE, AT_BOB), "a sibling lives"), 7, LINEAGE, RECORD, 7),
     "build_merge": messages.Build(POSITION, MERGE, 7, LINEAGE, RECORD, 0),
+    "build_kept": messages.Build(POSITION, actions.CopyKept(0, AT_ALICE, 6, "one iteration behind"), 7, LINEAGE, RECORD, 0),
     "build_neighbour": messages.Build(POSITION, actions.CopyNeighbour(3, AT_ALICE, 2, "end of the body"), 7, LINEAGE, RECORD, 0),
     "open": messages.Open(PLAN),
     "open_first": messages.Open(Plan(Position(Term(0, ALICE), 0, 0, 0), BASE, "0" * 64, ((),), (), None, 8)),
@@ -108,6 +109,7 @@ RESPONSES: dict[str, tuple[str, Response]] = {
             complaints=(messages.Complaint(BOB, "nothing for 3 s"),),
             stage=2,
             lineage=LINEAGE,
+            ends_iteration=6,
         ),
     ),
     "beat_answer_empty": (

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Sequence
 
+from swarmfree.policy.keepers import KeptCopy
 from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence
 from swarmfree.policy.recovery import choose_recovery
-from swarmfree.swarm.actions import BuildAction, Copy, Merge
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Merge
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float32
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import Placed, RecoveryDecided, StageBuilt, Waiting
@@ -20,6 +22,7 @@ from swarmfree.swarm.messages import Build, Built, Hello, Place
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position
 from swarmfree.swarm.plan import Plan, Rebuilt
 from swarmfree.trainer.context import Context
+from swarmfree.trainer.iteration.kept import kept_copies
 from swarmfree.trainer.iteration.roster import Guest, Roster
 from swarmfree.trainer.iteration.telling import Telling
 from swarmfree.trainer.tasks import Tasks
@@ -27,6 +30,8 @@ from swarmfree.trainer.tasks import Tasks
 STANDBY_WAIT_S = 10.0
 FAILED_BUILDS_MAX = 5
 PASSED_OVER_MAX = 4
+FAILED_COPIES_MAX = 2
+"""Builds that a keeper of the ends may fail before another copy is taken, or none."""
 FALLEN_BEHIND = 3
 """Iterations a joiner with its state may be behind; siblings keep an average for one only."""
 
@@ -46,6 +51,7 @@ class Assembly:
         self._opened = False
         self._begun_s = context.now_s()
         self._rebuilt: dict[int, Rebuilt] = {}
+        self._failed_copies: Counter[Member] = Counter()
 
     def rebuilt_stages(self) -> tuple[Rebuilt, ...]:
         """Stages built from something else than a sibling since the last commit."""
@@ -63,6 +69,7 @@ class Assembly:
     def committed(self) -> None:
         """An iteration is committed: what was rebuilt before it has become a state like any other."""
         self._rebuilt = {}
+        self._failed_copies.clear()
 
     def inherit(self, plan: Plan) -> None:
         """Go on in the middle of this plan's iteration."""
@@ -113,7 +120,11 @@ class Assembly:
             if work and record is not None:
                 behind = [g for g in self._roster.guests() if g.built and g.iteration < iteration]
                 await self._telling.bring_up(behind, record)
-                work = self._work(record)
+                kept: Sequence[KeptCopy] = ()
+                if any(guest.stage == ENDS_STAGE for guest, _ in work):
+                    kept = await kept_copies(self._context, self._roster, iteration)
+                    check()
+                work = self._work(record, kept)
             join_wait_s = self._context.timing.join_wait_s
             if work:
                 async with asyncio.TaskGroup() as group:
@@ -159,15 +170,16 @@ class Assembly:
                 waiting[0].stage = stage
                 self._context.tell(Placed(waiting[0].member.peer_id, stage))
 
-    def _work(self, record: Record | None) -> list[tuple[Guest, BuildAction]]:
-        """What has to be built before the swarm can go on: one newcomer of each stage that nobody holds."""
+    def _work(self, record: Record | None, kept: Sequence[KeptCopy] = ()) -> list[tuple[Guest, BuildAction]]:
+        """What has to be built before the swarm can go on: one newcomer of each stage that nobody holds; `kept` are copies of the ends."""
+        usable = [copy for copy in kept if self._failed_copies[copy.holder.member] < FAILED_COPIES_MAX]
         stages = range(self._context.manifest.stage_count)
         replicas = [tuple(g.endpoint for g in self._current(self._roster.holders(stage))) for stage in stages]
         work: list[tuple[Guest, BuildAction]] = []
         for stage in range(self._context.manifest.stage_count):
             newcomers = [g for g in self._roster.of_stage(stage) if not g.built]
             if newcomers and not self._roster.holders(stage):
-                work.append((newcomers[0], choose_recovery(stage, replicas, record, self._context.manifest.recovery)))
+                work.append((newcomers[0], choose_recovery(stage, replicas, record, self._context.manifest.recovery, usable)))
         return work
 
     def _current(self, holders: Sequence[Guest]) -> list[Guest]:
@@ -241,6 +253,8 @@ class Assembly:
                 self._roster.depose(str(refusal))
                 return
             guest.failed_builds += 1
+            if isinstance(action, CopyKept):
+                self._failed_copies[action.holder.member] += 1
             if guest.failed_builds > FAILED_BUILDS_MAX:
                 self._roster.bar(guest.member, str(refusal))
             return
@@ -255,7 +269,9 @@ class Assembly:
             return
         guest.built, guest.failed_builds, guest.built_at = True, 0, built.iteration
         if lost:
-            self._rebuilt[stage] = Rebuilt(stage, built.state_digest, record is not None)
+            is_kept = isinstance(action, CopyKept)  # with its moments; as good as it was, if it is not a step behind
+            is_scaled = record is not None and not (isinstance(action, CopyKept) and action.iteration == iteration)
+            self._rebuilt[stage] = Rebuilt(stage, built.state_digest, is_scaled, built=not is_kept)
         self._context.tell(
             StageBuilt(stage, iteration, name, guest.member.peer_id, built.seconds, built.received_bytes, built.state_digest)
         )

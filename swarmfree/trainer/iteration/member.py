@@ -167,6 +167,7 @@ class MemberBooks:
         async def act() -> Reply:
             await self._end_work(Refused(RefusalKind.STALE, "the stage is being built anew"))
             self.standing.stage, self.standing.plan = NO_STAGE, None
+            self.standing.moved.tell()
             return Reply(Committed(self.standing.iteration))
 
         await self._in_turn(act)
@@ -256,6 +257,7 @@ class MemberBooks:
             seconds_per_microbatch=self.worker.seconds_per_microbatch,
             stage=standing.stage,
             lineage=standing.lineage if standing.stage != NO_STAGE else "",
+            ends_iteration=standing.ends_iteration,
         )
         return Reply(answer)
 

@@ -33,6 +33,7 @@ class Standing:
         sealed_at: position of the Seal that brought it; one in a higher position replaces it.
         records: the last applied ones, newest last.
         moved: told whenever any of this changes.
+        ends_iteration: the iteration that a copy of the ends kept here is ready for, -1 without a complete one; see `life.keeping`.
     """
 
     def __init__(self, context: Context) -> None:
@@ -51,6 +52,7 @@ class Standing:
         self.sealed_at: Position | None = None
         self.records: list[Record] = []
         self.moved = Signal()
+        self.ends_iteration = -1
 
     @property
     def first_microbatch(self) -> int:

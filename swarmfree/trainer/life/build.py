@@ -1,4 +1,4 @@
-"""Building a stage's state at a newcomer: drawn, copied, merged from both neighbours, or copied from one.
+"""Building a stage's state at a newcomer: drawn, copied, taken from a kept copy, merged from both neighbours, or copied from one.
 
 Parts are streamed and used as they come: a merge never holds both neighbours, only the parts in flight. The same call twice joins the first.
 A copy of a sibling is made while training goes on (`copying`); everything else is built while the swarm waits.
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from swarmfree.policy.recovery import donor_block
-from swarmfree.swarm.actions import Copy, CopyNeighbour, Fresh, Merge
+from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge
 from swarmfree.swarm.announcement import Announcement
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
@@ -24,7 +24,7 @@ from swarmfree.swarm.names import Endpoint
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.member import MemberBooks
-from swarmfree.trainer.life.copying import Copying, keep_up
+from swarmfree.trainer.life.copying import Copying, Place, keep_up
 from swarmfree.trainer.ring.device import Rank
 from swarmfree.trainer.tasks import Tasks
 
@@ -100,10 +100,12 @@ class Builder:
         await device.run(Rank.BOOKS, 0, lambda: engine.blank(stage))
         match action:
             case Copy(donors=donors):
-                copying = Copying(self._context, device, stage, donors, request.iteration, request.record)
+                copying = Copying(self._context, Place(engine, device), stage, donors, request.iteration, request.record)
                 await copying.run()
                 building.received_bytes = copying.received_bytes
                 return copying.level, copying.record
+            case CopyKept():
+                await self._parts(stage, lambda part: self._kept_part(building, action, part))
             case CopyNeighbour(donor=donor, donor_stage=donor_stage):
                 await self._parts(stage, lambda part: self._neighbour_part(building, donor, donor_stage, part))
             case Merge():
@@ -128,10 +130,19 @@ class Builder:
         if failed:
             raise failed[0]
 
+    async def _kept_part(self, building: Building, action: CopyKept, part: int) -> None:
+        """One part with its moments; the holder gives it at exactly the action's iteration and lineage, so all parts belong together."""
+        engine, request = self._context.ports.engine, building.request
+        is_behind = action.iteration < request.iteration and request.record is not None
+        lineage = request.record.before if is_behind and request.record is not None else request.lineage
+        asked = GetState(action.stage, action.iteration, lineage, part, weights_only=False)
+        data = await self._get(building, (action.holder,), asked)
+        await self._books.device.run(Rank.BOOKS, part, lambda: engine.write_state(part, data, weights_only=False))
+
     async def _neighbour_part(self, building: Building, donor: Endpoint, donor_stage: int, part: int) -> None:
         engine = self._context.ports.engine
         there = self._donor_part(building.request.action.stage, donor_stage, part)
-        data = await self._get(building, (donor,), donor_stage, there, weights_only=True)
+        data = await self._get(building, (donor,), self._weights_of(building, donor_stage, there))
         await self._books.device.run(Rank.BOOKS, part, lambda: engine.write_state(part, data, weights_only=True))
 
     async def _merge_part(self, building: Building, action: Merge, part: int) -> None:
@@ -156,7 +167,7 @@ class Builder:
     async def _get_or_failure(self, building: Building, donor: Endpoint, donor_stage: int, part: int) -> bytes | CallFailed:
         there = self._donor_part(building.request.action.stage, donor_stage, part)
         try:
-            return await self._get(building, (donor,), donor_stage, there, weights_only=True)
+            return await self._get(building, (donor,), self._weights_of(building, donor_stage, there))
         except CallFailed as error:
             return error
 
@@ -167,10 +178,12 @@ class Builder:
         per_block = math.ceil(engine.part_count(stage) / blocks)
         return donor_block(part // per_block, blocks, donor_blocks) * per_block + part % per_block
 
-    async def _get(self, building: Building, donors: tuple[Endpoint, ...], stage: int, part: int, *, weights_only: bool) -> bytes:
-        request = GetState(stage, building.request.iteration, building.request.lineage, part, weights_only)
+    def _weights_of(self, building: Building, stage: int, part: int) -> GetState:
+        return GetState(stage, building.request.iteration, building.request.lineage, part, weights_only=True)
+
+    async def _get(self, building: Building, donors: tuple[Endpoint, ...], request: GetState) -> bytes:
         waits = self._context.backoff_s()
-        last: CallFailed = PeerUnreachable(f"stage {stage} has no donor")
+        last: CallFailed = PeerUnreachable(f"stage {request.stage} has no donor")
         for ask in range(ASKS):
             donor = donors[ask % len(donors)]
             try:

@@ -1,4 +1,4 @@
-"""Copying a sibling's state while training goes on: nobody waits for the joiner.
+"""Copying a stage's state while training goes on: nobody waits for whoever copies, a joiner or a keeper of the ends.
 
 Parts come from several donors, each at the iteration it is at just then. The optimizer is elementwise, so a part that has arrived is stepped alone,
 by the average of each iteration that commits meanwhile; a part that has not needs no history. An average that nobody keeps any more
@@ -11,27 +11,46 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.messages import Commit, GetAverage, GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
 from swarmfree.swarm.names import Endpoint
+from swarmfree.swarm.ports import Engine
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.member import MemberBooks
 from swarmfree.trainer.ring.device import Device, Rank
 
-PARTS_IN_FLIGHT = 4
 LOOK_S = 0.05
 LOOK_MAX_S = 0.4
 ASKS = 6
 UNKNOWN = -1
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a copy comes to be, and how much it may be in the way of what this peer does otherwise.
+
+    Args:
+        engine: that holds the stage, blank.
+        device: the peer's; all its engines share it.
+        rank: of the copy's device work.
+        lanes: parts in flight.
+    """
+
+    engine: Engine
+    device: Device
+    rank: Rank = Rank.BOOKS
+    lanes: int = 4
+
+
 class Copying:
     """One copy of a stage.
 
     Attributes:
+        donors: live replicas of the stage; never empty.
         level: the iteration that every part is ready for, once `run` has returned.
         record: the one before it; None before the first.
         received_bytes: what came from donors.
@@ -40,7 +59,7 @@ class Copying:
     def __init__(
         self,
         context: Context,
-        device: Device,
+        place: Place,
         stage: int,
         donors: Sequence[Endpoint],
         iteration: int,
@@ -52,10 +71,10 @@ class Copying:
             iteration, record: where the swarm is as the copy begins.
         """
         self._context = context
-        self._device = device
+        self._place = place
         self._stage = stage
-        self._donors = tuple(donors)
-        self._versions = [UNKNOWN] * context.ports.engine.part_count(stage)
+        self.donors = tuple(donors)
+        self._versions = [UNKNOWN] * place.engine.part_count(stage)
         self._waiting = deque(range(len(self._versions)))
         self.level = iteration
         self.record = record
@@ -71,7 +90,9 @@ class Copying:
         while True:
             failed: list[CallFailed] = []
             async with asyncio.TaskGroup() as group:
-                lanes = [group.create_task(self._lane(turn, failed)) for turn in range(min(PARTS_IN_FLIGHT, len(self._waiting)))]
+                lanes = [
+                    group.create_task(self._lane(turn, failed)) for turn in range(min(self._place.lanes, len(self._waiting)))
+                ]
                 while not all(lane.done() for lane in lanes) and not failed:
                     await self._advance()
                     await asyncio.wait(lanes, timeout=LOOK_S)
@@ -93,20 +114,20 @@ class Copying:
 
     async def _fetch(self, part: int, turn: int) -> None:
         """One part, from one donor or another; a donor's death costs this part's transfer."""
-        engine, waits = self._context.ports.engine, self._context.backoff_s()
+        place, waits = self._place, self._context.backoff_s()
         last: CallFailed = PeerUnreachable(f"stage {self._stage} has no donor")
-        for ask in range(ASKS * len(self._donors)):
-            donor = self._donors[(turn + part + ask) % len(self._donors)]
+        for ask in range(ASKS * len(self.donors)):
+            donor = self.donors[(turn + part + ask) % len(self.donors)]
             request = GetState(self._stage, self.level, "", part, weights_only=False)
             try:
                 reply = await self._context.call(donor, request)
             except CallFailed as error:
                 last = error
-                if ask % len(self._donors) == len(self._donors) - 1:
+                if ask % len(self.donors) == len(self.donors) - 1:
                     await asyncio.sleep(next(waits))
                 continue
             assert isinstance(reply.message, State), "the network checks response types"
-            await self._device.run(Rank.BOOKS, part, partial(engine.write_state, part, reply.payload, weights_only=False))
+            await place.device.run(place.rank, part, partial(place.engine.write_state, part, reply.payload, weights_only=False))
             self.received_bytes += len(reply.payload)
             self._versions[part] = reply.message.iteration
             return
@@ -127,14 +148,14 @@ class Copying:
             self.level, self.record = record.iteration + 1, record
 
     async def _step(self, part: int, record: Record) -> None:
-        engine, entry = self._context.ports.engine, record.stages[self._stage]
+        place, entry = self._place, record.stages[self._stage]
         request = GetAverage(record.iteration, entry.sum_digest, part)
-        for turn in range(len(self._donors)):
+        for turn in range(len(self.donors)):
             try:
-                average = (await self._context.call(self._donors[(part + turn) % len(self._donors)], request)).payload
+                average = (await self._context.call(self.donors[(part + turn) % len(self.donors)], request)).payload
             except CallFailed:
                 continue
-            await self._device.run(Rank.BOOKS, part, partial(engine.step_part, part, average, entry.scalars))
+            await place.device.run(place.rank, part, partial(place.engine.step_part, part, average, entry.scalars))
             self._versions[part] += 1
             self.received_bytes += len(average)
             return
@@ -147,15 +168,15 @@ class Copying:
 
     async def _newest(self) -> Record | None:
         """From one donor at a time, in turn: one that is behind is asked less often than those that are not."""
-        for _ in self._donors:
+        for _ in self.donors:
             self._asked += 1
-            record = await _record_at(self._context, self._donors[self._asked % len(self._donors)], -1)
+            record = await _record_at(self._context, self.donors[self._asked % len(self.donors)], -1)
             if record is not None:
                 return record
         return None
 
     async def _record(self, iteration: int) -> Record | None:
-        for donor in self._donors:
+        for donor in self.donors:
             record = await _record_at(self._context, donor, iteration)
             if record is not None:
                 return record

@@ -45,7 +45,7 @@ from swarmfree.swarm.messages import (
     TakeRoll,
     Train,
 )
-from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint
+from swarmfree.swarm.names import ENDS_STAGE, PROTOCOL_REVISION, Endpoint
 from swarmfree.swarm.ports import Incoming, Ports, Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.coordinator import Coordinator
@@ -56,6 +56,7 @@ from swarmfree.trainer.iteration.roster import Deposed
 from swarmfree.trainer.iteration.standing import NO_STAGE
 from swarmfree.trainer.life.build import Builder
 from swarmfree.trainer.life.joining import Joining
+from swarmfree.trainer.life.keeping import EndsKeeper
 from swarmfree.trainer.ring.device import Rank
 from swarmfree.trainer.tasks import Tasks
 
@@ -83,6 +84,7 @@ class Peer:
         self._led_to_the_end = False
         self._keeping = Tasks(group)
         self.joining = Joining(context, self.books, self._keeping, self._lead)
+        self.keeper = EndsKeeper(context, self.books, Tasks(group))
         self._coordination = Tasks(group)
         self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
 
@@ -96,11 +98,12 @@ class Peer:
         self.tasks.start(self.books.keep(), "books")
         self.tasks.start(self._announce(), "announce")
         self.tasks.start(self.joining.count_ticks(), "ticks")
+        self.tasks.start(self.keeper.keep(), "keeper of the ends")
         self.tasks.start(self._join(), "join")
 
     def everything(self) -> tuple[Tasks, ...]:
         """All background work, to be cancelled at the end."""
-        return (self.tasks, self._coordination, self._building, self._keeping, *self.books.everything())
+        return (self.tasks, self._coordination, self._building, self._keeping, self.keeper.tasks, *self.books.everything())
 
     def end(self, end: End) -> None:
         """End this peer; the first word counts."""
@@ -142,9 +145,13 @@ class Peer:
             case Open():
                 return await books.open(header.sender, request)
             case Seal():
-                return await books.seal(request)
+                reply = await books.seal(request)
+                self.keeper.look()
+                return reply
             case Commit():
                 return await books.commit(request)
+            case GetState(stage=stage) if stage == ENDS_STAGE and books.standing.stage != ENDS_STAGE:
+                return await self.keeper.get_state(request)
             case GetState():
                 return await books.get_state(request)
             case GetRecord():

@@ -619,6 +619,39 @@ class CopyNeighbour(google.protobuf.message.Message):
 global___CopyNeighbour = CopyNeighbour
 
 @typing.final
+class CopyKept(google.protobuf.message.Message):
+    """Take a lost stage from a copy that a member of another stage kept, byte for byte."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STAGE_FIELD_NUMBER: builtins.int
+    HOLDER_FIELD_NUMBER: builtins.int
+    ITERATION_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    stage: builtins.int
+    """The stage to build; zero is the ends."""
+    iteration: builtins.int
+    """The iteration the copy is ready for; zero is the first."""
+    reason: builtins.str
+    """One sentence for people."""
+    @property
+    def holder(self) -> swarmfree.wire.v1.names_pb2.Endpoint:
+        """Who keeps the copy; required."""
+
+    def __init__(
+        self,
+        *,
+        stage: builtins.int = ...,
+        holder: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
+        iteration: builtins.int = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["holder", b"holder"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["holder", b"holder", "iteration", b"iteration", "reason", b"reason", "stage", b"stage"]) -> None: ...
+
+global___CopyKept = CopyKept
+
+@typing.final
 class BuildAction(google.protobuf.message.Message):
     """How a stage's state is made; exactly one is required."""
 
@@ -628,6 +661,7 @@ class BuildAction(google.protobuf.message.Message):
     COPY_FIELD_NUMBER: builtins.int
     MERGE_FIELD_NUMBER: builtins.int
     COPY_NEIGHBOUR_FIELD_NUMBER: builtins.int
+    COPY_KEPT_FIELD_NUMBER: builtins.int
     @property
     def fresh(self) -> global___Fresh:
         """First weights."""
@@ -644,6 +678,10 @@ class BuildAction(google.protobuf.message.Message):
     def copy_neighbour(self) -> global___CopyNeighbour:
         """From one neighbour."""
 
+    @property
+    def copy_kept(self) -> global___CopyKept:
+        """From a copy that was kept."""
+
     def __init__(
         self,
         *,
@@ -651,9 +689,10 @@ class BuildAction(google.protobuf.message.Message):
         copy: global___Copy | None = ...,
         merge: global___Merge | None = ...,
         copy_neighbour: global___CopyNeighbour | None = ...,
+        copy_kept: global___CopyKept | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["fresh", "copy", "merge", "copy_neighbour"] | None: ...
+    def HasField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_kept", b"copy_kept", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_kept", b"copy_kept", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["fresh", "copy", "merge", "copy_neighbour", "copy_kept"] | None: ...
 
 global___BuildAction = BuildAction

@@ -443,6 +443,7 @@ class BeatResponse(google.protobuf.message.Message):
     COMPLAINTS_FIELD_NUMBER: builtins.int
     STAGE_FIELD_NUMBER: builtins.int
     LINEAGE_FIELD_NUMBER: builtins.int
+    ENDS_ITERATION_FIELD_NUMBER: builtins.int
     news: builtins.int
     """Number of the member's latest news; zero before the first."""
     iteration: builtins.int
@@ -459,6 +460,8 @@ class BeatResponse(google.protobuf.message.Message):
     """Whose state it holds, -1 for none; zero is the ends."""
     lineage: builtins.str
     """64 hex digits: lineage of the last record in its state; empty without a stage."""
+    ends_iteration: builtins.int
+    """The iteration its copy of the ends is ready for, -1 without a complete one; zero is the first."""
     @property
     def position(self) -> swarmfree.wire.v1.names_pb2.Position:
         """The highest claim it has promised; absent before the first."""
@@ -495,9 +498,10 @@ class BeatResponse(google.protobuf.message.Message):
         complaints: collections.abc.Iterable[global___Complaint] | None = ...,
         stage: builtins.int = ...,
         lineage: builtins.str = ...,
+        ends_iteration: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["evaluation", b"evaluation", "position", b"position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["addends", b"addends", "base", b"base", "complaints", b"complaints", "evaluation", b"evaluation", "iteration", b"iteration", "lineage", b"lineage", "losses", b"losses", "news", b"news", "position", b"position", "seconds_per_microbatch", b"seconds_per_microbatch", "share_done", b"share_done", "stage", b"stage", "stored", b"stored"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["addends", b"addends", "base", b"base", "complaints", b"complaints", "ends_iteration", b"ends_iteration", "evaluation", b"evaluation", "iteration", b"iteration", "lineage", b"lineage", "losses", b"losses", "news", b"news", "position", b"position", "seconds_per_microbatch", b"seconds_per_microbatch", "share_done", b"share_done", "stage", b"stage", "stored", b"stored"]) -> None: ...
 
 global___BeatResponse = BeatResponse
 

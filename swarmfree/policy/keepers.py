@@ -1,0 +1,28 @@
+"""Who keeps a copy of the ends, so that embedding, final norm and head survive their last source. Pure.
+
+Source: CheckFree+ keeps copies of the ends at the stages next to them; protocol section 3.10. Differs: the copies are exact, moments included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member
+from swarmfree.swarm.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCopy:
+    """A complete copy of stage 0: who has it, and the iteration it is ready for."""
+
+    holder: Endpoint
+    iteration: int
+
+
+def keepers_of_ends(plan: Plan, count: int) -> tuple[Member, ...]:
+    """At most `count` members of the body: first replica of stage 1, first of the last stage, then second ones, and so on."""
+    stages = [plan.replicas[1], plan.replicas[-1]] if len(plan.replicas) > 2 else list(plan.replicas[1:2])
+    in_turn = (replica.endpoint.member for pair in zip_longest(*stages) for replica in pair if replica is not None)
+    sources = {replica.endpoint.member for replica in plan.replicas[ENDS_STAGE]} if plan.replicas else set()
+    return tuple(member for member in in_turn if member not in sources)[:count]
