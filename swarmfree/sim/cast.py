@@ -52,6 +52,7 @@ class Cast:
         """The first feeder at once, the others within the drawn time."""
         setup = self._stage.setup
         roles = [(True, False)] * (setup.feeders - 1) + [(False, False)] * setup.bodies + [(False, True)] * setup.standbys
+        roles += [(True, True)] * setup.feeding_standbys
         self._start(self._new_peer_id(), can_feed=True, standby=False)
         for can_feed, standby in roles:
             self._later(self._rng.uniform(0, setup.start_spread_s), self._new_peer_id(), can_feed=can_feed, standby=standby)

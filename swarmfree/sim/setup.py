@@ -37,6 +37,7 @@ class Setup:
         work_min_s, work_max_s: mean compute time of one piece of device work, drawn per peer.
         cache_bytes_max: stored outputs and answers a peer keeps for repair; an integer tensor has 24 bytes.
         progress_bound_s: after the last disturbance a commit must come within this time (I6).
+        feeding_standbys: peers that wait for a lost stage and can feed.
     """
 
     manifest: Manifest
@@ -50,6 +51,7 @@ class Setup:
     work_max_s: float = 0.008
     cache_bytes_max: int = 1 << 30
     progress_bound_s: float = 60.0
+    feeding_standbys: int = 0
 
 
 def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:

@@ -13,6 +13,7 @@ from swarmfree.swarm.manifest import (
     BatchSection,
     Manifest,
     ModelSection,
+    RecoverySection,
     RingSection,
     RunSection,
     StagesSection,
@@ -35,6 +36,7 @@ def swarm(
     faults: FaultPlan = STEADY,
     cache_bytes_max: int = 1 << 30,
     sources: int = 1,
+    ends_copies: int = 2,
 ) -> Setup:
     """Four iterations of six microbatches; the given sources and body."""
     manifest = Manifest(
@@ -43,6 +45,7 @@ def swarm(
         stages=StagesSection(body=body, replicas_min=replicas_min or replicas, replicas_max=replicas, sources_max=sources),
         batch=BatchSection(rows=1, microbatches=6),
         ring=RingSection(credits=3),
+        recovery=RecoverySection(ends_copies=ends_copies),
         timing=TimingSection(join_wait_s=20.0, split_wait_s=10.0),
     )
     return Setup(

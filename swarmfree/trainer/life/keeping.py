@@ -7,7 +7,6 @@ Source: protocol section 3.10, CheckFree+. Differs: a record that is stored, but
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 
 from swarmfree.policy.keepers import keepers_of_ends
@@ -194,27 +193,27 @@ class EndsKeeper:
                 await self._turned.wait(RETRY_S)
 
     async def _fetch(self, record: Record) -> bool:
-        """Get the average of the ends in this record, part by part, from one source or another; whether it is here, whole."""
+        """Get this record's average of the ends; whether it is here. All of it is downloaded first, since a source keeps it for one iteration."""
         engine, device = self._held(), self._books.device
         iteration, sum_digest = _key(record)
-        waiting = deque(range(engine.part_count(ENDS_STAGE)))
         self._average, self._average_is_gone = None, True
+        count, parts = engine.part_count(ENDS_STAGE), list[bytes]()
         for donor in self._donors:
             try:
-                while waiting:
-                    part = waiting[0]
-                    data = (await self._context.call(donor, GetAverage(iteration, sum_digest, part))).payload
-                    await device.run(Rank.IDLE, part, partial(engine.keep_average, part, data))
-                    waiting.popleft()
+                while len(parts) < count:
+                    request = GetAverage(iteration, sum_digest, len(parts))
+                    parts.append((await self._context.call(donor, request)).payload)
             except Refused:
                 continue
             except CallFailed:
                 self._average_is_gone = False  # it may answer again
-                continue
-            if await device.run(Rank.IDLE, 0, engine.average_digest) == sum_digest:
-                self._average = (iteration, sum_digest)
-            return self._average is not None
-        return False
+        if len(parts) < count:
+            return False
+        for part, data in enumerate(parts):
+            await device.run(Rank.IDLE, part, partial(engine.keep_average, part, data))
+        if await device.run(Rank.IDLE, 0, engine.average_digest) == sum_digest:
+            self._average = (iteration, sum_digest)
+        return self._average is not None
 
     async def _step(self, record: Record) -> None:
         """The optimizer step, in small pieces; nobody gets a part meanwhile."""
