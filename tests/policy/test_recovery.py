@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarmfree.policy.keepers import KeptCopy
 from swarmfree.policy.recovery import choose_recovery, donor_block, merge_weights
-from swarmfree.swarm.actions import Copy, CopyNeighbour, Fresh, Merge, MergeMode
+from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
 from swarmfree.swarm.manifest import RecoverySection
 from swarmfree.swarm.names import Endpoint, Member, Term
@@ -81,6 +82,43 @@ def test_adjacent_lost_stages_are_merged_by_depth_from_the_nearest_survivors() -
         assert isinstance(action, Merge)
         assert (action.before_stage, action.after_stage) == (1, 4)
         assert bits_float32(action.weight_before) == pytest.approx(before)
+
+
+def _kept(*iterations: int) -> list[KeptCopy]:
+    return [KeptCopy(Endpoint(Member(f"k{place}", "0" * 16), ()), iteration) for place, iteration in enumerate(iterations)]
+
+
+@pytest.mark.parametrize(
+    ("iterations", "place", "age"),
+    [
+        ((8,), 0, "no step is lost"),
+        ((7, 8, 8), 1, "no step is lost"),
+        ((7,), 0, "one behind: the step of iteration 7 is lost"),
+        ((3, 9, 7, 7), 2, "one behind"),
+    ],
+)
+def test_lost_ends_come_from_the_newest_kept_copy(iterations: tuple[int, ...], place: int, age: str) -> None:
+    """After record 7 a copy for 8 is exact and one for 7 a step behind; of equals the first is taken, and the reason tells the age."""
+    kept = _kept(*iterations)
+    action = choose_recovery(0, _replicas(0, 1, 1, 1), _record([1] * 4), RECOVERY, kept)
+    assert isinstance(action, CopyKept)
+    assert (action.holder, action.iteration) == (kept[place].holder, kept[place].iteration)
+    assert age in action.reason
+    assert str(action.holder.member) in action.reason
+
+
+@pytest.mark.parametrize("iterations", [(), (6,), (9,), (0, 6, 12)])
+def test_ends_without_a_copy_that_is_new_enough_are_drawn(iterations: tuple[int, ...]) -> None:
+    """Two steps behind is too old, and a copy from the future belongs to another lineage."""
+    assert isinstance(choose_recovery(0, _replicas(0, 1, 1, 1), _record([1] * 4), RECOVERY, _kept(*iterations)), Fresh)
+
+
+def test_copies_of_the_ends_help_nobody_else() -> None:
+    """A lost body stage is merged, ends that live are copied from a sibling, and before the first commit they are drawn, copies or not."""
+    kept, record = _kept(8), _record([1] * 4)
+    assert isinstance(choose_recovery(2, _replicas(1, 1, 0, 1), record, RECOVERY, kept), Merge)
+    assert isinstance(choose_recovery(0, _replicas(1, 1, 1, 1), record, RECOVERY, kept), Copy)
+    assert isinstance(choose_recovery(0, _replicas(0, 1, 1, 1), None, RECOVERY, kept), Fresh)
 
 
 @given(st.floats(1e-12, 1e12), st.floats(1e-12, 1e12), st.sampled_from(MergeMode))

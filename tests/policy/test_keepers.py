@@ -1,0 +1,43 @@
+"""Who keeps a copy of the ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmfree.policy.keepers import keepers_of_ends
+from swarmfree.swarm.books import GENESIS_LINEAGE
+from swarmfree.swarm.names import Endpoint, Member, Position, Term
+from swarmfree.swarm.plan import Plan, Replica
+
+
+def _plan(*stages: str) -> Plan:
+    """Stages as words: one member a letter."""
+    replicas = tuple(tuple(Replica(Endpoint(Member(name, "0"), ())) for name in stage) for stage in stages)
+    return Plan(Position(Term(1, Member("a", "0")), 3, 0, 1), "b", GENESIS_LINEAGE, replicas, (), None, 8)
+
+
+@pytest.mark.parametrize(
+    ("stages", "count", "expected"),
+    [
+        (("ab", "cd", "ef", "gh"), 2, "cg"),
+        (("ab", "cd", "ef", "gh"), 3, "cgd"),
+        (("ab", "cd", "ef", "gh"), 8, "cgdh"),
+        (("ab", "c", "ef", "ghi"), 4, "cghi"),
+        (("ab", "cd", "ef", "gh"), 1, "c"),
+        (("ab", "cd", "ef", "gh"), 0, ""),
+        (("a", "bc"), 2, "bc"),
+        (("a", "", "b"), 2, "b"),
+    ],
+)
+def test_the_ends_of_the_body_keep_the_ends(stages: tuple[str, ...], count: int, expected: str) -> None:
+    """First replica of stage 1, first of the last stage, then the second ones; a body of one stage has both ends in it."""
+    assert "".join(member.peer_id for member in keepers_of_ends(_plan(*stages), count)) == expected
+
+
+def test_every_peer_chooses_alike_and_nobody_twice() -> None:
+    """The choice depends on the plan alone, names no source, and names each member once."""
+    plan = _plan("ab", "cde", "fgh")
+    chosen = keepers_of_ends(plan, 8)
+    assert len(set(chosen)) == len(chosen) == 6
+    assert not {member.peer_id for member in chosen} & {"a", "b"}
+    assert keepers_of_ends(plan, 3) == chosen[:3]
