@@ -77,6 +77,8 @@ class ExactJudge:
             case RecoveryDecided() as event:
                 self._weights[event.iteration, event.stage] = event
             case StageBuilt() as event:
+                if event.action == "CopyKept":
+                    self._begin_again(event)
                 self._builds.setdefault(event.iteration, []).append(event)
                 if event.action != "Copy":
                     self._entries.setdefault((event.iteration, event.stage), {})[event.state_digest] = None
@@ -89,7 +91,7 @@ class ExactJudge:
 
     def finish(self) -> None:
         """Nothing more is told: look at what is left over."""
-        while self._next in self._commits and all(self._entry(self._next, stage) for stage in self._stages):
+        while self._next in self._commits and self._begins_known(self._next):
             self._check(self._next)
         open_entries = {(stage, digest) for (_, stage), digests in self._entries.items() for digest in digests}
         for key, steps in self._steps.items():
@@ -184,6 +186,19 @@ class ExactJudge:
         entries = self._entries.setdefault((iteration + 1, event.stage), {})
         if digest not in entries:  # What was built for that iteration is newer than what the stage had.
             self._entries[iteration + 1, event.stage] = {digest: None, **entries}
+
+    def _begin_again(self, build: StageBuilt) -> None:
+        """A kept copy that is a step behind: its state begins a second iteration, so what began in it before is settled first."""
+        key = (build.stage, build.state_digest)
+        if build.state_digest not in self._entries.get((build.iteration - 1, build.stage), {}):
+            return
+        while self._next < build.iteration and self._next in self._commits and self._begins_known(self._next):
+            self._check(self._next)
+        self._right.pop(key, None)
+        self._steps.pop(key, None)
+
+    def _begins_known(self, iteration: int) -> bool:
+        return all(self._entry(iteration, stage) for stage in self._stages)
 
     # ---- rebuilds ----------------------------------------------------------------------------------------------------
 

@@ -177,6 +177,34 @@ def test_an_end_of_the_body_is_copied_from_its_neighbour(story: Story) -> None:
     assert judged(story.told).built == ["stage 3 for iteration 3 by CopyNeighbour"]
 
 
+def test_ends_from_a_kept_copy_are_those_that_were_lost(story: Story) -> None:
+    """After the last step, or one step before where that is lost; anything else is found."""
+    source, newcomer = story.engines[0]
+    story.copy(0, source, newcomer)
+    story.built(0, "CopyKept", newcomer)
+    story.train()
+    assert judged(story.told).violations() == []
+    assert judged(story.told).built == ["stage 0 for iteration 3 by CopyKept"]
+    newcomer.draw(0, 5)
+    story.copy(0, newcomer, source)
+    story.built(0, "CopyKept", source)
+    story.train()
+    assert any("built stage 0 for iteration 4 by CopyKept: wrong bytes" in line for line in judged(story.told).violations())
+
+
+def test_ends_from_a_copy_that_is_a_step_behind(story: Story) -> None:
+    """The source dies before its step: the copy has the bytes in which the last iteration began."""
+    source, newcomer = story.engines[0]
+    story.train(steppers=lambda stage, replica: stage > 0)
+    story.copy(0, source, newcomer)
+    story.told.pop()  # the copy of a sibling that nobody saw
+    story.built(0, "CopyKept", newcomer)
+    story.train()
+    judge = judged(story.told)
+    assert judge.violations() == []
+    assert judge.built == ["stage 0 for iteration 4 by CopyKept"]
+
+
 @pytest.mark.parametrize(
     ("numbers", "found"),
     [

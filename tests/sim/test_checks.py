@@ -12,7 +12,7 @@ from swarmfree.sim.checks import Checks, Step, Violation
 from swarmfree.sim.integer_arithmetic import State
 from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.sim.reference import IntegerReference
-from swarmfree.swarm.actions import Copy
+from swarmfree.swarm.actions import Copy, CopyKept
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
 from swarmfree.swarm.events import IterationCommitted
 from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
@@ -232,6 +232,45 @@ def test_a_rebuild_with_wrong_bytes_is_found() -> None:
     story.checks.state_seen(arithmetic.state_digest(other), other)
     story.checks.answered(newcomer, build, Reply(Built(arithmetic.state_digest(other), 0.1, 9, 1)))
     assert (story.the_one().invariant, "by copy: wrong bytes" in story.the_one().text) == ("I2", True)
+
+
+def kept_build(story: Story, iteration: int, state: State, copied: int) -> None:
+    """Stage 0 is built for `iteration` from a copy that is said to be ready for `copied`."""
+    digest = arithmetic.state_digest(state)
+    story.checks.state_seen(digest, state)
+    build = Build(POSITION, CopyKept(0, EVERYONE[1], copied, ""), iteration, story.lineage, None, 0)
+    story.checks.answered(Endpoint(Member("new", "1"), ()), build, Reply(Built(digest, 0.1, 9, iteration)))
+
+
+def test_a_kept_copy_is_the_state_after_the_last_record() -> None:
+    """Also where no source lived to make that step: the state, the average and the scalars of the record say what it comes to."""
+    story = Story()
+    story.whole(0)
+    record = story.record(1)
+    story.seal(record)
+    story.checks.asked(EVERYONE[0], Commit(record), b"")
+    story.lineage = record.lineage()
+    before = story.states[0]
+    after: State = tuple(
+        arithmetic.stepped(part, average, SCALARS) for part, average in zip(before, story.averages[0], strict=True)
+    )
+    kept_build(story, 2, after, copied=2)
+    assert story.found == []
+    kept_build(story, 2, before, copied=2)
+    assert (story.the_one().invariant, "by copykept: wrong bytes" in story.the_one().text) == ("I2", True)
+
+
+@pytest.mark.parametrize(("which", "copied", "text"), [(0, 1, ""), (1, 1, "wrong bytes"), (0, 0, "from a copy for 0")])
+def test_a_kept_copy_that_is_behind_is_one_step_behind(which: int, copied: int, text: str) -> None:
+    """It has the bytes in which the last iteration began, and no others; nothing older is taken."""
+    story = Story()
+    story.whole(0)
+    states = [story.states[0]]
+    story.whole(1)
+    states.append(story.states[0])
+    kept_build(story, 2, states[which], copied)
+    assert bool(story.found) == bool(text)
+    assert not text or text in story.the_one().text
 
 
 def test_a_tensor_under_another_name_is_found() -> None:
