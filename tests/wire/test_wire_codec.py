@@ -72,7 +72,8 @@ def _values(kind: Any, descriptor: Any) -> st.SearchStrategy[Any]:
         by_name = {branch.message_type.name: branch.message_type for branch in oneof.fields}
         return st.one_of([values(member, by_name[member.__name__]) for member in get_args(kind)])
     hints = get_type_hints(kind)
-    return st.builds(kind, **{f.name: _field(hints[f.name], descriptor.fields_by_name[f.name]) for f in dataclasses.fields(kind)})
+    names = [f.name for f in dataclasses.fields(kind) if f.init]
+    return st.builds(kind, **{name: _field(hints[name], descriptor.fields_by_name[name]) for name in names})
 
 
 def _field(kind: Any, field: Any) -> st.SearchStrategy[Any]:
