@@ -40,7 +40,7 @@ def plan_segments(missing: Sequence[MicrobatchSet], ledger: Ledger, number: int)
     """For each missing contribution, the stretch of stages that must redo it.
 
     A stretch grows to both sides until the stage before it stores its output and the stage after it stores its answer; stage 0 is the
-    neighbour of both ends of the body. What a stage redoes beyond need lands in an addend that no roll picks.
+    neighbour of both ends of the body. A stage that redoes one beyond need only passes it on: in one sum with what is needed it would spoil it.
 
     Args:
         missing: index = stage; microbatches without a live contribution. One that stage 0 lacks is redone at the last stage, which then
@@ -56,6 +56,7 @@ def plan_segments(missing: Sequence[MicrobatchSet], ledger: Ledger, number: int)
     """
     body = len(missing) - 1
     segments = []
+    lacking = tuple(missing)
     missing = [*missing[:-1], missing[body] | missing[ENDS_STAGE]]
     offsets = sorted({offset for stage in range(1, body + 1) for offset in missing[stage].offsets()})
     for offset in offsets:
@@ -74,5 +75,6 @@ def plan_segments(missing: Sequence[MicrobatchSet], ledger: Ledger, number: int)
             if before is None or after is None or any(not ledger.replicas[s] for s in range(first, last + 1)):
                 continue
             redoers = tuple(ledger.replicas[s][(offset + number) % len(ledger.replicas[s])] for s in range(first, last + 1))
-            segments.append(Segment(offset, number, first, redoers, before, after))
+            wanted = tuple(s for s in range(first, last + 1) if offset in lacking[s])
+            segments.append(Segment(offset, number, first, redoers, before, after, wanted))
     return tuple(segments)

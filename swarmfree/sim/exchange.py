@@ -46,6 +46,7 @@ class HubPeer:
         self.handler: Handler | None = None
         self.died_s: float | None = None
         self.frozen = False
+        self.frozen_s = 0.0
 
     @property
     def alive(self) -> bool:
@@ -67,6 +68,7 @@ class Exchange:
         self.began_s = hub.loop.time()
         self.payload_s = self.began_s + fate.request_delay_s + fate.payload_delay_s
         self._silence: asyncio.TimerHandle | None = None
+        self._unread: Reply | None = None
         if not self.header_first:
             hub.statistics.payload_sent_bytes += len(self.payload)
 
@@ -102,6 +104,13 @@ class Exchange:
             self._silence.cancel()
             self._silence = None
 
+    def wake(self) -> None:
+        """The caller goes on after having stood still: its timer was due before it read what had come meanwhile."""
+        if self.hub.loop.time() - self.sender.frozen_s >= self.silence_s:
+            self._silent()
+        elif self._unread is not None:
+            self._succeed(self._unread)
+
     def _silent(self) -> None:
         self.fail(PeerSilent(f"nothing from {self.to.member} for {self.silence_s:g} s"))
 
@@ -121,7 +130,9 @@ class Exchange:
             self.hub.later(self.fate.response_delay_s, self.fail, outcome)
 
     def _succeed(self, reply: Reply) -> None:
-        if not self.answer.done():
+        if self.sender.frozen:
+            self._unread = reply
+        elif not self.answer.done():
             self.hub.statistics.payload_sent_bytes += len(reply.payload)
             self.answer.set_result(reply)
 

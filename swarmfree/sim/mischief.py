@@ -174,8 +174,10 @@ class Mischief:
         return [life for life in lives if not (spares and life.member == coordinator)]
 
     def _may_fall(self, stage: int, candidates: list[Life], count: int) -> bool:
-        """Whether so many of them may fall without taking down more stages, or sources, than allowed."""
+        """Whether so many of them may fall without taking down more stages, or sources, than allowed, or the last that hold any state."""
         assert self.plan is not None, "faults follow plans"
+        if stage != NO_PLACE and sum(not life.leaving for life in self.members()) <= count:
+            return False
         if stage == COORDINATOR and candidates:
             place = self.plan.stage_of(candidates[0].member)
             stage = place if place is not None else NO_PLACE
@@ -189,7 +191,7 @@ class Mischief:
         return len(down) < self._setup.faults.stages_down_max
 
     def _moving(self, stage: int) -> list[Life]:
-        return [life for life in self._at(stage) if not self._hub.is_frozen(life.member)]
+        return [life for life in self._at(stage) if not self._hub.is_frozen(life.member) and not life.leaving]
 
 
 def _picked(fault: Fault, candidates: list[Life]) -> list[Life]:

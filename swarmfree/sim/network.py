@@ -98,7 +98,7 @@ class MemoryHub:
     def freeze(self, member: Member) -> None:
         """A peer stands still, as under SIGSTOP: its tasks and timers too."""
         peer = self._peers[member]
-        peer.frozen = True
+        peer.frozen, peer.frozen_s = True, self.loop.time()
         self.loop.freeze(peer.owner)
         for exchange in tuple(self.open_calls.values()):
             if exchange.receiver is peer:
@@ -112,6 +112,8 @@ class MemoryHub:
         peer.frozen = False
         self.loop.thaw(peer.owner)
         for exchange in tuple(self.open_calls.values()):
+            if exchange.sender is peer:
+                exchange.wake()
             if exchange.receiver is peer and exchange.handling and exchange.is_heard:
                 exchange.hear()
 

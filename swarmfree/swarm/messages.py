@@ -227,8 +227,9 @@ class Segment:
         redoers: one per stage of the segment.
         before: holder of the stored output of stage first - 1 (of the embedding, where first = 1).
         after: holder of the stored answer of stage last + 1 (of the loss, where last = L).
+        wanted: stages whose contribution is missing; the others redo the microbatch only to pass it on, and their sums must not have it.
 
-    Source: protocol section 3.8.
+    Source: protocol section 3.8. Differs: what is redone beyond need is not kept.
     """
 
     offset: int
@@ -237,6 +238,7 @@ class Segment:
     redoers: tuple[Endpoint, ...]
     before: Endpoint
     after: Endpoint
+    wanted: tuple[int, ...]
 
     @property
     def last(self) -> int:

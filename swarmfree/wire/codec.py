@@ -103,7 +103,7 @@ def _made_codec(kind: Any, descriptor: Descriptor) -> ValueCodec:
     assert dataclasses.is_dataclass(kind), f"{kind} is no dataclass; {descriptor.full_name} cannot hold it"
     make = cast("Callable[..., Any]", kind)
     hints = get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind) if field.init]  # the others are computed from these
+    names = [f.name for f in dataclasses.fields(kind) if f.init]
     fields = [_field_codec(hints[name], descriptor.fields_by_name[name]) for name in names]
     writers = tuple(zip(names, (f.write for f in fields), strict=True))
     readers = tuple(f.read for f in fields)

@@ -17,7 +17,7 @@ from swarmfree.swarm.names import Endpoint, Member, WorkKey
 from swarmfree.swarm.plan import Plan
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.iteration import coordinator as coordination
-from swarmfree.trainer.iteration import rolling
+from swarmfree.trainer.iteration import rolling, roster
 from swarmfree.trainer.iteration.averaging import Averaging, Round
 from swarmfree.trainer.iteration.coordinator import Coordinator
 from swarmfree.trainer.iteration.member import MemberBooks
@@ -195,6 +195,11 @@ def vouched_state(patch: pytest.MonkeyPatch) -> None:
 
     _hello = Joining.hello
     patch.setattr(Joining, "hello", hello)
+
+
+def own_pause(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that has slept takes everybody it did not hear meanwhile for dead, and asks nobody first (3.2)."""
+    patch.setattr(roster, "ASKED_AGAIN", 0)
 
 
 def lineage_at_readmission(patch: pytest.MonkeyPatch) -> None:

@@ -89,13 +89,24 @@ def commit_reaches_nobody() -> RehearsalResult:
     return play(two_sources(), script)
 
 
-def coordinator_sleeps_at_seal() -> RehearsalResult:
-    """The coordinator stands still as it seals, and goes on when somebody else leads."""
-    script = Once(
-        lambda m: is_asked(Seal)(m) and m.request.record.iteration == 1,  # type: ignore[union-attr]
-        lambda d, m: d.freeze(m.sender.member, 5.0),
-    )
-    return play(two_sources(), script)
+def coordinator_sleeps_long(asleep_s: float = 8.0) -> RehearsalResult:
+    """The coordinator stands still in the middle of an iteration, and goes on when somebody else leads."""
+
+    def strike(director: Director, _: Moment) -> None:
+        assert director.coordinator is not None, "somebody leads"
+        director.freeze(director.coordinator, asleep_s)
+
+    return play(unhurried(two_sources()), Once(is_asked(Train, key__iteration=1), strike))
+
+
+def coordinator_naps() -> RehearsalResult:
+    """The coordinator stands still for longer than a peer may be silent, and goes on before anybody misses it."""
+
+    def strike(director: Director, _: Moment) -> None:
+        assert director.coordinator is not None, "somebody leads"
+        director.freeze(director.coordinator, 3.0)
+
+    return play(two_sources(), Once(is_asked(Train, key__iteration=1), strike))
 
 
 def back_at_once() -> RehearsalResult:

@@ -40,8 +40,9 @@ MUTANTS = (
     Mutant(removals.majority_for_seal, situations.coordinator_parted_at_seal, "before it was decided"),
     Mutant(removals.vote_of_an_incarnation, situations.back_at_once, "called committed before a majority stored it"),
     Mutant(removals.sealed_record_at_the_claim, situations.commit_reaches_nobody, "two records of iteration 1 were committed"),
+    Mutant(removals.own_pause, situations.coordinator_naps, "MemberLost"),
     Mutant(removals.vouched_state, situations.builder_is_left_alone, "hold gradients of other weights"),
-    Mutant(removals.term_at_members, partial(situations.drawn, range(4, 14)), "I6 at"),
+    Mutant(removals.term_at_members, situations.coordinator_sleeps_long, "I6 at"),
 )
 
 

@@ -283,8 +283,9 @@ def test_a_short_freeze_is_not_noticed() -> None:
     in_world(story, HARMLESS)
 
 
-def test_a_frozen_caller_does_not_count_silence() -> None:
-    """The silence limit is the caller's own timer: while the caller stands still it does not give up."""
+@pytest.mark.parametrize(("frozen_s", "heard"), [(1.9, True), (20.0, False)])
+def test_a_frozen_caller_finds_its_timer_due(frozen_s: float, *, heard: bool) -> None:
+    """While the caller stands still it does not give up; when it goes on after longer than its limit, the timer fires before it has read anything."""
 
     async def story(world: World) -> None:
         server = Server(wait_s=1)
@@ -292,19 +293,23 @@ def test_a_frozen_caller_does_not_count_silence() -> None:
         done: list[float] = []
 
         async def call() -> None:
-            await ask(a, b)
+            if heard:
+                await ask(a, b)
+            else:
+                with pytest.raises(PeerSilent):
+                    await ask(a, b)
             done.append(world.loop.time())
 
         async def freeze() -> None:
             await asyncio.sleep(0.5)
             world.hub.freeze(a.here.member)
-            await asyncio.sleep(20)
+            await asyncio.sleep(frozen_s)
             world.hub.thaw(a.here.member)
 
         async with asyncio.TaskGroup() as group:
             group.create_task(freeze())
             await world.as_peer("a", call)
-        assert done == [20.5]
+        assert done == [0.5 + frozen_s]
 
     in_world(story, HARMLESS)
 

@@ -51,7 +51,7 @@ PLAN = Plan(
     8,
     (Rebuilt(2, "22" * 32, rate_scaled=True), Rebuilt(3, "33" * 32, False, False, 1)),
 )
-SEGMENT = messages.Segment(5, 1, 2, (AT_ALICE, AT_BOB), AT_BOB, AT_ALICE)
+SEGMENT = messages.Segment(5, 1, 2, (AT_ALICE, AT_BOB), AT_BOB, AT_ALICE, (3,))
 MERGE = actions.Merge(2, AT_ALICE, AT_BOB, 1, 3, 0x3F400000, 0x3E800000, 3.0, 1.0, "both neighbours of stage 2 are there")
 
 REQUESTS: dict[str, Request] = {

@@ -27,6 +27,7 @@ from swarmfree.trainer.iteration.recording import (
     Circumstances,
     StageAverage,
     committed_event,
+    has_fed,
     losses_of,
     make_record,
     mean_evaluation,
@@ -312,7 +313,7 @@ class Coordinator:
 
         def is_done(member: Member) -> bool:
             guest = self.roster.get(member)
-            return guest is not None and guest.answer is not None and guest.answer.base == plan.base and guest.answer.share_done
+            return guest is not None and has_fed(guest.answer, plan)
 
         while not all(is_done(member) for member in sources):
             self._rolling.check(plan)

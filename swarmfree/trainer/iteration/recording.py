@@ -34,6 +34,13 @@ class StageAverage:
     members: tuple[Member, ...]
 
 
+def has_fed(answer: BeatAnswer | None, plan: Plan) -> bool:
+    """Whether a source says that its share of this very plan is done; what it said of an earlier one of the same base may be less."""
+    if answer is None or answer.base != plan.base or answer.position is None or answer.position < plan.position:
+        return False
+    return answer.share_done
+
+
 def losses_of(answers: Sequence[BeatAnswer], count: int) -> tuple[float, ...]:
     """Losses by offset, as the sources told them.
 

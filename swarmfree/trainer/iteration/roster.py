@@ -192,6 +192,13 @@ class Roster:
             self._judge(guest, error)
             return None
 
+    def _keep_told(self, member: Member, answer: BeatAnswer) -> None:
+        """Losses of one base only become more: an answer with fewer was overtaken on its way."""
+        held = self.told.get(member)
+        size = (len(answer.losses), answer.evaluation is not None)
+        if any(size) and (held is None or held.base != answer.base or size >= (len(held.losses), held.evaluation is not None)):
+            self.told[member] = answer
+
     async def _watch(self, guest: Guest) -> None:
         timing = self._context.timing
         hold_s = min(timing.beat_s, timing.silence_s / 2)
@@ -228,6 +235,5 @@ class Roster:
             else:
                 assert isinstance(reply.message, BeatAnswer), "the network checks response types"
                 guest.answer = reply.message
-                if reply.message.losses or reply.message.evaluation is not None:
-                    self.told[guest.member] = reply.message
+                self._keep_told(guest.member, reply.message)
                 return reply.message

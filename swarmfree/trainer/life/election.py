@@ -80,6 +80,9 @@ class Election:
                 return None
             plan = newest_plan((plan, *(p.plan for p in poll.promises.values()))) or plan
             may_force = waited_s >= timing.split_wait_s * (1 if poll.covers(plan) else FORCED_WITHOUT_ALL)
+            may_force = may_force and not poll.members().isdisjoint(
+                self._electorate(plan)
+            )  # strangers alone are no side of a split
             if poll.behind:
                 number += 1
             elif (may_force and not poll.fresh) or is_majority(self._electorate(plan), poll.members()):
@@ -152,7 +155,7 @@ class Election:
                 poll.promises[endpoint] = reply.message
 
         async with asyncio.TaskGroup() as group:
-            for endpoint in plan.members():
+            for endpoint in dict.fromkeys((*plan.members(), self._context.here)):  # one that copied its stage is in no plan yet
                 group.create_task(one(endpoint))
         return poll
 

@@ -13,10 +13,11 @@ from swarmfree.swarm.ports import Engine
 
 
 class Kind(enum.StrEnum):
-    """Which sum a contribution goes to: `sure` for first tries, `retried` for anything asked for more than once."""
+    """Which sum a contribution goes to: `sure` for first tries, `retried` for anything asked for more than once, `spare` for what is not kept."""
 
     SURE = "sure"
     RETRIED = "retried"
+    SPARE = "spare"
 
 
 class AddendBook:
@@ -31,12 +32,17 @@ class AddendBook:
         self._member = member
         self._engine = engine
         self._next = 0
-        self._open: dict[Kind, int] = {}
+        self._open: dict[Kind | int, int] = {}
         self._sets: dict[int, MicrobatchSet] = {}
         self._halves: dict[int, set[int]] = {}
 
-    def number_for(self, kind: Kind, offset: int) -> int:
-        """The open addend of this kind; a new number where the last one was frozen or void, or already holds `offset`."""
+    def number_for(self, kind: Kind | int, offset: int) -> int:
+        """The open addend of this kind; a new number where the last one was frozen or void, or already holds `offset`.
+
+        Args:
+            kind: or the number of a redo: what one redo brings is exactly what was missing, and one sum of it completes a cover.
+            offset: of the microbatch that is to be added.
+        """
         number = self._open.get(kind)
         if number is None or offset in self._sets[number]:
             number = self._open[kind] = self._next

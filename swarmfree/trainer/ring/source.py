@@ -120,12 +120,12 @@ class Source:
         def work() -> tuple[bytes, float]:
             number = self._number_for(offset)
             found = engine.loss(activations, text, number)
+            self._losses[offset] = found[1]  # before it counts: whoever sees it counted finds its loss, too
             self._book.half(number, offset)
             return found
 
         entry.answer, loss = await self._device.run(Rank.BACKWARD, key.microbatch, work)
         entry.loss_bits = float64_bits(loss)
-        self._losses[offset] = loss
 
     def _number_for(self, offset: int) -> int:
         """Both halves of a microbatch go to one sum: that of the loss, and that of the embedding."""

@@ -105,21 +105,27 @@ class Worker:
         except CallFailed:
             await self._device.run(Rank.BACKWARD, key.microbatch, lambda: engine.forget(ticket))
             raise
-        kind = Kind.SURE if request.attempt_number == 0 else Kind.RETRIED
         offset = self._standing.offset_of(key)
+        kind: Kind | int | None
+        if request.segment is not None:
+            kind = request.segment.number if key.stage in request.segment.wanted else None
+        else:
+            kind = Kind.SURE if request.attempt_number == 0 else Kind.RETRIED
         entry.answer, backward_s = await self._device.timed(
             Rank.BACKWARD, key.microbatch, partial(self._backward, ticket, gradient, kind, offset)
         )
         entry.seconds = forward_s + backward_s
         self._measure(entry.seconds)
 
-    def _backward(self, ticket: int, gradient: bytes, kind: Kind, offset: int) -> bytes:
-        number = self._book.number_for(kind, offset)
+    def _backward(self, ticket: int, gradient: bytes, kind: Kind | int | None, offset: int) -> bytes:
+        """Add to the sum of this kind; None: to none, only the gradient of the input is wanted."""
+        number = self._book.number_for(Kind.SPARE if kind is None else kind, offset)
         whole = False
         try:
             answer = self._context.ports.engine.backward(ticket, gradient, number)
-            self._book.enter(number, offset)
-            whole = True
+            if kind is not None:
+                self._book.enter(number, offset)
+                whole = True
         finally:
             if not whole:
                 self._book.void(number)

@@ -399,7 +399,7 @@ class Rebuilt(google.protobuf.message.Message):
     rate_scaled: builtins.bool
     """It starts with the run's rate factor."""
     built: builtins.bool
-    """It was built; false where two of its replicas had different states, and this one counts."""
+    """It counts its steps anew; false where two of its replicas had different states, and where it came from a kept copy."""
     disputes: builtins.int
     """How often that happened; zero is the healthy case."""
     def __init__(

@@ -517,6 +517,7 @@ class Segment(google.protobuf.message.Message):
     REDOERS_FIELD_NUMBER: builtins.int
     BEFORE_FIELD_NUMBER: builtins.int
     AFTER_FIELD_NUMBER: builtins.int
+    WANTED_FIELD_NUMBER: builtins.int
     offset: builtins.int
     """Offset of the microbatch from the iteration's first; zero is the first."""
     number: builtins.int
@@ -535,6 +536,10 @@ class Segment(google.protobuf.message.Message):
     def after(self) -> swarmfree.wire.v1.names_pb2.Endpoint:
         """Holder of the stored answer of the stage after; required."""
 
+    @property
+    def wanted(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Stages of the segment whose contribution is missing, ascending."""
+
     def __init__(
         self,
         *,
@@ -544,9 +549,10 @@ class Segment(google.protobuf.message.Message):
         redoers: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Endpoint] | None = ...,
         before: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
         after: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
+        wanted: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["after", b"after", "before", b"before"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["after", b"after", "before", b"before", "first", b"first", "number", b"number", "offset", b"offset", "redoers", b"redoers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "before", b"before", "first", b"first", "number", b"number", "offset", b"offset", "redoers", b"redoers", "wanted", b"wanted"]) -> None: ...
 
 global___Segment = Segment
 
