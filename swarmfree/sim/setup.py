@@ -61,7 +61,7 @@ def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
         seed: of everything.
         iterations: of the run; None = drawn as well.
     """
-    rng = random.Random(f"{seed}/setup")
+    rng, ends = random.Random(f"{seed}/setup"), random.Random(f"{seed}/ends")
     body = rng.choice((2, 3, 3, 3, 4))
     sources = rng.choice((1, 2, 2, 2))
     replicas = rng.choice((1, 2, 2, 2, 3))
@@ -78,7 +78,9 @@ def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
         stages=StagesSection(body=body, replicas_min=1, replicas_max=replicas, sources_max=sources),
         batch=BatchSection(rows=rng.randint(1, 3), microbatches=rng.randint(4, 8)),
         ring=RingSection(credits=rng.randint(1, 4)),
-        recovery=RecoverySection(merge=rng.choice((*MergeMode, MergeMode.NORM2, MergeMode.NORM2))),
+        recovery=RecoverySection(
+            merge=rng.choice((*MergeMode, MergeMode.NORM2, MergeMode.NORM2)), ends_copies=ends.choice((0, 1, 2, 2, 3))
+        ),
         timing=TimingSection(join_wait_s=20.0, split_wait_s=8.0, remeet_s=6.0),
     )
     return Setup(
