@@ -27,7 +27,7 @@ $(READY): pyproject.toml constraints.txt
 swarm: $(READY) ## Train on this machine with real peers, lose a whole stage, go on.
 	$(VENV)/bin/swarmfree local --run $(RUN) $(SWARM_FLAGS)
 
-test: $(READY) ## All tests, 60 rehearsals among them; first what only computes, two at a time, then real processes alone.
+test: $(READY) ## All tests, 200 rehearsals among them; first what only computes, two at a time, then real processes alone.
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile $(addprefix --ignore ,$(REAL)) $(PYTEST_FLAGS)
 	$(VENV)/bin/python -m pytest $(REAL) $(PYTEST_FLAGS)
 

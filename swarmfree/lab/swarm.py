@@ -266,6 +266,7 @@ class LocalSwarm:
         """Daemons of killed peers would end by themselves after about a second; they are not given that long."""
         _, late = await asyncio.to_thread(psutil.wait_procs, list(self._orphans), within_s)
         end_processes(late)
+        await asyncio.to_thread(psutil.wait_procs, late, within_s)
 
     # ---- listening ---------------------------------------------------------------------------------------------------
 

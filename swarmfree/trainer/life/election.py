@@ -61,8 +61,8 @@ class Election:
         """Try to become coordinator; None where there is one after all, or this member is no use as one."""
         standing, timing = self._books.standing, self._context.timing
         plan = standing.known_plan
-        if plan is None:
-            return None
+        if plan is None or plan.stage_of(self._context.me) is None:
+            return None  # a joiner that no Open has made a member would only keep the members from it
         last = standing.coordinator
         gone = {last.member} if last is not None and last.member != self._context.me else set()
         heir = self._books.heir
@@ -79,10 +79,10 @@ class Election:
             if self._is_led() or not await self._catch_up(poll):
                 return None
             plan = newest_plan((plan, *(p.plan for p in poll.promises.values()))) or plan
+            if plan.stage_of(self._context.me) is None:
+                standing.known_plan = plan
+                return None  # it was a member once
             may_force = waited_s >= timing.split_wait_s * (1 if poll.covers(plan) else FORCED_WITHOUT_ALL)
-            may_force = may_force and not poll.members().isdisjoint(
-                self._electorate(plan)
-            )  # strangers alone are no side of a split
             if poll.behind:
                 number += 1
             elif (may_force and not poll.fresh) or is_majority(self._electorate(plan), poll.members()):
@@ -155,7 +155,7 @@ class Election:
                 poll.promises[endpoint] = reply.message
 
         async with asyncio.TaskGroup() as group:
-            for endpoint in dict.fromkeys((*plan.members(), self._context.here)):  # one that copied its stage is in no plan yet
+            for endpoint in plan.members():
                 group.create_task(one(endpoint))
         return poll
 
