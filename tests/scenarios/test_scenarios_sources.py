@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.script import Director, Moment
-from swarmfree.swarm.messages import GetAverage, GetState, Redo, Request, TakeRoll, Train
+from swarmfree.swarm.messages import Beat, GetAverage, GetState, Redo, Request, TakeRoll, Train
 from swarmfree.swarm.names import Endpoint, Member
-from tests.scenarios.scenario_world import Counting, Once, is_answered, is_asked, lines, play, swarm, unhurried
+from tests.scenarios.scenario_world import STEADY, Counting, Once, is_answered, is_asked, lines, play, swarm, unhurried
 
 SOON = {"request_delay_s": 0.002, "payload_delay_s": 0.001, "response_delay_s": 0.002}
 
@@ -98,3 +98,24 @@ def test_27_join_through_commits() -> None:
     begun = result.transcript.index(lines(result, "Placed", joiner[0].peer_id)[0])
     between = [line for line in result.transcript[begun : result.transcript.index(built[0])] if "IterationCommitted" in line]
     assert len(between) >= 3
+
+
+def test_a_source_that_is_back_before_it_is_missed_gets_its_place_again() -> None:
+    """Its older life still counts as a source when the new one says hello: that one takes its place, and not one in the body."""
+    killed: list[Member] = []
+
+    class Unnoticed(Once):
+        def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
+            lost = isinstance(request, Beat) and receiver.member in killed
+            return Fate(**SOON, request_lost=True) if lost else None
+
+    def strike(director: Director, _: Moment) -> None:
+        killed.append(other_source(director))
+        director.kill(killed[0])
+
+    faults = replace(STEADY, replace_min_s=0.3, replace_max_s=0.3)
+    script = Unnoticed(is_asked(Train, key__iteration=1, key__stage=2), strike)
+    result = play(unhurried(swarm(sources=2, faults=faults), iterations=8), script)
+    assert lines(result, "MemberLost", "it was started again", killed[0].peer_id)
+    assert [line for line in lines(result, "Placed", f"member={killed[0].peer_id} ") if "stage=0" not in line] == []
+    assert killed[0].peer_id in lines(result, "Opened", "iteration=7 ")[-1]

@@ -91,7 +91,7 @@ class Assembly:
         if guest is None:
             manifest = self._context.manifest
             place = choose_stage(
-                self._counts(),
+                self._counts(without=sender.member.peer_id),
                 manifest,
                 can_feed=self._may_feed(hello),
                 standby=hello.standby or self._roster.is_barred(sender.member),
@@ -141,8 +141,10 @@ class Assembly:
     def _may_feed(self, hello: Hello) -> bool:
         return hello.can_feed and hello.corpus_hash == self._context.manifest.data.corpus_hash
 
-    def _counts(self) -> list[int]:
-        return [len(self._roster.of_stage(stage)) for stage in range(self._context.manifest.stage_count)]
+    def _counts(self, without: str = "") -> list[int]:
+        """Guests by stage; `without` is a peer whose older life is about to be fenced, so that it fills no place."""
+        stages = range(self._context.manifest.stage_count)
+        return [sum(g.member.peer_id != without for g in self._roster.of_stage(stage)) for stage in stages]
 
     def _missing(self) -> str:
         counts = [len(self._roster.holders(stage)) for stage in range(self._context.manifest.stage_count)]
