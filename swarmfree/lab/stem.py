@@ -230,11 +230,11 @@ class Stem:
 
     async def end(self) -> None:
         """Kill the stem, which keeps nothing; whatever of its children still runs dies with it."""
-        self._let_go()
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
+        self._lost()
 
 
 # ---- the stem itself -------------------------------------------------------------------------------------------------

@@ -93,6 +93,15 @@ async def test_a_stem_takes_its_children_with_it(tmp_path: Path) -> None:
             await stem.start("another", ["wait"], tmp_path / "log.txt", ready.put_nowait)
 
 
+async def test_the_end_of_a_stem_ends_what_still_runs(tmp_path: Path) -> None:
+    """Whoever waits for a child of a stem that is ended learns that it was killed."""
+    ready: asyncio.Queue[str] = asyncio.Queue()
+    async with grown(tmp_path) as stem:
+        child = await stem.start("child", ["wait"], tmp_path / "log.txt", ready.put_nowait)
+        await ready.get()
+    assert await child.wait() == -signal.SIGKILL
+
+
 async def test_a_stem_that_cannot_load_is_one_line(tmp_path: Path) -> None:
     """Where the stem fails before it has children, the first start says so and where its words are."""
     stem = Stem()

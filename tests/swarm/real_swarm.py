@@ -23,6 +23,7 @@ from swarmfree.cockpit.happenings import Happening, Told
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.processes import Child, is_there, start_child
 from swarmfree.lab.report import EventLog
+from swarmfree.lab.starter import Starter
 from swarmfree.swarm.events import Opened
 
 # Small enough for iterations of a fifth of a second or less with all processes on two cores.
@@ -92,6 +93,7 @@ class Processes:
         self.said: dict[str, list[str]] = {}
         self.waiters = Waiters()
         self._children: list[Child] = []
+        self._starter: Starter | None = None
         self._ports: set[int] = set()
 
     async def start(self, name: str, *arguments: str) -> Child:
@@ -102,8 +104,14 @@ class Processes:
             lines.append(line)
             self.waiters.heard()
 
-        command = (*self.program, *arguments, "--die-with-parent", str(os.getpid()))
-        child = await start_child(name, command, self.folder / f"{name}.txt", hear)
+        log = self.folder / f"{name}.txt"
+        if arguments[0] in {"bootstrap", "peer"}:
+            if self._starter is None:
+                self._starter = Starter(self.program, self.stem, self.folder / "stem.txt")
+                await self._starter.begin()
+            child = await self._starter.start(name, arguments, log, hear)
+        else:
+            child = await start_child(name, (*self.program, *arguments, "--die-with-parent", str(os.getpid())), log, hear)
         self._children.append(child)
         return child
 
@@ -155,7 +163,9 @@ class Processes:
         return [*found, *(f"temporary file {path}" for path in self.temporary.rglob("*"))]
 
     async def require_nothing_left(self, within_s: float = NOTHING_LEFT_WITHIN_S) -> None:
-        """Fail if anything is left of them after `within_s`."""
+        """Fail if anything is left of them after `within_s`; only the stem that they were forked from is ended here."""
+        if self._starter is not None:
+            await self._starter.end()
         until_s = time.monotonic() + within_s
         while (found := self.left()) and time.monotonic() < until_s:
             await asyncio.sleep(POLL_S)
@@ -163,6 +173,8 @@ class Processes:
 
     async def end(self) -> None:
         """SIGKILL to whatever a failed test has left, and close what was open."""
+        if self._starter is not None:
+            await self._starter.end()
         for process in self.living():
             with contextlib.suppress(psutil.Error):
                 process.kill()
