@@ -106,14 +106,18 @@ class Processes:
 
         log = self.folder / f"{name}.txt"
         if arguments[0] in {"bootstrap", "peer"}:
-            if self._starter is None:
-                self._starter = Starter(self.program, self.stem, self.folder / "stem.txt")
-                await self._starter.begin()
-            child = await self._starter.start(name, arguments, log, hear)
+            child = await (await self.starter()).start(name, arguments, log, hear)
         else:
             child = await start_child(name, (*self.program, *arguments, "--die-with-parent", str(os.getpid())), log, hear)
         self._children.append(child)
         return child
+
+    async def starter(self) -> Starter:
+        """What peers and bootstrap nodes are forked from; it loads meanwhile, which takes long once others train."""
+        if self._starter is None:
+            self._starter = Starter(self.program, self.stem, self.folder / "stem.txt")
+            await self._starter.begin()
+        return self._starter
 
     async def look(self, *arguments: str) -> str:
         """Run a command that says something and ends; what it said."""

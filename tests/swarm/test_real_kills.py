@@ -91,6 +91,7 @@ async def training(processes: Processes) -> AsyncIterator[tuple[World, asyncio.T
         processes.folder, iterations=ITERATIONS, stages="body = 3\nreplicas_min = 2\nreplicas_max = 2", microbatches=16
     )
     manifest = load_run(run).manifest
+    await processes.starter()
     report = processes.folder / "report"
     report.mkdir()
     order = SwarmOrder(
