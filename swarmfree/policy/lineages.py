@@ -35,6 +35,11 @@ class Tip:
 def wins(one: Tip, other: Tip) -> bool:
     """Whether `one` goes on and `other` gives way: fewer forced records, then more iterations, then the smaller hash.
 
-    What both have in common counts for both, so whole lineages compare as their parts since the fork do.
+    What both have in common counts for both, so whole lineages compare as their parts since the fork do. Whoever has no record at all gives way to
+    anybody who has: there is nothing that it could lose.
     """
-    return (one.forced, -one.iterations, one.lineage) < (other.forced, -other.iterations, other.lineage)
+    return _order(one) < _order(other)
+
+
+def _order(tip: Tip) -> tuple[bool, int, int, str]:
+    return tip.iterations == 0, tip.forced, -tip.iterations, tip.lineage

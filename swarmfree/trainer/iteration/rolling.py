@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from swarmfree.policy.election import FOUNDERS_TERM
 from swarmfree.policy.repair import Ledger, plan_segments
@@ -24,6 +24,7 @@ from swarmfree.trainer.iteration.roster import Deposed, Guest, Roster
 
 IDLE_WAIT_S = 0.2
 PAIR_FAILURES_MAX = 2
+STALE_ROLLS_MAX = 4
 ROUNDS_OF_A_TERM = 1 << 12
 
 
@@ -66,6 +67,7 @@ class Rolling:
         self._position = position
         self._redo_number = 0
         self._failed_pairs: Counter[tuple[Member, Member]] = Counter()
+        self._stale: Counter[Member] = Counter()
         self._base = ""
         self._averages: dict[int, StageAverage] = {}
         self._failures: dict[int, int] = {}
@@ -111,6 +113,7 @@ class Rolling:
         if self._base != plan.base:
             self._base, self._averages, self._failures, self.redone = plan.base, {}, {}, 0
         self._failed_pairs.clear()
+        self._stale.clear()
         averages = self._averages
         # A round's name is never used twice: members of one that failed wait for words that others have said already.
         first = ROUNDS_OF_A_TERM * (plan.position.term.number - FOUNDERS_TERM)
@@ -250,6 +253,7 @@ class Rolling:
             if self._roster.get(g.member) is g and isinstance(reply := replies.get(g.member), Report)
         }
         self._part_pairs(stage, guests, replies)
+        self._fence_strays(replies)
         if not reports:
             return "; ".join(f"{m}: {_why(r)}" for m, r in sorted(replies.items())) or f"nobody of stage {stage} reported"
         groups: dict[str, list[Member]] = {}
@@ -266,6 +270,14 @@ class Rolling:
             return f"members of stage {stage} reported {len(digests)} different averages"
         first = reports[kept[0]]
         return StageAverage(first.sum_digest, first.squared_norm_bits, first.state_digest, tuple(sorted(kept)))
+
+    def _fence_strays(self, replies: Mapping[Member, Response | CallFailed]) -> None:
+        """Who says again and again that it does not know this base was built anew since its Open: it says hello, and is a member again."""
+        for member, reply in sorted(replies.items()):
+            if isinstance(reply, Refused) and reply.kind is RefusalKind.STALE:
+                self._stale[member] += 1
+                if self._stale[member] == STALE_ROLLS_MAX:
+                    self._roster.fence(member, f"it does not take part: {reply}")
 
     def _part_pairs(self, stage: int, guests: list[Guest], replies: dict[Member, Response | CallFailed]) -> None:
         """Two members that failed with each other twice are parted: the junior leaves this stage."""

@@ -193,14 +193,20 @@ async def _record_at(context: Context, donor: Endpoint, iteration: int) -> Recor
 
 
 async def _learn_plan(context: Context, books: MemberBooks, donors: tuple[Endpoint, ...]) -> None:
-    """Who else there is, in case the coordinator dies before this peer is a member."""
+    """Who else there is, in case the coordinator dies before this peer is a member; and whether what was copied is what the last record left.
+
+    It is, where a donor works by a plan that goes on from that record without having rebuilt the stage.
+    """
+    standing = books.standing
     for donor in donors:
         with contextlib.suppress(CallFailed):
             reply = await context.call(donor, GetPlan())
             assert isinstance(reply.message, PlanAnswer), "the network checks response types"
-            known, found = books.standing.known_plan, reply.message.plan
+            known, found = standing.known_plan, reply.message.plan
             if found is not None and (known is None or found.position > known.position):
-                books.standing.known_plan = found
+                standing.known_plan = found
+            if found is not None and (found.iteration, found.lineage) == (standing.iteration, standing.lineage):
+                standing.vouched |= all(rebuilt.stage != standing.stage for rebuilt in found.rebuilt)
             return
 
 
