@@ -141,11 +141,18 @@ class Copying:
             if record is None:
                 return
             for part, version in enumerate(self._versions):
-                if version == self.level:
-                    await self._step(part, record)
-                elif UNKNOWN < version < self.level:
+                if UNKNOWN < version < self.level:
                     self._again(part)
+            # Several at a time: one call and one piece of device work after the other could take longer than an iteration.
+            while ready := deque(part for part, version in enumerate(self._versions) if version == self.level):
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(min(self._place.lanes, len(ready))):
+                        group.create_task(self._step_all(ready, record))
             self.level, self.record = record.iteration + 1, record
+
+    async def _step_all(self, ready: deque[int], record: Record) -> None:
+        while ready:
+            await self._step(ready.popleft(), record)
 
     async def _step(self, part: int, record: Record) -> None:
         place, entry = self._place, record.stages[self._stage]
