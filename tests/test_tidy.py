@@ -164,7 +164,7 @@ RIGHT: list[tuple[Callable[[Path], Found], str, str]] = [
     (tidy.banned, "cli/x.py", "import os\nos.environ['A']"),
     (tidy.blind_handlers, "swarm/x.py", "try:\n    f()\nexcept OSError:\n    g()\nexcept BaseException:\n    g()\n    raise"),
     (tidy.undocumented, "swarm/x.py", "'''M.'''\nclass _A: ...\ndef _f(): ..."),
-    (tidy.machine_paths, "swarm/x.py", "x = '/var/lib/x, ../work/x, a/home/b'"),
+    (tidy.machine_paths, "swarm/x.py", "x = '/var/lib/x, ../home/x, a/home/b'"),
 ]
 
 
