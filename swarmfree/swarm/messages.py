@@ -173,14 +173,6 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
-    """A member says that another one does not answer it."""
-
-    about: Member
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class BeatAnswer:
     """How a member stands.
 
@@ -195,9 +187,7 @@ class BeatAnswer:
         losses: (source) of the microbatches that came back.
         evaluation: (source) held-out loss of this attempt, if asked for.
         seconds_per_microbatch: compute of its own, forward and backward, smoothed; 0 if not measured.
-        complaints: who does not answer it.
         stage: whose state it holds, -1 for none.
-        lineage: of the last record in its state.
         ends_iteration: the iteration that its copy of stage 0 is ready for, -1 without a complete one.
     """
 
@@ -211,9 +201,7 @@ class BeatAnswer:
     losses: tuple[Microloss, ...]
     evaluation: Evaluation | None
     seconds_per_microbatch: float
-    complaints: tuple[Complaint, ...] = ()
     stage: int = -1
-    lineage: str = ""
     ends_iteration: int = -1
 
 

@@ -256,7 +256,6 @@ class MemberBooks:
             evaluation=self.source.evaluation,
             seconds_per_microbatch=self.worker.seconds_per_microbatch,
             stage=standing.stage,
-            lineage=standing.lineage if standing.stage != NO_STAGE else "",
             ends_iteration=standing.ends_iteration,
         )
         return Reply(answer)

@@ -402,31 +402,6 @@ class BeatRequest(google.protobuf.message.Message):
 global___BeatRequest = BeatRequest
 
 @typing.final
-class Complaint(google.protobuf.message.Message):
-    """A member says that another one does not answer it."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    ABOUT_FIELD_NUMBER: builtins.int
-    WHY_FIELD_NUMBER: builtins.int
-    why: builtins.str
-    """One sentence."""
-    @property
-    def about(self) -> swarmfree.wire.v1.names_pb2.Member:
-        """Who does not answer; required."""
-
-    def __init__(
-        self,
-        *,
-        about: swarmfree.wire.v1.names_pb2.Member | None = ...,
-        why: builtins.str = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["about", b"about"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["about", b"about", "why", b"why"]) -> None: ...
-
-global___Complaint = Complaint
-
-@typing.final
 class BeatResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -440,9 +415,7 @@ class BeatResponse(google.protobuf.message.Message):
     LOSSES_FIELD_NUMBER: builtins.int
     EVALUATION_FIELD_NUMBER: builtins.int
     SECONDS_PER_MICROBATCH_FIELD_NUMBER: builtins.int
-    COMPLAINTS_FIELD_NUMBER: builtins.int
     STAGE_FIELD_NUMBER: builtins.int
-    LINEAGE_FIELD_NUMBER: builtins.int
     ENDS_ITERATION_FIELD_NUMBER: builtins.int
     news: builtins.int
     """Number of the member's latest news; zero before the first."""
@@ -458,8 +431,6 @@ class BeatResponse(google.protobuf.message.Message):
     """Own compute per microbatch, seconds, smoothed; zero if not measured."""
     stage: builtins.int
     """Whose state it holds, -1 for none; zero is the ends."""
-    lineage: builtins.str
-    """64 hex digits: lineage of the last record in its state; empty without a stage."""
     ends_iteration: builtins.int
     """The iteration its copy of the ends is ready for, -1 without a complete one; zero is the first."""
     @property
@@ -478,10 +449,6 @@ class BeatResponse(google.protobuf.message.Message):
     def evaluation(self) -> swarmfree.wire.v1.books_pb2.Evaluation:
         """A source: held-out loss of this attempt; absent if none was asked for."""
 
-    @property
-    def complaints(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Complaint]:
-        """Who does not answer it."""
-
     def __init__(
         self,
         *,
@@ -495,13 +462,11 @@ class BeatResponse(google.protobuf.message.Message):
         losses: collections.abc.Iterable[swarmfree.wire.v1.books_pb2.Microloss] | None = ...,
         evaluation: swarmfree.wire.v1.books_pb2.Evaluation | None = ...,
         seconds_per_microbatch: builtins.float = ...,
-        complaints: collections.abc.Iterable[global___Complaint] | None = ...,
         stage: builtins.int = ...,
-        lineage: builtins.str = ...,
         ends_iteration: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["evaluation", b"evaluation", "position", b"position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["addends", b"addends", "base", b"base", "complaints", b"complaints", "ends_iteration", b"ends_iteration", "evaluation", b"evaluation", "iteration", b"iteration", "lineage", b"lineage", "losses", b"losses", "news", b"news", "position", b"position", "seconds_per_microbatch", b"seconds_per_microbatch", "share_done", b"share_done", "stage", b"stage", "stored", b"stored"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["addends", b"addends", "base", b"base", "ends_iteration", b"ends_iteration", "evaluation", b"evaluation", "iteration", b"iteration", "losses", b"losses", "news", b"news", "position", b"position", "seconds_per_microbatch", b"seconds_per_microbatch", "share_done", b"share_done", "stage", b"stage", "stored", b"stored"]) -> None: ...
 
 global___BeatResponse = BeatResponse
 
