@@ -147,7 +147,7 @@ async def _watch(swarm: LiveSwarm, seconds: float) -> float:
     begun_s = time.time()
     await swarm.pass_time(seconds)
     ended_s = time.time()
-    await swarm.commits(1)
+    await swarm.commit_past(ended_s)
     return Commits.of(swarm.said).rate(begun_s, ended_s)
 
 

@@ -135,7 +135,7 @@ class Joins:
             raise LiveFailed(f"{name}: a member was fenced: {lost[0]}")
         await swarm.pass_time(self._before_s / 2)
         after_s = time.time()
-        await swarm.commits(1)
+        await swarm.commit_past(after_s)
         times = self._times(begun_s, name, peer_id, contributed() or 0)
         commits = Commits.of(swarm.said)
         up_s, member_s, done_s = times["up_s"], times["member_s"], times["contributed_s"]
@@ -197,7 +197,7 @@ class Joins:
         finally:
             await stop_children([child], 1.0)
         ended_s = time.time()
-        await swarm.commits(1)
+        await swarm.commit_past(ended_s)
         commits = Commits.of(swarm.said)
         return commits.rate(begun_s, ended_s) / commits.rate(from_s, begun_s)
 

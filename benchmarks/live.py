@@ -227,6 +227,10 @@ class LiveSwarm:
         wanted = sum(1 for _ in self.told(IterationCommitted)) + count
         await self.until(f"{count} commits", lambda: sum(1 for _ in self.told(IterationCommitted)) >= wanted, within_s)
 
+    async def commit_past(self, time_s: float) -> None:
+        """Wait until a commit was told that came after `time_s`, so that everything up to then can be counted."""
+        await self.until("a commit", lambda: any(True for _ in self.told(IterationCommitted, time_s)), UP_WITHIN_S)
+
     def told(self, kind: type[E], since_s: float = 0.0, name: str = "") -> Iterator[tuple[float, E]]:
         """(when, what) of one kind of event, by one process or by any."""
         for each in self.said:
