@@ -18,6 +18,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of these tests."""
+    parser.addoption("--write-transcripts", action="store_true", help="write the transcripts of the scenarios anew")
+
+
 @pytest.fixture
 def small_manifest() -> Manifest:
     """Four stages of one block each, a few hundred parameters, two rows of eight tokens."""

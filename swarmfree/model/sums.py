@@ -68,6 +68,19 @@ class GradientSums:
             total = torch.add(total, self._buffers[addend][start:stop])
         return total
 
+    def write(self, addend: int, start: int, values: Tensor) -> None:
+        """Replace floats from `start` on; the addend begins when it is first named."""
+        self._refuse_broken(addend)
+        if addend not in self._buffers:
+            self._buffers[addend] = self._fresh()
+        self._buffers[addend][start : start + len(values)] = values
+
+    def _fresh(self) -> Tensor:
+        buffer = torch.empty(self._layout.size) if self._spare is None else self._spare
+        self._spare = None
+        # Minus zero added to any float, minus zero included, leaves its bits as they are; plus zero would not.
+        return buffer.fill_(-0.0)
+
     def forget(self, addend: int) -> None:
         """Drop one sum, broken or not; nothing happens where there is none."""
         self._broken.discard(addend)
@@ -90,10 +103,7 @@ class GradientSums:
     def _bind(self, addend: int) -> None:
         buffer = self._buffers.get(addend)
         if buffer is None:
-            buffer = torch.empty(self._layout.size) if self._spare is None else self._spare
-            self._spare = None
-            # Minus zero added to any float, minus zero included, leaves its bits as they are; plus zero would not.
-            self._buffers[addend] = buffer.fill_(-0.0)
+            buffer = self._buffers[addend] = self._fresh()
         for slot, parameter in zip(self._layout.slots, self._parameters, strict=True):
             parameter.grad = buffer[slot.start : slot.stop].view(slot.shape)
         self._bound = addend

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 from swarmfree.swarm.names import Endpoint, Member
@@ -16,7 +18,7 @@ def interleave(weights: Sequence[int], count: int) -> tuple[int, ...]:
     Smooth weighted round robin: each turn everyone gains its weight, the richest takes the turn and pays the total. Ties go to the lower index.
 
     Args:
-        weights: positive whole numbers.
+        weights: whole numbers, one at least above 0; who has 0 never takes a turn.
         count: how many turns.
 
     Returns:
@@ -42,18 +44,41 @@ def candidates(plan: Plan, stage: int, offset: int) -> tuple[Endpoint, ...]:
     return tuple(replicas[(primary + k) % len(replicas)].endpoint for k in range(len(replicas)))
 
 
-def speeds(seconds_per_microbatch: Sequence[float]) -> tuple[int, ...]:
+def speeds(seconds_per_microbatch: Sequence[float], count: int = 0) -> tuple[int, ...]:
     """Relative speeds 1..`SPEED_LEVELS` from measured seconds; whoever is not measured counts as the median.
+
+    A replica so slow that its stage is through sooner without it has speed 0: it stays a member, steps and averages with the others, and is
+    asked only where they fail. (Source: the issue's list; protocol 3.9 knows no such rule.)
 
     Args:
         seconds_per_microbatch: own compute per microbatch, 0 where unknown.
+        count: microbatches to be dealt; 0 = everybody is asked.
     """
     known = sorted(s for s in seconds_per_microbatch if s > 0)
     if not known:
         return tuple(1 for _ in seconds_per_microbatch)
     median = known[len(known) // 2]
-    fastest = known[0]
-    return tuple(max(1, round(SPEED_LEVELS / 2 * fastest / (s if s > 0 else median))) for s in seconds_per_microbatch)
+    seconds = [s if s > 0 else median for s in seconds_per_microbatch]
+    dealt = _levels(seconds)
+    while count and sum(map(bool, dealt)) > 1:
+        slowest = max((k for k, level in enumerate(dealt) if level), key=lambda k: seconds[k])
+        fewer = _levels([s if dealt[k] and k != slowest else math.inf for k, s in enumerate(seconds)])
+        if _through_s(fewer, seconds, count) >= _through_s(dealt, seconds, count):
+            break
+        dealt = fewer
+    return dealt
+
+
+def _levels(seconds: Sequence[float]) -> tuple[int, ...]:
+    """Levels by seconds, 0 for whoever takes for ever."""
+    fastest = min(seconds)
+    return tuple(max(1, round(SPEED_LEVELS / 2 * fastest / s)) if s < math.inf else 0 for s in seconds)
+
+
+def _through_s(dealt: Sequence[int], seconds: Sequence[float], count: int) -> float:
+    """When the last replica of a stage is through, seconds of compute."""
+    turns = Counter(interleave(dealt, count))
+    return max(turn_count * seconds[taker] for taker, turn_count in turns.items())
 
 
 def deal_shares(replicas: Sequence[Replica], count: int) -> tuple[tuple[int, ...], ...]:

@@ -126,6 +126,12 @@ class Cast:
         self.disturbed("leave")
         life.leave()
 
+    def stick(self, life: Life) -> None:
+        """A peer's device hangs for good; somebody will come for it when it has noticed, and ended."""
+        self._transcript.tell(str(life.member), "its device is stuck")
+        self.disturbed("stuck device")
+        life.pace.stuck = True
+
     def slow(self, life: Life, factor: float, duration_s: float, *, disk: bool) -> None:
         """A peer's device, or its disk, takes `factor` times as long for so many seconds; the newest word counts."""
         what = "disk" if disk else "device"

@@ -53,6 +53,7 @@ class FaultPlan:
             is 0, faults of the body spare a coordinator that is among them.
         sources_left_min: no fault takes down more sources than leave this many of them moving.
         leave_rate: body replicas that leave in good order, per iteration, on average.
+        stuck_rate: replicas whose device never comes back from what it does next, while their event loop lives, per iteration, on average.
         ends_spared: breaks and losses of the network never lie between peers that can feed data, and deafness, muteness, cuts and partitions do not
             hit them; no longer so where the run survives the death of its sources.
         calm_share: share of the run's iterations after which nothing goes wrong any more.
@@ -98,6 +99,7 @@ class FaultPlan:
     coordinator_freeze_rate: float = 0.0
     sources_left_min: int = 1
     leave_rate: float = 0.0
+    stuck_rate: float = 0.0
     ends_spared: bool = True
     calm_share: float = 0.7
 

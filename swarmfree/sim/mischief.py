@@ -29,6 +29,7 @@ from swarmfree.sim.schedule import (
     Part,
     Sever,
     Slow,
+    Stick,
 )
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.transcript import Transcript
@@ -112,6 +113,9 @@ class Mischief:
             case Leave(stage=stage):
                 for life in self._falling(fault, stage, moving=True):
                     self._cast.leave(life)
+            case Stick(stage=stage):
+                for life in self._falling(fault, stage, moving=True):
+                    self._cast.stick(life)
             case Slow(stage=stage, factor=factor, duration_s=duration_s, disk=disk):
                 for life in _picked(fault, self._at(stage)):
                     self._cast.slow(life, factor, duration_s, disk=disk)
@@ -191,7 +195,9 @@ class Mischief:
         return len(down) < self._setup.faults.stages_down_max
 
     def _moving(self, stage: int) -> list[Life]:
-        return [life for life in self._at(stage) if not self._hub.is_frozen(life.member) and not life.leaving]
+        return [
+            life for life in self._at(stage) if not self._hub.is_frozen(life.member) and not life.leaving and not life.pace.stuck
+        ]
 
 
 def _picked(fault: Fault, candidates: list[Life]) -> list[Life]:

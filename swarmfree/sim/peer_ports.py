@@ -29,11 +29,13 @@ class Pace:
         compute: of its device.
         disk: of its disk: what it writes, and its directory, which keeps its records there.
         write_s: time of writes that the device has not waited for yet.
+        stuck: whatever the device does next never ends.
     """
 
     compute: float = 1.0
     disk: float = 1.0
     write_s: float = 0.0
+    stuck: bool = False
 
     def waited_s(self) -> float:
         """Time of the writes since this was last asked."""
@@ -100,6 +102,8 @@ class VirtualExecutor:
         try:
             with self._clock.on_device(begin_s - now_s, work_s):
                 result = work()
+            if self._pace.stuck:
+                await asyncio.get_running_loop().create_future()
             self._free_s += self._pace.waited_s()
             await asyncio.sleep(self._free_s - now_s)
         finally:

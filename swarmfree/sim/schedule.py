@@ -55,6 +55,13 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
+class Stick:
+    """The device of a replica of `stage` never comes back from what it does next."""
+
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
 class Slow:
     """A replica of `stage` takes `factor` times as long for a while: its device, or (`disk`) its weights and its directory."""
 
@@ -93,7 +100,7 @@ class Sever:
     refused: bool
 
 
-FaultKind = Crash | LoseStage | Freeze | Join | Leave | Slow | Part | Impair | Sever
+FaultKind = Crash | LoseStage | Freeze | Join | Leave | Stick | Slow | Part | Impair | Sever
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +127,7 @@ def draw_schedule(plan: FaultPlan, iterations: int, body_stages: int, rng: rando
     first does not depend on the rates of what is drawn after it.
     """
     schedule = []
-    for draw in (_draw_falls, _draw_troubles):
+    for draw in (_draw_falls, _draw_troubles, _draw_stuck):
         for iteration in range(calm_iteration(plan, iterations)):
             for kind in draw(plan, body_stages, rng):
                 late = rng.random() < 0.15
@@ -171,6 +178,12 @@ def _draw_troubles(plan: FaultPlan, body_stages: int, rng: random.Random) -> lis
     kinds.extend(Impair(stage(), False, break_s()) for _ in range(times(plan.mute_rate)))
     kinds.extend(Sever(stage(), stage(), break_s(), refused()) for _ in range(times(plan.cut_rate)))
     return kinds
+
+
+def _draw_stuck(plan: FaultPlan, body_stages: int, rng: random.Random) -> list[FaultKind]:
+    """Devices that hang, in one iteration."""
+    lowest = 1 if plan.ends_spared else SOURCES
+    return [Stick(rng.randint(lowest, body_stages)) for _ in range(_drawing(rng)(plan.stuck_rate))]
 
 
 def _freeze_s(plan: FaultPlan, rng: random.Random) -> float:

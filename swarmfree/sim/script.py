@@ -102,6 +102,12 @@ class Director:
         if life is not None:
             self._cast.leave(life)
 
+    def stick(self, member: Member) -> None:
+        """The device of this one never comes back from what it does next."""
+        life = self._life(member)
+        if life is not None:
+            self._cast.stick(life)
+
     def slow(self, member: Member, factor: float, duration_s: float) -> None:
         """The device of this one computes `factor` times slower for so long."""
         life = self._life(member)

@@ -61,7 +61,7 @@ def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
         seed: of everything.
         iterations: of the run; None = drawn as well.
     """
-    rng, ends = random.Random(f"{seed}/setup"), random.Random(f"{seed}/ends")
+    rng, ends, stuck = (random.Random(f"{seed}/{name}") for name in ("setup", "ends", "stuck"))
     body = rng.choice((2, 3, 3, 3, 4))
     sources = rng.choice((1, 2, 2, 2))
     replicas = rng.choice((1, 2, 2, 2, 3))
@@ -81,11 +81,15 @@ def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
         recovery=RecoverySection(
             merge=rng.choice((*MergeMode, MergeMode.NORM2, MergeMode.NORM2)), ends_copies=ends.choice((0, 1, 2, 2, 3))
         ),
-        timing=TimingSection(join_wait_s=20.0, split_wait_s=8.0, remeet_s=6.0),
+        timing=TimingSection(
+            join_wait_s=20.0, split_wait_s=8.0, remeet_s=6.0, leave_s=stuck.choice((15.0, 0.6, 0.3)), stuck_s=3.0
+        ),
     )
     return Setup(
         manifest=manifest,
-        faults=draw_troubles(draw_faults(rng), random.Random(f"{seed}/troubles")),
+        faults=replace(
+            draw_troubles(draw_faults(rng), random.Random(f"{seed}/troubles")), stuck_rate=stuck.choice((0.0, 0.0, 0.1, 0.2))
+        ),
         feeders=sources,
         bodies=body * replicas - rng.choice((0, 0, 1)) if replicas > 1 else body,
         standbys=rng.choice((0, 1, 1, 2)),

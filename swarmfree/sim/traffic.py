@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from swarmfree.swarm.errors import Refused
-from swarmfree.swarm.messages import GetAverage, GetState, Header, Loss, Pull, Reduce, Request, Response, Train
+from swarmfree.swarm.messages import GetAverage, GetState, HandOver, Header, Loss, Pull, Reduce, Request, Response, Train
 from swarmfree.swarm.names import Member
 
-DATA_KINDS: tuple[type[Request], ...] = (Train, Loss, Pull, Reduce, GetAverage, GetState)
+DATA_KINDS: tuple[type[Request], ...] = (Train, Loss, Pull, Reduce, HandOver, GetAverage, GetState)
 
 
 class Scales(Protocol):

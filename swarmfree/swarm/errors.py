@@ -33,6 +33,10 @@ class Excluded(SwarmfreeError):
     """The swarm refuses this peer for good, with a sentence."""
 
 
+class DeviceStuck(SwarmfreeError):
+    """A piece of work does not come back from this peer's device, though its process lives."""
+
+
 class CallFailed(Exception):
     """A call to another peer gave no usable answer."""
 

@@ -227,6 +227,8 @@ class TimingSection:
         remeet_s: the coordinator calls a peer outside its swarm this often, so that two lineages meet again.
         lease_s: how long an announcement is believed.
         leave_s: a peer that is told to leave waits at most so long until it is no longer needed.
+        stuck_s: a peer ends when its device has worked on one thing for longer than this, and than what it has measured allows; see
+            `policy.deadline`.
     """
 
     beat_s: float = 1.0
@@ -238,6 +240,7 @@ class TimingSection:
     remeet_s: float = 20.0
     lease_s: float = 30.0
     leave_s: float = 15.0
+    stuck_s: float = 15.0
 
     def __post_init__(self) -> None:
         _positive("timing", self, *self.__dataclass_fields__)

@@ -253,10 +253,15 @@ class Redone:
 
 @dataclass(frozen=True, slots=True)
 class TakeRoll:
-    """Coordinator to the members of a stage: average this roll (message `Roll` of the protocol)."""
+    """Coordinator to the members of a stage: average this roll (message `Roll` of the protocol).
+
+    Args:
+        detailed: members had different averages in the last round: report part by part.
+    """
 
     position: Position
     roll: Roll
+    detailed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,12 +273,14 @@ class Report:
         sum_digest: digest of the average, over its parts in order.
         squared_norm_bits: float64 bits; part norms, taken by their owners, added in order of parts.
         state_digest: of weights and moments this iteration started from.
+        part_digests: of each part of the average, where the roll asked for them.
     """
 
     round: str
     sum_digest: str
     squared_norm_bits: str
     state_digest: str
+    part_digests: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,11 +292,16 @@ class OtherAddends:
 
 @dataclass(frozen=True, slots=True)
 class RoundFailed:
-    """A member could not finish the round: whom it suspects and why. Sums are kept."""
+    """A member could not finish the round: whom it suspects and why. Sums are kept.
+
+    Args:
+        spoilt: the suspect's own sum is not finite, that of others is.
+    """
 
     round: str
     suspect: Member
     why: str
+    spoilt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,6 +420,28 @@ class Reduced:
 
 
 @dataclass(frozen=True, slots=True)
+class HandOver:
+    """A member that leaves to a sibling: one part of one of its sums, float32; the sibling then holds it as an addend of its own.
+
+    Args:
+        iteration, base, stage: what it belongs to.
+        addend: which sum, and the microbatches in it.
+        part: which part; those of one sum come in any order, each as often as it takes.
+    """
+
+    iteration: int
+    base: str
+    stage: int
+    addend: Addend
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """The part is held."""
+
+
+@dataclass(frozen=True, slots=True)
 class GetAverage:
     """A member that is behind to a sibling: one part of the average of an iteration it missed."""
 
@@ -494,6 +528,7 @@ class Goodbye:
         write_weights: the receiver is its stage's senior and writes its weights before it ends.
         heir: from a coordinator that leaves: who may claim at once; from one that lost against another lineage: whom to join anew.
         rejoin: that other lineage won: what is held here counts for nothing there.
+        handed_over: a sibling has the sums of the member that leaves: nothing is lost with it.
 
     A member that leaves gets its answer when it is no longer needed: until then it goes on with what it began.
     """
@@ -504,6 +539,7 @@ class Goodbye:
     write_weights: bool = False
     heir: Endpoint | None = None
     rejoin: bool = False
+    handed_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -529,7 +565,11 @@ class Meet:
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """The same of the receiver's side, who coordinates there, nobody where it does not know, and the highest term it has promised."""
+    """The same of the receiver's side, who coordinates there, nobody where it does not know, and the highest term it has promised.
+
+    Args:
+        follows: from a coordinator: the sender's last record lies in its own past, so that the sender's lineage is the beginning of this one.
+    """
 
     iteration: int
     lineage: str
@@ -537,6 +577,7 @@ class Met:
     coordinator: Endpoint | None
     term: Term | None
     whole: bool
+    follows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -560,6 +601,7 @@ Request = (
     | Loss
     | Pull
     | Reduce
+    | HandOver
     | GetAverage
     | GetState
     | GetRecord
@@ -583,6 +625,7 @@ Response = (
     | LossAnswer
     | Pulled
     | Reduced
+    | HandedOver
     | Average
     | State
     | RecordAnswer

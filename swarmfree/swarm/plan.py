@@ -14,7 +14,7 @@ class Replica:
 
     Args:
         endpoint: who and where.
-        speed: relative speed, 1 or more; shares of microbatches follow it.
+        speed: relative speed; shares of microbatches follow it. 0: asked only where the others fail.
     """
 
     endpoint: Endpoint

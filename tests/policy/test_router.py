@@ -57,3 +57,27 @@ def test_a_peer_half_as_fast_gets_half_the_speed_and_an_unknown_one_the_median()
     assert speeds([0.1, 0.2, 0.0]) == (8, 4, 4)
     assert speeds([0.0, 0.0]) == (1, 1)
     assert speeds([0.001, 10.0]) == (8, 1)
+
+
+def test_a_replica_that_only_holds_its_stage_up_is_asked_for_nothing() -> None:
+    """It is left out exactly where the others are through sooner without it, and asked again where nothing is dealt by it."""
+    assert speeds([0.1, 0.1, 10.0], 24) == (8, 8, 0)
+    assert speeds([0.1, 0.1, 10.0]) == (8, 8, 1)
+    assert speeds([0.1, 0.2], 24) == (8, 4)
+    assert speeds([0.1, 0.1, 10.0], 6) == (8, 8, 1)  # no microbatch would be its anyway
+    assert speeds([1.0, 30.0, 40.0], 1) == (8, 1, 1)
+    assert speeds([5.0], 8) == (8,)
+
+
+@given(st.lists(st.floats(0.01, 50.0), min_size=1, max_size=6), st.integers(1, 40))
+def test_leaving_the_slow_ones_out_never_makes_a_stage_slower(seconds: list[float], count: int) -> None:
+    """By the dealt turns and the measured seconds; and somebody is always asked."""
+
+    def through_s(dealt: tuple[int, ...]) -> float:
+        turns = interleave(dealt, count)
+        return max(turns.count(k) * seconds[k] for k in range(len(seconds)))
+
+    dealt = speeds(seconds, count)
+    assert any(dealt)
+    assert through_s(dealt) <= through_s(speeds(seconds))
+    assert set(interleave(dealt, count)) <= {k for k, level in enumerate(dealt) if level}

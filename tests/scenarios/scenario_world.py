@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from swarmfree.sim.faults import CALM, Fate, FaultPlan
-from swarmfree.sim.rehearsal import RehearsalResult, rehearse
+from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
 from swarmfree.swarm.manifest import (
@@ -65,9 +65,16 @@ def unhurried(setup: Setup, *, iterations: int = 4) -> Setup:
     return replace(setup, manifest=replace(setup.manifest, run=run), work_min_s=0.04, work_max_s=0.08)
 
 
-def play(setup: Setup, script: Script | None = None, *, full: bool = False) -> RehearsalResult:
+played: list[tuple[RehearsalResult, bool]] = []
+"""What the running test has played, and whether with a script; see `conftest`."""
+
+
+def play(
+    setup: Setup, script: Script | None = None, *, full: bool = False, factories: Factories | None = None
+) -> RehearsalResult:
     """Play it; whatever else a scenario expects, every invariant holds and every iteration commits."""
-    result = rehearse(SEED, setup=setup, script=script, full_transcript=full)
+    result = rehearse(SEED, setup=setup, script=script, full_transcript=full, factories=factories)
+    played.append((result, script is not None))
     assert result.violation is None, "\n".join([*result.transcript[-60:], str(result.violation), result.details])
     assert result.statistics.iterations == setup.manifest.run.iterations
     return result

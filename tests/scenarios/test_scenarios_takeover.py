@@ -193,6 +193,73 @@ def test_05_two_claimants() -> None:
     assert result.statistics.longest_gap_s < 3 * 4.0 + 6.0
 
 
+def test_06_claim_chain() -> None:
+    """A successor that missed the commit of 1 leads when the old coordinator has sealed 2 with one member: there is one record of each."""
+
+    class Chain(Once):
+        """The other source is cut off as record 1 is told; as one member has stored record 2, that one is cut off, the old coordinator sleeps."""
+
+        successor: Member | None = None
+
+        def see(self, director: Director, moment: Moment) -> None:
+            if self.successor is None and is_of_record(Commit, 1)(moment):
+                self.successor = next(member for member in director.members(0) if member != moment.sender.member)
+                director.partition([self.successor])
+            super().see(director, moment)
+
+        def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
+            """Only one member of the body ever gets the Seal of record 2 while the old coordinator leads."""
+            if not isinstance(request, Seal) or request.record.iteration != 2 or self.struck:
+                return None
+            return Fate(**SOON, request_lost=receiver.member != reached(receiver.member))
+
+    chosen: list[Member] = []
+
+    def reached(member: Member) -> Member:
+        if not chosen and member.peer_id not in {FIRST, "QmPeer02"}:
+            chosen.append(member)
+        return chosen[0] if chosen else Member("", "")
+
+    def strike(director: Director, moment: Moment) -> None:
+        director.heal()
+        director.freeze(moment.sender.member, 12.0)
+        director.partition([moment.receiver.member], duration_s=9.0)
+
+    script = Chain(is_stored(Seal, 2), strike)
+    result = play(unhurried(swarm(sources=2), iterations=10), script)
+    assert script.struck
+    assert script.successor is not None
+    assert lines(result, "TookOver")
+    assert len(lineages(result, 1)) == 1
+    assert len(lineages(result, 2)) == 1
+    assert lines(result, "coordinates no longer")
+    assert not lines(result, "forced=1")
+
+
+def test_10_even_split() -> None:
+    """Four are parted from four for longer than `split_wait_s`: the other side goes on forced, and gives way later."""
+    far: list[str] = []
+
+    def strike(director: Director, _: Moment) -> None:
+        leader = director.coordinator
+        other = next(member for member in director.members(0) if member != leader)
+        group = [other, *(director.members(stage)[0] for stage in (1, 2, 3))]
+        far.extend(member.peer_id for member in group)
+        director.partition(group, duration_s=25.0)
+
+    script = Once(is_asked(Train, key__iteration=1, key__stage=1), strike)
+    result = play(unhurried(swarm(sources=2, standbys=0), iterations=40), script)
+    assert script.struck
+    (forced,) = lines(result, "TookOver", "forced=True")
+    assert any(peer_id.removeprefix("Qm") in forced for peer_id in far)
+    (dropped,) = lines(result, "LineageDropped")
+    count = int(re.search(r"iterations=(\d+)", dropped)[1])  # type: ignore[index]
+    assert count > 1, "it went on while it was alone"
+    ours = [line for line in lines(result, "IterationCommitted") if "forced=0" in line]
+    assert len({re.search(r"iteration=(\d+) ", line)[1] for line in ours}) == 40, "the senior's side lost none"  # type: ignore[index]
+    assert len(lines(result, "Opened", "iteration=39 ")[-1].split("QmPeer")) - 1 >= 8, "all are members again"
+
+
 def test_07_deaf_member() -> None:
     """A member that hears nobody is fenced; no term rises, the swarm does not wait."""
     script = Once(

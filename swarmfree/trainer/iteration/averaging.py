@@ -8,9 +8,12 @@ Source: protocol section 3.6. Differs: the broadcast of a part is the response o
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import math
 from collections import deque
 from dataclasses import dataclass, field
 
+from swarmfree.policy.blame import spoilt
 from swarmfree.swarm.books import Addend, Roll, bits_float64, float64_bits
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.messages import Average, GetAverage, OtherAddends, Reduce, Reduced, Report, RoundFailed, TakeRoll
@@ -23,6 +26,7 @@ from swarmfree.trainer.ring.device import Device, Rank
 from swarmfree.trainer.tasks import Signal, Tasks
 
 PARTS_IN_FLIGHT = 4
+PART_DIGEST_BYTES = 8
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +44,7 @@ class Round:
 
     roll: Roll
     outcome: asyncio.Future[Report | RoundFailed]
+    detailed: bool = False
     sums: dict[int, Sum] = field(default_factory=dict)
 
     def contributors(self) -> tuple[Member, ...]:
@@ -107,7 +112,7 @@ class Averaging:
                 raise Refused(RefusalKind.STALE, f"the work of iteration {roll.iteration}, base {roll.base} has ended")
             if self._round is None or self._round.roll.round() != roll.round():
                 self.stop(Refused(RefusalKind.SUPERSEDED, "another roll took its place"))
-                self._round = Round(roll, asyncio.get_running_loop().create_future())
+                self._round = Round(roll, asyncio.get_running_loop().create_future(), request.detailed)
                 self._began.tell()
                 self._tasks.start(self._average(self._round), f"round {roll.round()}")
         outcome = await asyncio.shield(self._round.outcome)
@@ -173,20 +178,33 @@ class Averaging:
             held.summing = True
             parts = [held.contributions[member] for member in needed]
             try:
-                result = await self._device.run(Rank.BOOKS, 0, lambda: self._context.ports.engine.reduce(parts))
+                result, wrong = await self._device.run(Rank.BOOKS, 0, lambda: self._reduce(parts))
             except CallFailed as error:
                 held.done.set_exception(error)
                 return await held.done
             held.contributions.clear()
-            if not held.done.done():
+            if wrong:  # everybody waits until the coordinator, told by this member's answer, makes the next roll
+                failed = RoundFailed(current.roll.round(), needed[wrong[0]], "its sum is not finite", spoilt=True)
+                if not current.outcome.done():
+                    current.outcome.set_result(failed)
+            elif not held.done.done():
                 held.done.set_result(result)
         return await asyncio.shield(held.done)
+
+    def _reduce(self, parts: list[bytes]) -> tuple[tuple[bytes, float], tuple[int, ...]]:
+        """The sum and its squared norm, and which contributions spoil it."""
+        engine = self._context.ports.engine
+        result = engine.reduce(parts)
+        if math.isfinite(result[1]):
+            return result, ()
+        return result, spoilt([engine.reduce([part])[1] for part in parts])
 
     async def _average(self, current: Round) -> None:
         roll, engine = current.roll, self._context.ports.engine
         self.kept = None
         numbers = tuple(a.id.number for a in roll.of(self._context.me))
         norms: dict[int, float] = {}
+        digests: dict[int, str] = {}
         waiting = deque(range(engine.part_count(roll.stage)))
         failed: list[RoundFailed] = []
 
@@ -200,6 +218,8 @@ class Averaging:
                     _fail_sums(current, Refused(RefusalKind.SUPERSEDED, "the round failed here"))
                     return
                 await self._device.run(Rank.BOOKS, 0, lambda part=part, data=data: engine.keep_average(part, data))  # type: ignore[misc]
+                if current.detailed:
+                    digests[part] = hashlib.blake2b(data, digest_size=PART_DIGEST_BYTES).hexdigest()
 
         async with asyncio.TaskGroup() as group:
             for _ in range(min(PARTS_IN_FLIGHT, len(waiting))):
@@ -210,7 +230,8 @@ class Averaging:
             total = 0.0  # a plain loop: `sum` adds floats differently from Python 3.12 on
             for part in sorted(norms):
                 total += norms[part]
-            outcome: Report | RoundFailed = Report(roll.round(), digest, float64_bits(total), await self.state_digest())
+            details = tuple(digests[part] for part in sorted(digests))
+            outcome: Report | RoundFailed = Report(roll.round(), digest, float64_bits(total), await self.state_digest(), details)
         else:
             outcome = failed[
                 0

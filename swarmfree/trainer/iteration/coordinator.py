@@ -11,7 +11,7 @@ import itertools
 
 from swarmfree.policy.commit import is_majority
 from swarmfree.policy.election import FOUNDERS_TERM, electorate_of
-from swarmfree.policy.router import deal_again, deal_shares, speeds
+from swarmfree.policy.router import deal_again, deal_shares
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float64
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.events import Evaluated, Note, Opened
@@ -20,6 +20,7 @@ from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position, Term, 
 from swarmfree.swarm.plan import Plan, Replica, Share
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.assembly import Assembly
+from swarmfree.trainer.iteration.dealing import replicas_of
 from swarmfree.trainer.iteration.inheritance import Inheritance, newest_sealed
 from swarmfree.trainer.iteration.meeting import Meeting
 from swarmfree.trainer.iteration.parting import end_run, name_heir
@@ -36,6 +37,9 @@ from swarmfree.trainer.iteration.rolling import MemberReady, Rolling, SourceGone
 from swarmfree.trainer.iteration.roster import Deposed, Guest, Roster
 from swarmfree.trainer.iteration.telling import Telling
 from swarmfree.trainer.tasks import Tasks
+
+MEASURED_AGAIN = 50
+"""Every so many iterations everybody is asked for microbatches: else nobody would know that a slow one has become faster."""
 
 
 class Coordinator:
@@ -184,15 +188,10 @@ class Coordinator:
         manifest = self._context.manifest
         rebuilt = self.assembly.rebuilt_stages()
         base = base_of(self._lineage, tuple((stage.stage, stage.mark) for stage in rebuilt))
-        replicas, last = [], self._plan
-        for stage in range(manifest.stage_count):
-            holders = sorted(self._admitted(stage), key=lambda g: g.member)
-            measured = speeds([g.answer.seconds_per_microbatch if g.answer else 0.0 for g in holders])
-            found = [Replica(g.endpoint, speed) for g, speed in zip(holders, measured, strict=True)]
-            if last is not None and last.base == base:  # who is asked first for a microbatch stays the same while its work does
-                known = {replica.endpoint: replica for replica in last.replicas[stage]}
-                found = [known.get(replica.endpoint, replica) for replica in found]
-            replicas.append(tuple(found))
+        last = self._plan
+        known = last.replicas if last is not None and last.base == base else None
+        admitted = [self._admitted(stage) for stage in range(manifest.stage_count)]
+        replicas = replicas_of(admitted, known, microbatches if self._iteration % MEASURED_AGAIN else 0)
         sources = [replica.endpoint.member for replica in replicas[ENDS_STAGE]]
         if last is None or last.base != base or last.microbatches != microbatches:
             shares = self._deal(replicas[ENDS_STAGE], microbatches)
@@ -205,7 +204,7 @@ class Coordinator:
             position=self._position_next(),
             base=base,
             lineage=self._lineage,
-            replicas=tuple(replicas),
+            replicas=replicas,
             shares=shares,
             last_record=self._record,
             microbatches=microbatches,
@@ -249,12 +248,13 @@ class Coordinator:
         there = [g for g in holders if self.assembly.admits(g, self._iteration)] or list(holders)
         return [g for g in there if not g.leaving] or there
 
-    async def release(self, sender: Endpoint) -> None:
-        """Return when a member that leaves is no longer needed: it is in no plan any more, or never was."""
-        guest = self.roster.get(sender.member)
-        if guest is None:
+    async def release(self, sender: Endpoint, *, handed_over: bool) -> None:
+        """Return when a member that leaves is no longer needed: it is in no plan any more, or never was, or a sibling has what it did."""
+        if (guest := self.roster.get(sender.member)) is None:
             return
         guest.leaving = True
+        if handed_over and self.roster.of_stage(guest.stage):
+            self.roster.let_go(guest)
         self.assembly.replace_leavers()
         while self.roster.get(sender.member) is guest:
             members = () if self._plan is None else self._plan.members()

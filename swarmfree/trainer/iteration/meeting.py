@@ -30,12 +30,14 @@ class Rival:
         term: of its claim.
         coordinator: where it is.
         is_whole: its swarm goes on.
+        follows: the lineage here is the beginning of its own; known of one that was visited.
     """
 
     tip: Tip
     term: Term
     coordinator: Endpoint
     is_whole: bool
+    follows: bool = False
 
 
 class Meeting:
@@ -63,6 +65,10 @@ class Meeting:
             self._past |= {record.before, record.lineage()}
         return Tip.of(record)
 
+    def follows(self, lineage: str) -> bool:
+        """Whether another lineage, by its last record, is the beginning of this one."""
+        return lineage != self.tip().lineage and lineage in self._past
+
     def hear(self, rival: Rival) -> None:
         """Another coordinator of this run has called: look at it soon."""
         self._rival = rival
@@ -77,7 +83,8 @@ class Meeting:
         while self._winner is None:
             if self._rival is None:
                 await self._called.wait(timing.remeet_s * (0.75 + 0.5 * self._context.rng.random()))
-                self._rival = self._rival or await self._look_beyond()
+                heard = self._rival
+                self._rival = await (self._look_beyond() if heard is None else self._visit(heard.coordinator)) or heard
             if self._rival is not None and self._gives_way_to(self._rival):
                 await asyncio.sleep(timing.coordinator_silence_s)
                 confirmed = await self._visit(self._rival.coordinator)
@@ -88,8 +95,10 @@ class Meeting:
     def _gives_way_to(self, rival: Rival) -> bool:
         """Whoever goes on wins over who does not; else the lineages decide, and the terms where it is the same one."""
         mine, am_whole = self.tip(), self._is_whole()
-        if rival.tip.lineage != mine.lineage and rival.tip.lineage in self._past:
+        if self.follows(rival.tip.lineage):
             return False  # it has slept: what it has is the beginning of what is here
+        if rival.follows and not am_whole:
+            return True  # this one has, and nothing is decided here meanwhile
         if rival.is_whole != am_whole:
             return rival.is_whole
         if rival.tip.lineage == mine.lineage:
@@ -117,7 +126,7 @@ class Meeting:
         met = await self._meet(coordinator)
         if met is None or met.coordinator is None or met.term is None or met.term.member != coordinator.member:
             return None
-        return Rival(Tip(met.forced, met.iteration, met.lineage), met.term, coordinator, met.whole)
+        return Rival(Tip(met.forced, met.iteration, met.lineage), met.term, coordinator, met.whole, met.follows)
 
     def _is_stranger(self, endpoint: Endpoint) -> bool:
         return endpoint.member != self._context.me and self._roster.get(endpoint.member) is None

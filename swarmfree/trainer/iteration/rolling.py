@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from swarmfree.policy.blame import two_faced
 from swarmfree.policy.election import FOUNDERS_TERM
 from swarmfree.policy.repair import Ledger, plan_segments
 from swarmfree.policy.roll import Cover, choose_addends
@@ -24,6 +25,7 @@ from swarmfree.trainer.iteration.roster import Deposed, Guest, Roster
 
 IDLE_WAIT_S = 0.2
 PAIR_FAILURES_MAX = 2
+SPOILT_MAX = 2
 STALE_ROLLS_MAX = 4
 ROUNDS_OF_A_TERM = 1 << 12
 
@@ -68,6 +70,8 @@ class Rolling:
         self._redo_number = 0
         self._failed_pairs: Counter[tuple[Member, Member]] = Counter()
         self._stale: Counter[Member] = Counter()
+        self._spoilt: Counter[Member] = Counter()
+        self._differing: set[int] = set()
         self._base = ""
         self._averages: dict[int, StageAverage] = {}
         self._failures: dict[int, int] = {}
@@ -114,6 +118,8 @@ class Rolling:
             self._base, self._averages, self._failures, self.redone = plan.base, {}, {}, 0
         self._failed_pairs.clear()
         self._stale.clear()
+        self._spoilt.clear()
+        self._differing.clear()
         averages = self._averages
         # A round's name is never used twice: members of one that failed wait for words that others have said already.
         first = ROUNDS_OF_A_TERM * (plan.position.term.number - FOUNDERS_TERM)
@@ -205,7 +211,7 @@ class Rolling:
         guests = [g for g in self.live(plan) if plan.stage_of(g.member) == stage]
         members = tuple(sorted((g.endpoint for g in guests), key=lambda e: e.member))
         roll = Roll(plan.iteration, plan.base, stage, cover.addends, members, rotation)
-        request = TakeRoll(self._position(), roll)
+        request = TakeRoll(self._position(), roll, stage in self._differing)
         replies: dict[Member, Response | CallFailed] = {}
 
         async def one(guest: Guest) -> None:
@@ -222,7 +228,7 @@ class Rolling:
                         task.cancel()
                     break
                 await self._roster.changed.wait(1.0)
-        return self._judge(stage, guests, replies)
+        return self._judge(roll, guests, replies)
 
     def _cannot_go_on(self, plan: Plan) -> bool:
         try:
@@ -245,8 +251,9 @@ class Rolling:
         return failure
 
     def _judge(
-        self, stage: int, guests: list[Guest], replies: dict[Member, Response | CallFailed]
+        self, roll: Roll, guests: list[Guest], replies: dict[Member, Response | CallFailed]
     ) -> StageAverage | StatesDiffer | str:
+        stage = roll.stage
         reports = {
             g.member: reply
             for g in guests
@@ -254,6 +261,7 @@ class Rolling:
         }
         self._part_pairs(stage, guests, replies)
         self._fence_strays(replies)
+        self._bar_spoilt(stage, replies)
         if not reports:
             return "; ".join(f"{m}: {_why(r)}" for m, r in sorted(replies.items())) or f"nobody of stage {stage} reported"
         groups: dict[str, list[Member]] = {}
@@ -267,6 +275,7 @@ class Rolling:
             return StatesDiffer(stage, reports[kept[0]].state_digest)
         digests = {reports[member].sum_digest for member in kept}
         if len(digests) > 1:
+            self._blame(roll, guests, {member: reports[member].part_digests for member in kept})
             return f"members of stage {stage} reported {len(digests)} different averages"
         first = reports[kept[0]]
         return StageAverage(first.sum_digest, first.squared_norm_bits, first.state_digest, tuple(sorted(kept)))
@@ -279,11 +288,28 @@ class Rolling:
                 if self._stale[member] == STALE_ROLLS_MAX:
                     self._roster.fence(member, f"it does not take part: {reply}")
 
+    def _blame(self, roll: Roll, guests: list[Guest], reported: Mapping[Member, Sequence[str]]) -> None:
+        """Members have different averages: the next roll has other owners and asks for details; by these somebody is excluded."""
+        self._differing.add(roll.stage)
+        if not all(reported.values()):
+            return
+        owners = [roll.owner(part).member for part in range(max(map(len, reported.values())))]
+        liar = two_faced(owners, reported, [g.member for g in guests])
+        if liar is not None:
+            self._roster.bar(liar, f"what it gave the members of stage {roll.stage} as one sum differs")
+
+    def _bar_spoilt(self, stage: int, replies: Mapping[Member, Response | CallFailed]) -> None:
+        """Whose sums are not finite in two rounds, where those of others are, leaves this stage."""
+        for suspect in sorted({r.suspect for r in replies.values() if isinstance(r, RoundFailed) and r.spoilt}):
+            self._spoilt[suspect] += 1
+            if self._spoilt[suspect] == SPOILT_MAX:
+                self._roster.bar(suspect, f"its gradients of stage {stage} are not finite")
+
     def _part_pairs(self, stage: int, guests: list[Guest], replies: dict[Member, Response | CallFailed]) -> None:
         """Two members that failed with each other twice are parted: the junior leaves this stage."""
         seniority = [g.member for g in guests]
         for member, reply in sorted(replies.items()):
-            if not isinstance(reply, RoundFailed) or member not in seniority or reply.suspect not in seniority:
+            if not isinstance(reply, RoundFailed) or reply.spoilt or member not in seniority or reply.suspect not in seniority:
                 continue
             pair = (min(member, reply.suspect), max(member, reply.suspect))
             self._failed_pairs[pair] += 1

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.errors import CallFailed, Excluded, PeerSilent, PeerUnreachable, RefusalKind, Refused, RunEnded
+from swarmfree.swarm.errors import CallFailed, DeviceStuck, Excluded, PeerSilent, PeerUnreachable, RefusalKind, Refused, RunEnded
 from swarmfree.swarm.events import Note, Waiting
 from swarmfree.swarm.messages import Hello, Place
 from swarmfree.swarm.names import Endpoint
@@ -163,9 +163,16 @@ class Joining:
         return not await self._lead(None)
 
     async def count_ticks(self) -> None:
-        """Count this peer's ticks, for ever; each beat begins anew."""
+        """Count this peer's ticks, for ever; each beat begins anew.
+
+        Raises:
+            DeviceStuck: the device does not come back.
+        """
         while True:
             await asyncio.sleep(TICK_S)
+            stuck = self._books.device.count_tick(TICK_S, self._context.timing.stuck_s)
+            if stuck:
+                raise DeviceStuck(f"the device is stuck: {stuck}; start this peer again, on another device where this one hangs")
             self._books.count_tick()
 
     async def _listen(self) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from swarmfree.policy.lineages import Tip
 from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.books import bits_float32
-from swarmfree.swarm.errors import CallFailed, Excluded, RefusalKind, Refused, RunEnded
+from swarmfree.swarm.errors import CallFailed, DeviceStuck, Excluded, RefusalKind, Refused, RunEnded
 from swarmfree.swarm.events import Ended, Note, Started, TookOver, WeightsWritten
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest
@@ -29,6 +29,7 @@ from swarmfree.swarm.messages import (
     GetRecord,
     GetState,
     Goodbye,
+    HandOver,
     Header,
     Hello,
     Loss,
@@ -49,6 +50,7 @@ from swarmfree.swarm.names import ENDS_STAGE, PROTOCOL_REVISION, Endpoint
 from swarmfree.swarm.ports import Incoming, Ports, Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.coordinator import Coordinator
+from swarmfree.trainer.iteration.handing import Handing
 from swarmfree.trainer.iteration.inheritance import Inheritance
 from swarmfree.trainer.iteration.meeting import Rival
 from swarmfree.trainer.iteration.member import MemberBooks
@@ -80,6 +82,7 @@ class Peer:
         self.books = MemberBooks(context, group)
         self._building = Tasks(group)
         self.builder = Builder(context, self.books, self._building)
+        self.handing = Handing(context, self.books)
         self.coordinator: Coordinator | None = None
         self._led_to_the_end = False
         self._keeping = Tasks(group)
@@ -97,7 +100,7 @@ class Peer:
         self.tasks.start(self.books.device.serve(), "device")
         self.tasks.start(self.books.keep(), "books")
         self.tasks.start(self._announce(), "announce")
-        self.tasks.start(self.joining.count_ticks(), "ticks")
+        self.tasks.start(self._count_ticks(), "ticks")
         self.tasks.start(self.keeper.keep(), "keeper of the ends")
         self.tasks.start(self._join(), "join")
 
@@ -128,6 +131,8 @@ class Peer:
                 return await books.worker.redo(request)
             case Reduce():
                 return await books.averaging.reduce(header.sender.member, request, incoming)
+            case HandOver():
+                return await self.handing.take(request, incoming)
             case TakeRoll():
                 return await books.averaging.take(request)
             case GetAverage():
@@ -193,7 +198,8 @@ class Peer:
         promised = self.books.standing.promised
         term = self.coordinator.meeting.term if self.coordinator is not None else promised.term if promised is not None else None
         whole = self.coordinator is not None and self.coordinator.is_whole()
-        return Met(tip.iterations, tip.lineage, tip.forced, leads if self.books.hears_coordinator else None, term, whole)
+        follows = self.coordinator is not None and self.coordinator.meeting.follows(request.lineage)
+        return Met(tip.iterations, tip.lineage, tip.forced, leads if self.books.hears_coordinator else None, term, whole, follows)
 
     async def _goodbye(self, sender: Endpoint, request: Goodbye) -> Reply:
         if request.run_over:
@@ -205,7 +211,7 @@ class Peer:
             if coordinator is not None and coordinator.member == sender.member:
                 self.books.name_heir(request.heir.member)
         elif self.coordinator is not None:
-            await self.coordinator.release(sender)
+            await self.coordinator.release(sender, handed_over=request.handed_over)
         else:
             raise Refused(RefusalKind.NOT_YET, "this peer does not coordinate")
         return Reply(Farewell())
@@ -215,9 +221,14 @@ class Peer:
         waits = self.context.backoff_s()
         if self.coordinator is not None:
             await self.coordinator.hand_over()
-        request = Goodbye(run_over=False, finished=False, why="this peer leaves")
-        until_s = self.context.now_s() + (self.context.timing.leave_s if self.books.standing.stage != NO_STAGE else 0.0)
+        wait_s = self.context.timing.leave_s if self.books.standing.stage != NO_STAGE else 0.0
+        until_s = self.context.now_s() + wait_s
+        patient_until_s, handed_over = until_s - wait_s / 2, False
         while self.context.now_s() < until_s:
+            if self.context.now_s() >= patient_until_s and not handed_over:
+                handed_over = await self.handing.give(until_s - wait_s / 8)
+                patient_until_s = until_s  # once is enough
+            request = Goodbye(run_over=False, finished=False, why="this peer leaves", handed_over=handed_over)
             coordinator = self.books.standing.coordinator
             if coordinator is None or coordinator.member == self.context.me:
                 if self.books.standing.plan is None:
@@ -225,12 +236,18 @@ class Peer:
                 await asyncio.sleep(next(waits))
                 continue
             try:
-                async with asyncio.timeout(max(0.1, until_s - self.context.now_s())):
+                async with asyncio.timeout(max(0.1, (until_s if handed_over else patient_until_s) - self.context.now_s())):
                     await self.context.call(coordinator, request)
                 break
             except (CallFailed, TimeoutError):
                 await asyncio.sleep(next(waits))
         self.end(End(0, "left"))
+
+    async def _count_ticks(self) -> None:
+        try:
+            await self.joining.count_ticks()
+        except DeviceStuck as error:
+            self.end(End(1, str(error)))
 
     async def _join(self) -> None:
         try:
@@ -325,6 +342,7 @@ async def run_peer(
         0 when the run did all its iterations, or this peer has left.
 
     Raises:
+        DeviceStuck: this peer's device does not come back.
         RunEnded: a newer life of this peer has its place.
         Excluded: the swarm does not want this peer.
     """
@@ -340,6 +358,8 @@ async def run_peer(
         finally:
             for tasks in peer.everything():
                 tasks.cancel_all()
+    if end.code == 1:
+        raise DeviceStuck(end.why)
     if end.code == 3:
         raise RunEnded(end.why)
     if end.code == 4:

@@ -1,6 +1,7 @@
 """The device: one piece of work at a time, backward before forward, older before newer; 1F1B emerges without a table.
 
-It does not know what the work is. Work already begun is never interrupted; work whose caller was cancelled is skipped.
+It does not know what the work is. Work already begun is never interrupted; work whose caller was cancelled is skipped. It knows how long pieces
+of one rank take, and so when one is stuck: a hung driver leaves the event loop alive, which would answer for a device that never will.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ import asyncio
 import enum
 import heapq
 import itertools
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from swarmfree.policy.deadline import alike_limit_s, mixed_limit_s
 from swarmfree.swarm.errors import CallFailed
 from swarmfree.swarm.ports import Clock, Executor
 
 T = TypeVar("T")
+
+MEASURED_MAX = 64
 
 
 class Rank(enum.IntEnum):
@@ -25,6 +30,10 @@ class Rank(enum.IntEnum):
     BACKWARD = 1
     FORWARD = 2
     IDLE = 3
+
+
+ALIKE = (Rank.BACKWARD, Rank.FORWARD)
+"""Ranks whose pieces are alike; under the others there is anything from a few bytes to a whole state."""
 
 
 class WorkFailed(CallFailed):
@@ -44,6 +53,9 @@ class Device:
         self._heap: list[tuple[int, int, int, Callable[[], Any], asyncio.Future[Any]]] = []
         self._sequence = itertools.count()
         self._filled = asyncio.Event()
+        self._running: Rank | None = None
+        self._ran_s = 0.0
+        self._measured: dict[Rank, deque[float]] = {rank: deque(maxlen=MEASURED_MAX) for rank in Rank}
         self.busy_s = 0.0
 
     async def run(self, rank: Rank, age: int, work: Callable[[], T]) -> T:
@@ -76,10 +88,11 @@ class Device:
             while not self._heap:
                 self._filled.clear()
                 await self._filled.wait()
-            *_, work, future = heapq.heappop(self._heap)
+            rank, *_, work, future = heapq.heappop(self._heap)
             if future.done():
                 continue
             begun_s = self._clock.now_s()
+            self._running, self._ran_s = Rank(rank), 0.0
             try:
                 result = await self._executor.run(work)
             except Exception as error:  # noqa: BLE001 - whatever the work raised belongs to whoever asked for it
@@ -90,4 +103,27 @@ class Device:
             else:
                 if not future.done():
                     future.set_result(result)
-            self.busy_s += self._clock.now_s() - begun_s
+            took_s = self._clock.now_s() - begun_s
+            self.busy_s += took_s
+            self._measured[self._running].append(took_s)
+            self._running = None
+
+    def count_tick(self, tick_s: float, least_s: float) -> str:
+        """So much time of this peer's own has passed; why the device is stuck, empty while it is not.
+
+        Time is counted, not read from a clock: a process that was stopped has not computed meanwhile.
+
+        Args:
+            tick_s: since the last tick.
+            least_s: see `policy.deadline`.
+        """
+        if self._running is None:
+            return ""
+        self._ran_s += tick_s
+        if self._ran_s <= least_s:
+            return ""
+        limit_s = alike_limit_s if self._running in ALIKE else mixed_limit_s
+        most_s = limit_s(self._measured[self._running], least_s)
+        if self._ran_s <= most_s:
+            return ""
+        return f"a {self._running.name.lower()} piece of work has run for {self._ran_s:.0f} s, {most_s:.0f} s is the most"

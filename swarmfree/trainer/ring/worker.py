@@ -26,7 +26,12 @@ LOSS_ASKS = 8
 
 
 class Worker:
-    """Handles Train, Redo and Pull for the stage this peer holds."""
+    """Handles Train, Redo and Pull for the stage this peer holds.
+
+    Attributes:
+        seconds_per_microbatch: own compute of one microbatch, smoothed; 0 before the first.
+        closed: this peer leaves: it begins no more work for others, and finishes what it has.
+    """
 
     def __init__(self, context: Context, standing: Standing, device: Device, book: AddendBook, table: Table, hop: Hop) -> None:
         """Nothing measured yet."""
@@ -38,6 +43,7 @@ class Worker:
         self._hop = hop
         self._tickets = itertools.count()
         self.seconds_per_microbatch = 0.0
+        self.closed = False
 
     async def train(self, request: Train, incoming: Incoming) -> Reply:
         """Do, join or answer again the work of this key."""
@@ -48,6 +54,8 @@ class Worker:
         run = FIRST_RUN if request.segment is None else request.segment.number
         entry = self._table.find(key, run)
         if entry is None:
+            if self.closed:
+                raise Refused(RefusalKind.GONE, "this peer leaves")
             activations = await incoming.read()
             self._standing.check(key)
             entry = self._table.begin(key, run, lambda begun: self._work(begun, request, activations))

@@ -302,7 +302,7 @@ class Replica(google.protobuf.message.Message):
     ENDPOINT_FIELD_NUMBER: builtins.int
     SPEED_FIELD_NUMBER: builtins.int
     speed: builtins.int
-    """Relative speed that shares of microbatches follow, 1 or more; zero does not occur."""
+    """Relative speed that shares of microbatches follow; zero: asked only where the others fail."""
     @property
     def endpoint(self) -> swarmfree.wire.v1.names_pb2.Endpoint:
         """Who and where; required."""

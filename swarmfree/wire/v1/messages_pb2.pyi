@@ -611,6 +611,9 @@ class RollRequest(google.protobuf.message.Message):
     HEADER_FIELD_NUMBER: builtins.int
     POSITION_FIELD_NUMBER: builtins.int
     ROLL_FIELD_NUMBER: builtins.int
+    DETAILED_FIELD_NUMBER: builtins.int
+    detailed: builtins.bool
+    """Members had different averages in the last round: report part by part."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -629,9 +632,10 @@ class RollRequest(google.protobuf.message.Message):
         header: global___Header | None = ...,
         position: swarmfree.wire.v1.names_pb2.Position | None = ...,
         roll: swarmfree.wire.v1.books_pb2.Roll | None = ...,
+        detailed: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header", "position", b"position", "roll", b"roll"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["header", b"header", "position", b"position", "roll", b"roll"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["detailed", b"detailed", "header", b"header", "position", b"position", "roll", b"roll"]) -> None: ...
 
 global___RollRequest = RollRequest
 
@@ -645,6 +649,7 @@ class Report(google.protobuf.message.Message):
     SUM_DIGEST_FIELD_NUMBER: builtins.int
     SQUARED_NORM_BITS_FIELD_NUMBER: builtins.int
     STATE_DIGEST_FIELD_NUMBER: builtins.int
+    PART_DIGESTS_FIELD_NUMBER: builtins.int
     round: builtins.str
     """16 hex digits: which roll."""
     sum_digest: builtins.str
@@ -653,6 +658,10 @@ class Report(google.protobuf.message.Message):
     """Squared L2 norm of the average, float64 bits; zero bits are the number 0."""
     state_digest: builtins.str
     """Hex digest of the weights and moments this iteration started from."""
+    @property
+    def part_digests(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Hex digest of each part of the average, where the roll asked for them."""
+
     def __init__(
         self,
         *,
@@ -660,8 +669,9 @@ class Report(google.protobuf.message.Message):
         sum_digest: builtins.str = ...,
         squared_norm_bits: builtins.int = ...,
         state_digest: builtins.str = ...,
+        part_digests: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["round", b"round", "squared_norm_bits", b"squared_norm_bits", "state_digest", b"state_digest", "sum_digest", b"sum_digest"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["part_digests", b"part_digests", "round", b"round", "squared_norm_bits", b"squared_norm_bits", "state_digest", b"state_digest", "sum_digest", b"sum_digest"]) -> None: ...
 
 global___Report = Report
 
@@ -694,10 +704,13 @@ class RoundFailed(google.protobuf.message.Message):
     ROUND_FIELD_NUMBER: builtins.int
     SUSPECT_FIELD_NUMBER: builtins.int
     WHY_FIELD_NUMBER: builtins.int
+    SPOILT_FIELD_NUMBER: builtins.int
     round: builtins.str
     """16 hex digits: which roll."""
     why: builtins.str
     """One sentence."""
+    spoilt: builtins.bool
+    """The suspect's own sum is not finite, that of others is."""
     @property
     def suspect(self) -> swarmfree.wire.v1.names_pb2.Member:
         """Whom it suspects; required."""
@@ -708,9 +721,10 @@ class RoundFailed(google.protobuf.message.Message):
         round: builtins.str = ...,
         suspect: swarmfree.wire.v1.names_pb2.Member | None = ...,
         why: builtins.str = ...,
+        spoilt: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["suspect", b"suspect"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["round", b"round", "suspect", b"suspect", "why", b"why"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["round", b"round", "spoilt", b"spoilt", "suspect", b"suspect", "why", b"why"]) -> None: ...
 
 global___RoundFailed = RoundFailed
 
@@ -1111,6 +1125,65 @@ class ReduceResponse(google.protobuf.message.Message):
 global___ReduceResponse = ReduceResponse
 
 @typing.final
+class HandOverRequest(google.protobuf.message.Message):
+    """A member that leaves to a sibling: one part of one of its sums. Payload: float32 sums."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: builtins.int
+    PAYLOAD_FIELD_NUMBER: builtins.int
+    ITERATION_FIELD_NUMBER: builtins.int
+    BASE_FIELD_NUMBER: builtins.int
+    STAGE_FIELD_NUMBER: builtins.int
+    ADDEND_FIELD_NUMBER: builtins.int
+    PART_FIELD_NUMBER: builtins.int
+    iteration: builtins.int
+    """Optimizer step; zero is the first."""
+    base: builtins.str
+    """What the work started from."""
+    stage: builtins.int
+    """Of the sum; zero are the ends, which hand nothing over."""
+    part: builtins.int
+    """Which part; zero is the first."""
+    @property
+    def header(self) -> global___Header:
+        """Required."""
+
+    @property
+    def payload(self) -> global___Payload:
+        """Size of the part; absent means none."""
+
+    @property
+    def addend(self) -> swarmfree.wire.v1.books_pb2.Addend:
+        """Required: which sum, and what is in it."""
+
+    def __init__(
+        self,
+        *,
+        header: global___Header | None = ...,
+        payload: global___Payload | None = ...,
+        iteration: builtins.int = ...,
+        base: builtins.str = ...,
+        stage: builtins.int = ...,
+        addend: swarmfree.wire.v1.books_pb2.Addend | None = ...,
+        part: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["addend", b"addend", "header", b"header", "payload", b"payload"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["addend", b"addend", "base", b"base", "header", b"header", "iteration", b"iteration", "part", b"part", "payload", b"payload", "stage", b"stage"]) -> None: ...
+
+global___HandOverRequest = HandOverRequest
+
+@typing.final
+class HandOverResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___HandOverResponse = HandOverResponse
+
+@typing.final
 class GetAverageRequest(google.protobuf.message.Message):
     """One part of the average of an iteration that the sender missed."""
 
@@ -1371,6 +1444,7 @@ class GoodbyeRequest(google.protobuf.message.Message):
     WRITE_WEIGHTS_FIELD_NUMBER: builtins.int
     HEIR_FIELD_NUMBER: builtins.int
     REJOIN_FIELD_NUMBER: builtins.int
+    HANDED_OVER_FIELD_NUMBER: builtins.int
     run_over: builtins.bool
     """True from the coordinator: everybody ends."""
     finished: builtins.bool
@@ -1381,6 +1455,8 @@ class GoodbyeRequest(google.protobuf.message.Message):
     """The receiver writes its stage's weights before it ends."""
     rejoin: builtins.bool
     """Another lineage won: what is held counts for nothing there."""
+    handed_over: builtins.bool
+    """A sibling has the sums of the member that leaves."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -1399,9 +1475,10 @@ class GoodbyeRequest(google.protobuf.message.Message):
         write_weights: builtins.bool = ...,
         heir: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
         rejoin: builtins.bool = ...,
+        handed_over: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header", "heir", b"heir"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["finished", b"finished", "header", b"header", "heir", b"heir", "rejoin", b"rejoin", "run_over", b"run_over", "why", b"why", "write_weights", b"write_weights"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["finished", b"finished", "handed_over", b"handed_over", "header", b"header", "heir", b"heir", "rejoin", b"rejoin", "run_over", b"run_over", "why", b"why", "write_weights", b"write_weights"]) -> None: ...
 
 global___GoodbyeRequest = GoodbyeRequest
 
@@ -1474,6 +1551,7 @@ class MeetResponse(google.protobuf.message.Message):
     COORDINATOR_FIELD_NUMBER: builtins.int
     TERM_FIELD_NUMBER: builtins.int
     WHOLE_FIELD_NUMBER: builtins.int
+    FOLLOWS_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """How many iterations are committed there; zero before the first."""
     lineage: builtins.str
@@ -1482,6 +1560,8 @@ class MeetResponse(google.protobuf.message.Message):
     """How many of them had no majority; zero is the healthy case."""
     whole: builtins.bool
     """From a coordinator: it goes on."""
+    follows: builtins.bool
+    """From a coordinator: the sender's last record lies in its own past."""
     @property
     def coordinator(self) -> swarmfree.wire.v1.names_pb2.Endpoint:
         """Who coordinates there; absent where it is not known."""
@@ -1499,8 +1579,9 @@ class MeetResponse(google.protobuf.message.Message):
         coordinator: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
         term: swarmfree.wire.v1.names_pb2.Term | None = ...,
         whole: builtins.bool = ...,
+        follows: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["coordinator", b"coordinator", "term", b"term"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "forced", b"forced", "iteration", b"iteration", "lineage", b"lineage", "term", b"term", "whole", b"whole"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "follows", b"follows", "forced", b"forced", "iteration", b"iteration", "lineage", b"lineage", "term", b"term", "whole", b"whole"]) -> None: ...
 
 global___MeetResponse = MeetResponse

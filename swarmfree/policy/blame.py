@@ -1,0 +1,47 @@
+"""Whose fault it is that members of a stage hold different averages, or that a sum is not finite. Pure.
+
+Source: protocol sections 3.6 (on a mismatch the part's owner differs from at least one) and 8.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from swarmfree.swarm.names import Member
+
+OWNER, DISSENTER = 2, 1
+
+
+def two_faced(owners: Sequence[Member], reported: Mapping[Member, Sequence[str]], seniority: Sequence[Member]) -> Member | None:
+    """Who most likely gave, or told, different bytes.
+
+    For each part that members have differently its owner is under suspicion, who gave them out, and whoever has it otherwise than most. An owner
+    with two faces collects all its own parts; a member that reports nonsense differs in everybody's.
+
+    Args:
+        owners: index = part.
+        reported: digest of each part, by member.
+        seniority: senior first; of two that are equally suspect the junior is named.
+
+    Returns:
+        None where all have the same.
+    """
+    suspicion: Counter[Member] = Counter()
+    for part, owner in enumerate(owners):
+        found = Counter(digests[part] if part < len(digests) else "" for digests in reported.values())
+        if len(found) < 2:
+            continue
+        suspicion[owner] += OWNER
+        common, count = found.most_common(1)[0]
+        if 2 * count > len(reported):
+            suspicion.update({m: DISSENTER for m, digests in reported.items() if tuple(digests[part : part + 1]) != (common,)})
+    there = [member for member in seniority if suspicion[member]]
+    return max(there, key=lambda member: (suspicion[member], there.index(member))) if there else None
+
+
+def spoilt(squared_norms: Sequence[float]) -> tuple[int, ...]:
+    """Which contributions are not finite, where others are; none where all are: then it is the model that diverges, and no peer's fault."""
+    wrong = tuple(index for index, norm in enumerate(squared_norms) if not math.isfinite(norm))
+    return wrong if len(wrong) < len(squared_norms) else ()

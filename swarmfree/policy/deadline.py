@@ -1,0 +1,37 @@
+"""How long a piece of work may take before its device counts as stuck: median + k * MAD of what was measured. Pure.
+
+Source: adaptive deadlines of the issue's list and of protocol section 3.9, which has them apply to a peer's own compute only: whoever waits for
+a peer judges by silence, since a nested call takes as long as all later stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+MEASURED_MIN = 8
+SPREADS = 20.0
+LONGEST, MIXED_LEAST = 10.0, 2.0
+UNMEASURED = 10.0
+"""How many times the least limit a piece may take of whose kind nothing is known."""
+
+
+def alike_limit_s(measured_s: Sequence[float], least_s: float) -> float:
+    """The longest that one more piece of work may take, where pieces are alike: passes of one microbatch.
+
+    Args:
+        measured_s: seconds of the last pieces; fewer than `MEASURED_MIN` say nothing.
+        least_s: never less than this.
+    """
+    if len(measured_s) < MEASURED_MIN:
+        return UNMEASURED * least_s
+    middle_s = median(measured_s)
+    spread_s = median(abs(each_s - middle_s) for each_s in measured_s)
+    return max(least_s, middle_s + SPREADS * spread_s)
+
+
+def mixed_limit_s(measured_s: Sequence[float], least_s: float) -> float:
+    """The same where they are anything from a few bytes to a whole state: the spread says nothing, the longest one does."""
+    if len(measured_s) < MEASURED_MIN:
+        return UNMEASURED * least_s
+    return max(MIXED_LEAST * least_s, LONGEST * max(measured_s))

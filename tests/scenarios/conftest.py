@@ -1,0 +1,30 @@
+"""Scenarios of the protocol's list are compared with the transcripts that lie beside them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.scenarios import scenario_world
+from tests.scenarios.scenario_stories import FOLDER, story_of
+
+
+@pytest.fixture(autouse=True)
+def _golden(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test named after a number of the list: the first play of its that has a script, or else its first one, goes as it is written."""
+    scenario_world.played.clear()
+    yield
+    name = re.fullmatch(r"test_(\d\d\w*?)(\[(.+)\])?", request.node.name)
+    if name is None or not scenario_world.played or request.session.testsfailed:
+        return
+    result = next((result for result, has_script in scenario_world.played if has_script), scenario_world.played[0][0])
+    path = FOLDER / f"{'-'.join(filter(None, (name[1].replace('_', '-'), name[3])))}.txt"
+    if request.config.getoption("--write-transcripts"):
+        FOLDER.mkdir(exist_ok=True)
+        path.write_text(story_of(result), encoding="utf-8")
+    assert path.exists(), f"{path.name} is missing; --write-transcripts writes it"
+    assert story_of(result) == path.read_text(encoding="utf-8"), (
+        f"not the story of {path.name}; see tests.scenarios.scenario_stories.py"
+    )

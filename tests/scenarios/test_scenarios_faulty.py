@@ -1,0 +1,192 @@
+"""Scenarios of peers that are there and of no use: wrong sums, two faces, a hung or slow device, one that leaves in the middle.
+
+Numbers in names are those of the protocol's list. In each of them every invariant holds, too, and the run finishes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from swarmfree.sim.integer_engine import IntegerEngine
+from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
+from swarmfree.sim.script import Director, Moment, Script
+from swarmfree.sim.setup import Setup
+from swarmfree.swarm.messages import HandOver, Reduce, Reduced, Train
+from swarmfree.swarm.names import Member
+from swarmfree.swarm.ports import Incoming, Reply
+from swarmfree.trainer.iteration.averaging import Averaging
+from swarmfree.trainer.iteration.handing import Handing
+from tests.scenarios.scenario_world import SEED, Once, is_answered, is_asked, lines, play, swarm, unhurried
+
+STAGE = 2
+
+
+def timed(setup: Setup, **seconds: float) -> Setup:
+    """The same with other limits."""
+    return replace(setup, manifest=replace(setup.manifest, timing=replace(setup.manifest.timing, **seconds)))
+
+
+def excluded(result: RehearsalResult, why: str) -> list[str]:
+    """Members that had to go for this reason, in order."""
+    return [line.split("member=")[1].split()[0] for line in lines(result, "MemberLost", why)]
+
+
+# ---- 33 ------------------------------------------------------------------------------------------------------------
+
+
+class NotFinite(IntegerEngine):
+    """An engine of which the first that contributes at stage 2 gives sums that are not finite."""
+
+    wrong: IntegerEngine | None = None
+
+    def contribution(self, addends: Sequence[int], part: int) -> bytes:
+        """All ones stand for not a number."""
+        data = super().contribution(addends, part)
+        if self.stage == STAGE and NotFinite.wrong is None:
+            NotFinite.wrong = self
+        return b"\xff" * len(data) if NotFinite.wrong is self else data
+
+    def reduce(self, contributions: Sequence[bytes]) -> tuple[bytes, float]:
+        """A sum with such a contribution has no norm."""
+        total, norm = super().reduce(contributions)
+        return total, math.nan if any(set(data) == {255} for data in contributions) else norm
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_33_nan_peer(replicas: int) -> None:
+    """One replica's sums are not finite: after two rounds it is out, what it did is redone, and every sum that counts is right."""
+    NotFinite.wrong = None
+    result = play(swarm(replicas=replicas), factories=Factories(make_engine=NotFinite))
+    assert NotFinite.wrong is not None
+    assert len(excluded(result, "not finite")) == 1
+    assert len(lines(result, "RoundRetried", f"stage={STAGE}", "not finite")) == 2
+    assert lines(result, "IterationCommitted", "iteration=0 ", "attempt=0")
+
+
+def test_a_model_that_diverges_is_nobodys_fault() -> None:
+    """Where no contribution is finite, nobody is excluded for it."""
+
+    class Diverging(IntegerEngine):
+        def reduce(self, contributions: Sequence[bytes]) -> tuple[bytes, float]:
+            total, norm = super().reduce(contributions)
+            return total, math.inf if self.stage == STAGE else norm
+
+    result = rehearse(SEED, setup=swarm(), factories=Factories(make_engine=Diverging, exact=False))
+    assert not excluded(result, "finite")
+    assert result.statistics.iterations == 4
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_33_two_faced_owner(monkeypatch: pytest.MonkeyPatch, replicas: int) -> None:
+    """The owner of parts gives one member other bytes than the rest: found by the digests, named by those of its parts, and out after two rounds."""
+    reduce, liar = Averaging.reduce, []
+
+    async def two_faced(self: Averaging, sender: Member, request: Reduce, incoming: Incoming) -> Reply:
+        reply = await reduce(self, sender, request, incoming)
+        me, there = self._context.me, sorted(self._standing.plan.replicas[STAGE], key=lambda r: r.endpoint.member)  # type: ignore[union-attr]
+        others = [replica.endpoint.member for replica in there if replica.endpoint.member != me]
+        if self._standing.stage != STAGE or sender != others[0]:
+            return reply
+        if not liar:
+            liar.append(me)
+        assert isinstance(reply.message, Reduced)
+        return Reply(reply.message, bytes([reply.payload[0] ^ 1]) + reply.payload[1:]) if liar[0] == me else reply
+
+    monkeypatch.setattr(Averaging, "reduce", two_faced)
+    result = play(swarm(replicas=replicas))
+    assert len(lines(result, "RoundRetried", f"stage={STAGE}", "different averages")) == 2
+    (out,) = excluded(result, "differs")
+    assert replicas == 2 or out.startswith(liar[0].peer_id.removeprefix("Qm")), "of three, the one with two faces"
+
+
+# ---- devices -------------------------------------------------------------------------------------------------------
+
+
+def test_a_hung_device_ends_its_peer_and_nothing_else() -> None:
+    """Its event loop would answer for ever; the peer notices that its own device does not come back, and ends with a line that says so."""
+    script = Once(
+        is_asked(Train, key__iteration=1, key__stage=STAGE), lambda director, _: director.stick(director.members(STAGE)[0])
+    )
+    result = play(timed(unhurried(swarm()), stuck_s=0.5), script)
+    assert script.struck
+    (told,) = lines(result, "ended with code", "the device is stuck")
+    assert "start this peer again" in told
+    assert not lines(result, "StageLost")
+    assert lines(result, "IterationCommitted", "iteration=1 ", "attempt=0")
+    assert result.statistics.longest_gap_s < 15.0
+
+
+class CountingWork(Script):
+    """Slows one replica of stage 2 down for good, and counts what it is asked for."""
+
+    def __init__(self) -> None:
+        self.slow: Member | None = None
+        self.asked: dict[int, int] = {}
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Slow it down in iteration 1; count first tries."""
+        match moment.request:
+            case Train(key=key, attempt_number=0) if moment.outcome is None and key.stage == STAGE:
+                if self.slow is None and key.iteration == 1:
+                    self.slow = director.members(STAGE)[0]
+                    director.slow(self.slow, 400.0, 1e6)
+                if moment.receiver.member == self.slow:
+                    self.asked[key.iteration] = self.asked.get(key.iteration, 0) + 1
+            case _:
+                pass
+
+
+def test_a_slow_replica_is_asked_for_nothing_once_the_others_are_sooner_through_without_it() -> None:
+    """It stays a member, steps and averages; nobody waits for microbatches of its any more."""
+    script = CountingWork()
+    setup = swarm(replicas=3)
+    result = play(replace(setup, manifest=replace(setup.manifest, run=replace(setup.manifest.run, iterations=10))), script)
+    assert script.slow is not None
+    assert script.asked[1] > 0
+    assert not [iteration for iteration in script.asked if iteration > 4], script.asked
+    assert not lines(result, "MemberLost", script.slow.peer_id)
+    assert script.slow.peer_id in lines(result, "Opened", "iteration=9 ")[-1]
+
+
+# ---- leaving in the middle -------------------------------------------------------------------------------------------
+
+
+def leaving(setup: Setup) -> tuple[RehearsalResult, Once]:
+    """A replica of stage 2 is asked to leave when it has done some of a long iteration."""
+    begun: list[Member] = []
+
+    class Leaving(Once):
+        def see(self, director: Director, moment: Moment) -> None:
+            if is_answered(Train, key__iteration=1, key__stage=STAGE)(moment):
+                begun.append(moment.receiver.member)
+            super().see(director, moment)
+
+    def is_time(_: Moment) -> bool:
+        return len(begun) >= 2
+
+    script = Leaving(is_time, lambda director, _: director.leave(begun[0]))
+    return play(setup, script), script
+
+
+def test_a_leaver_hands_its_sums_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told to leave in an iteration that outlasts its patience, it gives its sums to its sibling: nothing is done again. Without that, it is."""
+    setup = replace(timed(unhurried(swarm()), leave_s=8.0), work_min_s=0.15, work_max_s=0.25)
+    setup = replace(setup, manifest=replace(setup.manifest, batch=replace(setup.manifest.batch, microbatches=16)))
+    result, script = leaving(setup)
+    assert script.struck
+    assert result.statistics.calls[HandOver.__name__] > 0
+    assert lines(result, "ended with code 0")
+    assert lines(result, "MemberLeft", f"stage={STAGE}")
+    assert lines(result, "IterationCommitted", "iteration=1 ", "attempt=0", "redone=0")
+
+    async def keeps_all(self: Handing, until_s: float) -> bool:
+        del self, until_s
+        return False
+
+    monkeypatch.setattr(Handing, "give", keeps_all)
+    control, _ = leaving(setup)
+    assert not lines(control, "IterationCommitted", "iteration=1 ", "redone=0")
