@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from swarmfree.sim.faults import Fate
-from swarmfree.sim.loop import OWNER
+from swarmfree.sim.loop import OWNER, Turn
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable
 from swarmfree.swarm.messages import Request
 from swarmfree.swarm.names import Endpoint
@@ -67,7 +67,7 @@ class Exchange:
         self.answer: asyncio.Future[Reply] = hub.loop.create_future()
         self.began_s = hub.loop.time()
         self.payload_s = self.began_s + fate.request_delay_s + fate.payload_delay_s
-        self._silence: asyncio.TimerHandle | None = None
+        self._silence: Turn | None = None
         self._unread: Reply | None = None
         if not self.header_first:
             hub.statistics.payload_sent_bytes += len(self.payload)

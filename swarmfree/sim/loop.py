@@ -24,7 +24,7 @@ Ts = TypeVarTuple("Ts")
 OWNER: ContextVar[str] = ContextVar("owner", default="")
 """Whose code is running: the name that `VirtualLoop.freeze` and `tasks_of` use. Empty for the rehearsal itself."""
 
-Timer = tuple[float, int, asyncio.TimerHandle]
+Timer = tuple[float, int, "Turn"]
 
 _RESOLUTION_S = 1e-9
 
@@ -68,6 +68,36 @@ class VirtualTask(asyncio.Task[T]):
         return self.number
 
 
+class Turn:
+    """One call that the loop is to make, soon or at a time: what asyncio's handles are, and no more; most of a rehearsal's time goes by here."""
+
+    __slots__ = ("args", "callback", "context", "is_cancelled", "when_s")
+    _source_traceback = None  # asyncio looks for it
+
+    def __init__(self, when_s: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None) -> None:
+        """To be called in `context`, or in a copy of the present one."""
+        self.when_s, self.callback, self.args = when_s, callback, args
+        self.context = contextvars.copy_context() if context is None else context
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """It is not to be called."""
+        if not self.is_cancelled:
+            self.is_cancelled, self.callback, self.args = True, _nothing, ()
+
+    def cancelled(self) -> bool:
+        """Whether it is not to be called."""
+        return self.is_cancelled
+
+    def when(self) -> float:
+        """When, virtual seconds."""
+        return self.when_s
+
+
+def _nothing() -> None:
+    """Called in place of what was cancelled."""
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """An event loop in virtual time: turns of its own, since asyncio's spend most of their time on input that never comes.
 
@@ -77,7 +107,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         still_step_limit: turns of the loop without any passing of time after which it is a hang.
     """
 
-    _ready: deque[asyncio.Handle]
+    _ready: deque[Turn]
     _stopping: bool
     _scheduled: list[Timer]  # by time, then in the order in which they were set
 
@@ -88,7 +118,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._time_limit_s, self._step_limit, self._still_step_limit = time_limit_s, step_limit, still_step_limit
         self.step_count, self._still_steps, self._number, self._timer_number = 0, 0, 0, 0
         self._tasks: dict[int, VirtualTask[Any]] = {}
-        self._frozen: dict[str, tuple[list[asyncio.Handle], list[asyncio.TimerHandle]]] = {}
+        self._frozen: dict[str, tuple[list[Turn], list[Turn]]] = {}
         self._newly_frozen = False
 
     # -- time
@@ -120,19 +150,23 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._newly_frozen = False
             self._park_timers()
         ready, scheduled = self._ready, self._scheduled
-        while scheduled and scheduled[0][2].cancelled():
-            heapq.heappop(scheduled)[2]._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - as the loop itself does
+        while scheduled and scheduled[0][2].is_cancelled:
+            heapq.heappop(scheduled)
         if not ready and not self._stopping:
             self._jump()
         due_s = self._now_s + _RESOLUTION_S
         while scheduled and scheduled[0][0] < due_s:
-            timer = heapq.heappop(scheduled)[2]
-            timer._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - as the loop itself does
-            ready.append(timer)
+            ready.append(heapq.heappop(scheduled)[2])
         for _ in range(len(ready)):
-            handle = ready.popleft()
-            if not handle.cancelled():
-                handle._run()  # noqa: SLF001 - as the loop itself does
+            turn = ready.popleft()
+            if turn.is_cancelled:
+                continue
+            try:
+                turn.context.run(turn.callback, *turn.args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 - as asyncio's handles do
+                self.call_exception_handler({"message": f"exception in {turn.callback!r}", "exception": error})
 
     def _raise(self, kind: type[StuckError], why: str) -> NoReturn:
         raise kind(f"at {self._now_s:.6f} s: {why}\n{self.stacks()}")
@@ -178,17 +212,23 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._frozen.setdefault(owner, ([], []))
         self._newly_frozen = True
 
-    def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> Turn:  # type: ignore[override]
         """As asyncio's, without its looks for a closed loop."""
-        handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)
-        return handle
+        turn = Turn(0.0, callback, args, context)
+        self._ready.append(turn)
+        return turn
 
-    def call_at(
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> Turn:
+        """A timer, so many seconds from now."""
+        return self.call_at(self._now_s + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> Turn:
         """A timer; one of a frozen owner is put aside at once, so that nobody has to look for it among all the others."""
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        timer = Turn(when, callback, args, context)
         parked = self._frozen.get(_owner_of(timer)) if self._frozen else None
         if parked is not None:
             parked[1].append(timer)
@@ -196,28 +236,27 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._schedule(timer)
         return timer
 
-    def _schedule(self, timer: asyncio.TimerHandle) -> None:
+    def _schedule(self, timer: Turn) -> None:
         self._timer_number += 1
-        timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001 - as the loop itself does
-        heapq.heappush(self._scheduled, (timer.when(), self._timer_number, timer))
+        heapq.heappush(self._scheduled, (timer.when_s, self._timer_number, timer))
 
     def thaw(self, owner: str) -> None:
         """Let it go on: what became ready meanwhile runs, and every timer that is overdue fires."""
         ready, timers = self._frozen.pop(owner, ([], []))
         self._ready.extend(ready)
         for timer in timers:
-            if not timer.cancelled():
+            if not timer.is_cancelled:
                 self._schedule(timer)
 
     def _park_ready(self) -> None:
         ready = list(self._ready)
         self._ready.clear()
-        for handle in ready:
-            parked = self._frozen.get(_owner_of(handle))
+        for turn in ready:
+            parked = self._frozen.get(_owner_of(turn))
             if parked is None:
-                self._ready.append(handle)
+                self._ready.append(turn)
             else:
-                parked[0].append(handle)
+                parked[0].append(turn)
 
     def _park_timers(self) -> None:
         kept = []
@@ -227,7 +266,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
             if parked is None:
                 kept.append(entry)
             else:
-                timer._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - else the loop counts it among its own when it is cancelled
                 parked[1].append(timer)
         self._scheduled = kept  # sorted, and so a heap
 
@@ -267,9 +305,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
 _EMPTY = contextvars.Context()
 
 
-def _owner_of(handle: asyncio.Handle) -> str:
-    context: Context = handle._context  # type: ignore[attr-defined]  # noqa: SLF001
-    return context.get(OWNER, "")
+def _owner_of(turn: Turn) -> str:
+    return turn.context.get(OWNER, "")
 
 
 def _frames(work: Any) -> list[str]:
