@@ -41,7 +41,7 @@ PARAMETERS_MAX = 8
 REASON_BESIDE = re.compile(r"# noqa: [A-Z0-9, ]*PLR0913[A-Z0-9, ]* - \w+")
 # File -> how long it may be, and why.
 LONGER_FILES = {
-    "swarmfree/swarm/messages.py": (640, "the protocol's message table, one noun per message, reads best in one place")
+    "swarmfree/swarm/messages.py": (680, "the protocol's message table, one noun per message, reads best in one place")
 }
 
 BANNED_CALLS = {

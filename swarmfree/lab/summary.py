@@ -162,7 +162,7 @@ def _stage_lines(lost: dict[str, Any]) -> list[str]:
         before, after = lost["weight_before"], lost["weight_after"]
         lines.append(f"  weights {before:.4f} of the stage before, {after:.4f} of the stage after{norms}")
     if lost["build_seconds"] is not None:
-        lines.append(f"  {lost['received_bytes'] / 1e6:.1f} MB received and merged in {lost['build_seconds']:.2f} s")
+        lines.append(f"  {lost['received_bytes'] / 1e6:.1f} MB received, built in {lost['build_seconds']:.2f} s")
     bits = [lost[f"held_out_{when}_bits_per_byte"] for when in ("before", "after", "final")]
     moments = (f"before (iteration {lost['held_out_before_iteration']})", "right after", "at the end")
     told = [f"{value:.3f} {when}" for value, when in zip(bits, moments, strict=True) if value is not None]

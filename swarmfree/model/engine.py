@@ -21,6 +21,7 @@ from swarmfree.model.layout import FLOAT_BYTES, Layout, Part, layout_of
 from swarmfree.model.merge import merge_floats
 from swarmfree.model.optimizer import canonical_step
 from swarmfree.model.passes import Graph, Shape
+from swarmfree.model.shadow import from_int8, to_int8
 from swarmfree.model.stages import Body, Ends, StageState, blank_stage, draw_part, draw_weights
 from swarmfree.model.sums import GradientSums
 from swarmfree.swarm.actions import MergeMode
@@ -98,6 +99,22 @@ class TorchEngine:
             raise ValueError(f"{len(data):,} bytes for part {part} of stage {state.layout.stage}; {expected_bytes:,} expected")
         for index, vector in enumerate(vectors):
             write_floats(vector[where.start : where.stop], memoryview(data)[index * size_bytes : (index + 1) * size_bytes])
+
+    def read_shadow(self, part: int) -> bytes:
+        """One part's weights in blocks of int8."""
+        where = self._part(part)
+        return to_int8(self._held().weights[where.start : where.stop])
+
+    def write_shadow(self, part: int, data: bytes) -> None:
+        """Inverse of `read_shadow`, but for rounding; moments zero.
+
+        Raises:
+            ValueError: wrong length.
+        """
+        state, where = self._held(), self._part(part)
+        state.weights[where.start : where.stop] = from_int8(data, where.floats)
+        state.first_moment[where.start : where.stop] = 0.0
+        state.second_moment[where.start : where.stop] = 0.0
 
     def merge_state(self, part: int, before: bytes, after: bytes, weight_before: int, weight_after: int, mode: MergeMode) -> None:
         """Weights of one part from its neighbours' parts; `RANDOM` draws instead, anew for other weight bits.

@@ -17,9 +17,9 @@ from swarmfree.sim.chain import Chain
 from swarmfree.sim.exchange import Outcome
 from swarmfree.sim.integer_arithmetic import State
 from swarmfree.sim.reference import IntegerReference
-from swarmfree.swarm.actions import BuildAction, CopyKept
-from swarmfree.swarm.books import Record, StepScalars
-from swarmfree.swarm.events import Event, IterationCommitted
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Restore
+from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StepScalars
+from swarmfree.swarm.events import Event, IterationCommitted, StageBuilt
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.messages import Build, Built, Commit, Loss, Open, Promise, RecordAnswer, Request, Seal, Sealed, Train
 from swarmfree.swarm.names import Endpoint, Member, WorkKind
@@ -84,13 +84,14 @@ class Checks:
         self.made_count = 0
         self._records: dict[str, Record] = {}
         self._chain = Chain(self._records)
-        self._awaited: dict[str, int] = {}  # committed by an event before any message showed the record
+        self._awaited: dict[str, IterationCommitted] = {}  # committed by an event before any message showed the record
         self._votes: dict[str, set[Member]] = {}  # lineage -> who stored the record; only counted
         self._unexplained: list[Step] = []
         self._averages: dict[str, tuple[bytes, ...]] = {}
         self._states: dict[str, State] = {}
         self._stepped: dict[tuple[str, int], str] = {}  # (lineage, stage) -> digest of the state after this record
         self._versions: dict[tuple[str, int], dict[str, None]] = {}  # the same, and digests of stages rebuilt on this lineage
+        self._odd_copies: dict[str, str] = {}  # state digest -> who loaded it
         self._ready: dict[Member, int] = {}
         self._hashed: tuple[Record, str] | None = None  # the same record goes to every member; hashing it is the dear part
 
@@ -206,11 +207,14 @@ class Checks:
 
     def told(self, event: Event) -> None:
         """A peer's journal got an event."""
+        if isinstance(event, StageBuilt):  # a coordinator that builds a stage itself sends nobody a message
+            for lineage in self._chain.at(event.iteration - 1) if event.iteration else (GENESIS_LINEAGE,):
+                self._versions.setdefault((lineage, event.stage), {})[event.state_digest] = None
         if isinstance(event, IterationCommitted):
             if event.lineage in self._records:
                 self._commit(event.lineage)
             else:
-                self._awaited[event.lineage] = event.iteration
+                self._awaited[event.lineage] = event
 
     # -- records
     def _lineage_of(self, record: Record) -> str:
@@ -262,6 +266,9 @@ class Checks:
             if entry.state_digest not in self._states:
                 self.violated("I2", f"record {record.iteration} starts stage {stage} from a state that no member ever had")
                 return
+            if entry.state_digest in self._odd_copies:
+                loader = self._odd_copies[entry.state_digest]
+                self.violated("I2", f"record {record.iteration} starts stage {stage} from what {loader} copied wrongly")
             states.append(self._states[entry.state_digest])
         expected = reference.iteration(record.iteration, states)
         for stage, (entry, right) in enumerate(zip(record.stages, expected.sums, strict=True)):
@@ -288,7 +295,14 @@ class Checks:
                 ),
                 lineage,
             )
-        if self._reference is not None and digest in self._states:
+        if isinstance(build.action, Copy) and digest not in self._versions.get((lineage, build.action.stage), {}):
+            self._odd_copies[digest] = str(member)  # its donors died, and the stage was rebuilt meanwhile; it may not count
+            return
+        if self._reference is not None and digest in self._states and isinstance(build.action, Restore):
+            seen = [known for (_, stage), kept in self._versions.items() if stage == build.action.stage for known in kept]
+            if not self._reference.is_restored(self._states[digest], [self._states[d] for d in seen if d in self._states]):
+                self.violated("I2", f"{member} restored stage {build.action.stage} with bytes that it never had")
+        elif self._reference is not None and digest in self._states:
             expected = self._expected(self._reference, build.action, lineage)
             if expected and digest not in expected:
                 kind = type(build.action).__name__.lower()
@@ -323,8 +337,9 @@ class Checks:
         """The run is over, with all its iterations: look at what is left over and at the weights that were written."""
         for step in self._unexplained:
             self.violated("I3", f"{step.member} stepped at stage {step.stage} by a record nobody has seen")
-        for lineage, iteration in self._awaited.items():
-            self.violated("I3", f"record {iteration} ({lineage[:8]}) was committed, but nobody was told")
+        for lineage, event in self._awaited.items():
+            if not event.forced:  # else a side of one, which decided by itself and gave way before it told anybody
+                self.violated("I3", f"record {event.iteration} ({lineage[:8]}) was committed, but nobody was told")
         iterations = self._manifest.run.iterations
         run = self._chain.complete(iterations)
         if sorted(run) != list(range(iterations)):

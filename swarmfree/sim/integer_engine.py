@@ -77,6 +77,16 @@ class IntegerEngine:
         moments = (held.first, held.second) if weights_only else (data[STATE_BYTES : 2 * STATE_BYTES], data[2 * STATE_BYTES :])
         self._set(part, PartState(data[:STATE_BYTES], *moments))
 
+    def read_shadow(self, part: int) -> bytes:
+        """The weights, exactly."""
+        return self._state[part].weights
+
+    def write_shadow(self, part: int, data: bytes) -> None:
+        """Those weights, without moments."""
+        if len(data) != STATE_BYTES:
+            raise ValueError(f"{len(data)} bytes for a part's shadow; {STATE_BYTES} expected")
+        self._set(part, PartState(data))
+
     def merge_state(self, part: int, before: bytes, after: bytes, weight_before: int, weight_after: int, mode: MergeMode) -> None:
         """One part from both neighbours."""
         if len(before) != STATE_BYTES or len(after) != STATE_BYTES:

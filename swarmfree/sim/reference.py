@@ -11,7 +11,7 @@ from swarmfree.policy.recovery import donor_block
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_arithmetic import EMBEDDING_PARTS, PartState, State, Tensor, Words
 from swarmfree.sim.integer_tokens import IntegerTokens
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Restore
 from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.manifest import Manifest
 
@@ -128,6 +128,8 @@ class IntegerReference:
         match action:
             case Fresh(stage=stage, salt=salt):
                 states = [arithmetic.drawn(self._manifest, salt, stage)]
+            case Restore():
+                return set()  # parts of several iterations; see `is_restored`
             case Copy(stage=stage) | CopyKept(stage=stage):
                 states = list(versions(stage))
             case CopyNeighbour(donor_stage=donor_stage):
@@ -142,6 +144,12 @@ class IntegerReference:
                     for after in versions(action.after_stage)
                 ]
         return {arithmetic.state_digest(state) for state in states}
+
+    def is_restored(self, state: State, seen: Iterable[State]) -> bool:
+        """Whether every part has weights that the stage once had, and no moments."""
+        there = [found for found in seen if len(found) == len(state)]
+        known = [{found[index].weights for found in there} for index in range(len(state))]
+        return all(part == PartState(part.weights) and part.weights in known[index] for index, part in enumerate(state))
 
     def stepped(self, state: State, average: Sequence[bytes], scalars: StepScalars) -> str:
         """Digest of a stage's state after the step with this average."""

@@ -61,7 +61,7 @@ def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
         seed: of everything.
         iterations: of the run; None = drawn as well.
     """
-    rng, ends, stuck = (random.Random(f"{seed}/{name}") for name in ("setup", "ends", "stuck"))
+    rng, ends, stuck, shadow = (random.Random(f"{seed}/{name}") for name in ("setup", "ends", "stuck", "shadow"))
     body = rng.choice((2, 3, 3, 3, 4))
     sources = rng.choice((1, 2, 2, 2))
     replicas = rng.choice((1, 2, 2, 2, 3))
@@ -79,7 +79,9 @@ def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
         batch=BatchSection(rows=rng.randint(1, 3), microbatches=rng.randint(4, 8)),
         ring=RingSection(credits=rng.randint(1, 4)),
         recovery=RecoverySection(
-            merge=rng.choice((*MergeMode, MergeMode.NORM2, MergeMode.NORM2)), ends_copies=ends.choice((0, 1, 2, 2, 3))
+            merge=rng.choice((*MergeMode, MergeMode.NORM2, MergeMode.NORM2)),
+            ends_copies=ends.choice((0, 1, 2, 2, 3)),
+            shadow_every=shadow.choice((0, 1, 2, 5)),
         ),
         timing=TimingSection(
             join_wait_s=20.0, split_wait_s=8.0, remeet_s=6.0, leave_s=stuck.choice((15.0, 0.6, 0.3)), stuck_s=1.0

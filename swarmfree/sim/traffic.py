@@ -12,10 +12,22 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from swarmfree.swarm.errors import Refused
-from swarmfree.swarm.messages import GetAverage, GetState, HandOver, Header, Loss, Pull, Reduce, Request, Response, Train
+from swarmfree.swarm.messages import (
+    GetAverage,
+    GetShadow,
+    GetState,
+    HandOver,
+    Header,
+    Loss,
+    Pull,
+    Reduce,
+    Request,
+    Response,
+    Train,
+)
 from swarmfree.swarm.names import Member
 
-DATA_KINDS: tuple[type[Request], ...] = (Train, Loss, Pull, Reduce, HandOver, GetAverage, GetState)
+DATA_KINDS: tuple[type[Request], ...] = (Train, Loss, Pull, Reduce, HandOver, GetAverage, GetState, GetShadow)
 
 
 class Scales(Protocol):

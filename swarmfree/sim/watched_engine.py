@@ -39,6 +39,11 @@ class _WatchedEngine:
         self._checks.loaded(self._member)
         self._engine.write_state(part, data, weights_only=weights_only)
 
+    def write_shadow(self, part: int, data: bytes) -> None:
+        """One part from a shadow."""
+        self._checks.loaded(self._member)
+        self._engine.write_shadow(part, data)
+
     def merge_state(self, part: int, before: bytes, after: bytes, weight_before: int, weight_after: int, mode: MergeMode) -> None:
         """One part from two donors."""
         self._checks.loaded(self._member)

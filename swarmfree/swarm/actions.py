@@ -86,4 +86,21 @@ class CopyKept:
     reason: str
 
 
-BuildAction = Fresh | Copy | Merge | CopyNeighbour | CopyKept
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Take a lost stage from its plain shadow: int8 weights, some iterations old, moments zero. The other stages stay where they are.
+
+    Args:
+        holder: who keeps it.
+        iteration: of its oldest part, as far as is known.
+
+    Source: design section 6.
+    """
+
+    stage: int
+    holder: Endpoint
+    iteration: int
+    reason: str
+
+
+BuildAction = Fresh | Copy | Merge | CopyNeighbour | CopyKept | Restore

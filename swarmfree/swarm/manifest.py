@@ -189,6 +189,9 @@ class RingSection:
             raise ConfigError(f"ring.part_bytes = {self.part_bytes}: must be a multiple of 4096, at most 16 MiB")
 
 
+RecoveryMode = Literal["checkfree", "auto"]
+
+
 @dataclass(frozen=True, slots=True)
 class RecoverySection:
     """How a lost stage comes back.
@@ -198,19 +201,30 @@ class RecoverySection:
         weight_ratio_max: a neighbour's weight is at most so many times the other's, so that one liar cannot own the result.
         rate_factor: rate factor of a rebuilt stage; does not compound (CheckFree Algorithm 1 has 1.1).
         ends_copies: members of the body that keep an exact copy of stage 0, so that it survives its last source; 0 = none.
+        mode: `checkfree` has a lost stage of the body made from its neighbours alone; `auto` takes its shadow where there is one.
+        shadow_every: both neighbours of a body stage renew their shadow of it after so many iterations; 0 = none are kept.
     """
 
+    mode: RecoveryMode = "auto"
     merge: MergeMode = MergeMode.NORM2
     weight_ratio_max: float = 10.0
     rate_factor: float = 1.1
     ends_copies: int = 2
+    shadow_every: int = 50
 
     def __post_init__(self) -> None:
         _positive("recovery", self, "rate_factor")
         if self.weight_ratio_max < 1:
             raise ConfigError(f"recovery.weight_ratio_max = {self.weight_ratio_max}: must be at least 1")
+        if self.shadow_every < 0:
+            raise ConfigError(f"recovery.shadow_every = {self.shadow_every}: must be 0 (none) or more")
         if not 0 <= self.ends_copies <= 8:
             raise ConfigError(f"recovery.ends_copies = {self.ends_copies}: must lie between 0 (none) and 8")
+
+    @property
+    def keeps_shadows(self) -> bool:
+        """Whether neighbours keep shadows of body stages."""
+        return self.mode == "auto" and self.shadow_every > 0
 
 
 @dataclass(frozen=True, slots=True)

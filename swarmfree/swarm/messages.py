@@ -173,6 +173,14 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptShadow:
+    """A complete shadow that the sender of a beat's answer keeps: of which stage, and the iteration of its oldest part."""
+
+    stage: int
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
 class BeatAnswer:
     """How a member stands.
 
@@ -189,6 +197,7 @@ class BeatAnswer:
         seconds_per_microbatch: compute of its own, forward and backward, smoothed; 0 if not measured.
         stage: whose state it holds, -1 for none.
         ends_iteration: the iteration that its copy of stage 0 is ready for, -1 without a complete one.
+        shadows: of other stages, complete ones.
     """
 
     news: int
@@ -203,6 +212,7 @@ class BeatAnswer:
     seconds_per_microbatch: float
     stage: int = -1
     ends_iteration: int = -1
+    shadows: tuple[KeptShadow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,6 +491,21 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
+class GetShadow:
+    """A part of a stage's plain shadow, int8: from a member of that stage as it is now, from a holder as it was kept."""
+
+    stage: int
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowPart:
+    """The part follows; it was that of `iteration`."""
+
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
 class GetRecord:
     """The applied record of an iteration; -1 = the newest."""
 
@@ -604,6 +629,7 @@ Request = (
     | HandOver
     | GetAverage
     | GetState
+    | GetShadow
     | GetRecord
     | GetPlan
     | GetManifest
@@ -628,6 +654,7 @@ Response = (
     | HandedOver
     | Average
     | State
+    | ShadowPart
     | RecordAnswer
     | PlanAnswer
     | ManifestAnswer

@@ -185,6 +185,18 @@ class Engine(Protocol):
         """
         ...
 
+    def read_shadow(self, part: int) -> bytes:
+        """Weights of one part, small: about one byte per weight."""
+        ...
+
+    def write_shadow(self, part: int, data: bytes) -> None:
+        """Weights of one part from what `read_shadow` gave, nearly as they were; its moments become zero.
+
+        Raises:
+            ValueError: wrong length.
+        """
+        ...
+
     def merge_state(self, part: int, before: bytes, after: bytes, weight_before: int, weight_after: int, mode: MergeMode) -> None:
         """Weights of one part = weight_before * before + weight_after * after (float32 bits); CheckFree Algorithm 1."""
         ...

@@ -7,6 +7,8 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
+from swarmfree.swarm.errors import RefusalKind, Refused
+
 
 class Tasks:
     """Background work of one owner inside a `TaskGroup`: ends with the group, or when the owner says so."""
@@ -15,9 +17,17 @@ class Tasks:
         """Start nothing yet."""
         self._group = group
         self._running: dict[asyncio.Task[Any], None] = {}
+        self._closed = False
 
     def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Run `work` in the background; an exception in it ends the whole group."""
+        """Run `work` in the background; an exception in it ends the whole group.
+
+        Raises:
+            Refused: `gone`, the owner has ended; a call that is still being answered may come to this.
+        """
+        if self._closed:
+            work.close()
+            raise Refused(RefusalKind.GONE, "this peer ends")
         task = self._group.create_task(work, name=name)
         self._running[task] = None
         task.add_done_callback(lambda done: self._running.pop(done, None))
@@ -27,6 +37,11 @@ class Tasks:
         """Cancel what still runs, oldest first."""
         for task in list(self._running):
             task.cancel()
+
+    def close(self) -> None:
+        """Cancel what still runs, and start nothing any more: else the group would wait for it for ever."""
+        self._closed = True
+        self.cancel_all()
 
     def __len__(self) -> int:
         return len(self._running)

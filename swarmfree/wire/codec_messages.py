@@ -95,6 +95,7 @@ _TABLE: tuple[tuple[str, type[Any], Any], ...] = (
     ("HandOver", says.HandOver, says.HandedOver),
     ("GetAverage", says.GetAverage, says.Average),
     ("GetState", says.GetState, says.State),
+    ("GetShadow", says.GetShadow, says.ShadowPart),
     ("GetRecord", says.GetRecord, says.RecordAnswer),
     ("GetPlan", says.GetPlan, says.PlanAnswer),
     ("GetManifest", says.GetManifest, says.ManifestAnswer),

@@ -1,10 +1,10 @@
-"""Who keeps a copy of the ends."""
+"""Who keeps a copy of the ends, and shadows of body stages."""
 
 from __future__ import annotations
 
 import pytest
 
-from swarmfree.policy.keepers import keepers_of_ends
+from swarmfree.policy.keepers import keepers_of_ends, shadow_holders, shadows_of
 from swarmfree.swarm.books import GENESIS_LINEAGE
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
 from swarmfree.swarm.plan import Plan, Replica
@@ -41,3 +41,23 @@ def test_every_peer_chooses_alike_and_nobody_twice() -> None:
     assert len(set(chosen)) == len(chosen) == 6
     assert not {member.peer_id for member in chosen} & {"a", "b"}
     assert keepers_of_ends(plan, 3) == chosen[:3]
+
+
+def test_each_body_stage_has_its_shadow_at_both_neighbours() -> None:
+    """The last replica of the stage before and of the one after; the ends are the neighbour of both ends of the body, and have none themselves."""
+    plan = _plan("ab", "cd", "ef", "gh")
+    assert ["".join(m.peer_id for m in shadow_holders(plan, stage)) for stage in (1, 2, 3)] == ["bf", "dh", "fb"]
+    assert shadows_of(plan, Member("b", "0")) == (1, 3)
+    assert shadows_of(plan, Member("f", "0")) == (1, 3)
+    assert shadows_of(plan, Member("a", "0")) == ()
+    assert [member.peer_id for member in shadow_holders(_plan("a", "b"), 1)] == ["a"]
+
+
+def test_any_two_adjacent_stages_may_die_at_once() -> None:
+    """One holder of each is outside of both."""
+    for count in range(2, 7):
+        plan = _plan(*("abcdefgh"[: count + 1]))
+        for first in range(1, count):
+            dead = {plan.replicas[stage][0].endpoint.member for stage in (first, first + 1)}
+            for stage in (first, first + 1):
+                assert set(shadow_holders(plan, stage)) - dead, (count, stage)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmfree.policy.keepers import KeptCopy
+from swarmfree.policy.keepers import KeptCopy, StageShadow
 from swarmfree.policy.recovery import choose_recovery, donor_block, merge_weights
-from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode
+from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Restore
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
 from swarmfree.swarm.manifest import RecoverySection
 from swarmfree.swarm.names import Endpoint, Member, Term
@@ -143,3 +143,19 @@ def test_equal_block_counts_map_to_the_same_block_and_unequal_ones_by_depth() ->
     assert [donor_block(b, 3, 3) for b in range(3)] == [0, 1, 2]
     assert [donor_block(b, 2, 3) for b in range(2)] == [0, 2]
     assert [donor_block(b, 3, 2) for b in range(3)] == [0, 1, 1]
+
+
+def test_a_lost_stage_comes_from_its_newest_shadow_where_the_run_keeps_any() -> None:
+    """Better than any merge, whatever its age, also at the ends of the body; the reason has the age and what that costs."""
+    replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 1])
+    shadows = [StageShadow(replicas[1][0], 2, 3), StageShadow(replicas[3][0], 2, 7), StageShadow(replicas[3][0], 1, 8)]
+    action = choose_recovery(2, replicas, record, RECOVERY, (), shadows)
+    assert isinstance(action, Restore)
+    assert (action.holder, action.iteration) == (replicas[3][0], 7)
+    assert "1 iterations old in a run of 8" in action.reason
+    assert isinstance(choose_recovery(1, _replicas(1, 0, 1, 1), record, RECOVERY, (), shadows), Restore)
+    for without in (dataclasses.replace(RECOVERY, mode="checkfree"), dataclasses.replace(RECOVERY, shadow_every=0)):
+        assert isinstance(choose_recovery(2, replicas, record, without, (), shadows), Merge)
+    assert isinstance(choose_recovery(2, replicas, record, RECOVERY, (), shadows[2:]), Merge)
+    assert isinstance(choose_recovery(2, _replicas(1, 1, 1, 1), record, RECOVERY, (), shadows), Copy)
+    assert isinstance(choose_recovery(2, replicas, None, RECOVERY, (), shadows), Fresh)

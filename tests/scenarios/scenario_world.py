@@ -34,9 +34,9 @@ def swarm(
     replicas_min: int = 0,
     standbys: int = 1,
     faults: FaultPlan = STEADY,
-    cache_bytes_max: int = 1 << 30,
     sources: int = 1,
     ends_copies: int = 2,
+    shadow_every: int = 0,
 ) -> Setup:
     """Four iterations of six microbatches; the given sources and body."""
     manifest = Manifest(
@@ -45,7 +45,7 @@ def swarm(
         stages=StagesSection(body=body, replicas_min=replicas_min or replicas, replicas_max=replicas, sources_max=sources),
         batch=BatchSection(rows=1, microbatches=6),
         ring=RingSection(credits=3),
-        recovery=RecoverySection(ends_copies=ends_copies),
+        recovery=RecoverySection(ends_copies=ends_copies, shadow_every=shadow_every),
         timing=TimingSection(join_wait_s=20.0, split_wait_s=10.0),
     )
     return Setup(
@@ -55,7 +55,6 @@ def swarm(
         bodies=body * replicas,
         standbys=standbys,
         start_spread_s=0.1,
-        cache_bytes_max=cache_bytes_max,
     )
 
 

@@ -265,7 +265,7 @@ def test_29_builder_dies() -> None:
 def test_30_cache_full() -> None:
     """With room for two microbatches what a repair needs is gone: it redoes more, and I1 holds."""
     script = Once(share_is_done(1), lambda director, _: director.kill(director.members(3)[0]))
-    result = play(swarm(cache_bytes_max=100), script, full=True)
+    result = play(replace(swarm(), cache_bytes_max=100), script, full=True)
     assert script.struck
     stretches = [int(line.split("redone=[(")[1][0]) for line in lines(result, "Repaired", "iteration=1")]
     assert min(stretches) < 3, "some microbatches were redone from a stage before the lost one"

@@ -45,11 +45,13 @@ NOTHING_LEFT_WITHIN_S = 3.0
 POLL_S = 0.02
 
 
-def write_run(folder: Path, *, iterations: int, stages: str = "body = 3", microbatches: int = 6) -> Path:
-    """A run config of the small model; `stages` is the content of its section."""
+def write_run(
+    folder: Path, *, iterations: int, stages: str = "body = 3", microbatches: int = 6, recovery: str = 'mode = "checkfree"'
+) -> Path:
+    """A run config of the small model; `stages` and `recovery` are the contents of their sections."""
     path = folder / "run.toml"
     head = f'[run]\nname = "small"\nseed = 11\niterations = {iterations}\nevaluate_every = 0\nevaluate_windows = 2\n'
-    path.write_text(f"{head}\n{MODEL.format(microbatches=microbatches)}\n[stages]\n{stages}\n")
+    path.write_text(f"{head}\n{MODEL.format(microbatches=microbatches)}\n[stages]\n{stages}\n\n[recovery]\n{recovery}\n")
     return path
 
 

@@ -11,10 +11,10 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from swarmfree.policy.keepers import KeptCopy
+from swarmfree.policy.keepers import KeptCopy, StageShadow
 from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence
 from swarmfree.policy.recovery import choose_recovery
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Merge
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Merge, Restore
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float32
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import Placed, RecoveryDecided, StageBuilt, Waiting
@@ -31,7 +31,7 @@ STANDBY_WAIT_S = 10.0
 FAILED_BUILDS_MAX = 5
 PASSED_OVER_MAX = 4
 FAILED_COPIES_MAX = 2
-"""Builds that a keeper of the ends may fail before another copy is taken, or none."""
+"""Builds that a keeper of a copy or shadow may fail before another one is taken, or none."""
 FALLEN_BEHIND = 3
 """Iterations a joiner with its state may be behind; siblings keep an average for one only."""
 
@@ -181,8 +181,18 @@ class Assembly:
         for stage in range(self._context.manifest.stage_count):
             newcomers = [g for g in self._roster.of_stage(stage) if not g.built]
             if newcomers and not self._roster.holders(stage):
-                work.append((newcomers[0], choose_recovery(stage, replicas, record, self._context.manifest.recovery, usable)))
+                recovery = self._context.manifest.recovery
+                work.append((newcomers[0], choose_recovery(stage, replicas, record, recovery, usable, self._shadows())))
         return work
+
+    def _shadows(self) -> list[StageShadow]:
+        """Those that members say they keep, of holders that have not failed to give theirs."""
+        return [
+            StageShadow(guest.endpoint, shadow.stage, shadow.iteration)
+            for guest in self._roster.guests()
+            if guest.answer is not None and self._failed_copies[guest.member] < FAILED_COPIES_MAX
+            for shadow in guest.answer.shadows
+        ]
 
     def _current(self, holders: Sequence[Guest]) -> list[Guest]:
         """Those that are where the swarm is, so that others can be built from them; all of them where nobody is known to be."""
@@ -255,7 +265,7 @@ class Assembly:
                 self._roster.depose(str(refusal))
                 return
             guest.failed_builds += 1
-            if isinstance(action, CopyKept):
+            if isinstance(action, (CopyKept, Restore)):
                 self._failed_copies[action.holder.member] += 1
             if guest.failed_builds > FAILED_BUILDS_MAX:
                 self._roster.bar(guest.member, str(refusal))
@@ -272,8 +282,12 @@ class Assembly:
         guest.built, guest.failed_builds, guest.built_at = True, 0, built.iteration
         if lost:
             is_kept = isinstance(action, CopyKept)  # with its moments; as good as it was, if it is not a step behind
-            is_scaled = record is not None and not (isinstance(action, CopyKept) and action.iteration == iteration)
+            is_as_it_was = isinstance(action, Restore) or (isinstance(action, CopyKept) and action.iteration == iteration)
+            is_scaled = record is not None and not is_as_it_was
             self._rebuilt[stage] = Rebuilt(stage, built.state_digest, is_scaled, built=not is_kept)
+            for other in self._roster.of_stage(stage):
+                if other.member in self._joining:
+                    other.builds += 1  # what it loads is gone: its answer counts no more, and it begins again
         self._context.tell(
             StageBuilt(stage, iteration, name, guest.member.peer_id, built.seconds, built.received_bytes, built.state_digest)
         )

@@ -257,6 +257,7 @@ class MemberBooks:
             seconds_per_microbatch=self.worker.seconds_per_microbatch,
             stage=standing.stage,
             ends_iteration=standing.ends_iteration,
+            shadows=standing.shadows,
         )
         return Reply(answer)
 

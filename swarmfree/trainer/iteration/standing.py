@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record
 from swarmfree.swarm.errors import RefusalKind, Refused
+from swarmfree.swarm.messages import KeptShadow
 from swarmfree.swarm.names import Endpoint, Position, WorkKey, WorkKind
 from swarmfree.swarm.plan import Plan
 from swarmfree.trainer.context import Context
@@ -34,6 +35,7 @@ class Standing:
         records: the last applied ones, newest last.
         moved: told whenever any of this changes.
         ends_iteration: the iteration that a copy of the ends kept here is ready for, -1 without a complete one; see `life.keeping`.
+        shadows: complete ones kept here; see `life.shadowing`.
     """
 
     def __init__(self, context: Context) -> None:
@@ -53,6 +55,7 @@ class Standing:
         self.records: list[Record] = []
         self.moved = Signal()
         self.ends_iteration = -1
+        self.shadows: tuple[KeptShadow, ...] = ()
 
     @property
     def first_microbatch(self) -> int:

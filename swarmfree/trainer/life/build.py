@@ -1,4 +1,4 @@
-"""Building a stage's state at a newcomer: drawn, copied, taken from a kept copy, merged from both neighbours, or copied from one.
+"""Building a stage's state at a newcomer: drawn, copied, taken from a kept copy or a shadow, merged from both neighbours, or copied from one.
 
 Parts are streamed and used as they come: a merge never holds both neighbours, only the parts in flight. The same call twice joins the first.
 A copy of a sibling is made while training goes on (`copying`); everything else is built while the swarm waits.
@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from swarmfree.policy.recovery import donor_block
-from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge
+from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, Restore
 from swarmfree.swarm.announcement import Announcement
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import DirectoryNorms, Placed
-from swarmfree.swarm.messages import Build, Built, GetState
+from swarmfree.swarm.messages import Build, Built, GetShadow, GetState
 from swarmfree.swarm.names import Endpoint
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.context import Context
@@ -106,6 +106,8 @@ class Builder:
                 return copying.level, copying.record
             case CopyKept():
                 await self._parts(stage, lambda part: self._kept_part(building, action, part))
+            case Restore():
+                await self._parts(stage, lambda part: self._shadow_part(building, action, part))
             case CopyNeighbour(donor=donor, donor_stage=donor_stage):
                 await self._parts(stage, lambda part: self._neighbour_part(building, donor, donor_stage, part))
             case Merge():
@@ -138,6 +140,11 @@ class Builder:
         asked = GetState(action.stage, action.iteration, lineage, part, weights_only=False)
         data = await self._get(building, (action.holder,), asked)
         await self._books.device.run(Rank.BOOKS, part, lambda: engine.write_state(part, data, weights_only=False))
+
+    async def _shadow_part(self, building: Building, action: Restore, part: int) -> None:
+        engine = self._context.ports.engine
+        data = await self._get(building, (action.holder,), GetShadow(action.stage, part))
+        await self._books.device.run(Rank.BOOKS, part, lambda: engine.write_shadow(part, data))
 
     async def _neighbour_part(self, building: Building, donor: Endpoint, donor_stage: int, part: int) -> None:
         engine = self._context.ports.engine
@@ -181,7 +188,7 @@ class Builder:
     def _weights_of(self, building: Building, stage: int, part: int) -> GetState:
         return GetState(stage, building.request.iteration, building.request.lineage, part, weights_only=True)
 
-    async def _get(self, building: Building, donors: tuple[Endpoint, ...], request: GetState) -> bytes:
+    async def _get(self, building: Building, donors: tuple[Endpoint, ...], request: GetState | GetShadow) -> bytes:
         waits = self._context.backoff_s()
         last: CallFailed = PeerUnreachable(f"stage {request.stage} has no donor")
         for ask in range(ASKS):

@@ -27,6 +27,7 @@ from swarmfree.swarm.messages import (
     GetManifest,
     GetPlan,
     GetRecord,
+    GetShadow,
     GetState,
     Goodbye,
     HandOver,
@@ -59,6 +60,7 @@ from swarmfree.trainer.iteration.standing import NO_STAGE
 from swarmfree.trainer.life.build import Builder
 from swarmfree.trainer.life.joining import Joining
 from swarmfree.trainer.life.keeping import EndsKeeper
+from swarmfree.trainer.life.shadowing import ShadowKeeper
 from swarmfree.trainer.ring.device import Rank
 from swarmfree.trainer.tasks import Tasks
 
@@ -88,6 +90,7 @@ class Peer:
         self._keeping = Tasks(group)
         self.joining = Joining(context, self.books, self._keeping, self._lead)
         self.keeper = EndsKeeper(context, self.books, Tasks(group))
+        self.shadows = ShadowKeeper(context, self.books)
         self._coordination = Tasks(group)
         self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
 
@@ -102,6 +105,7 @@ class Peer:
         self.tasks.start(self._announce(), "announce")
         self.tasks.start(self._count_ticks(), "ticks")
         self.tasks.start(self.keeper.keep(), "keeper of the ends")
+        self.tasks.start(self.shadows.keep(), "keeper of shadows")
         self.tasks.start(self._join(), "join")
 
     def everything(self) -> tuple[Tasks, ...]:
@@ -159,6 +163,8 @@ class Peer:
                 return await self.keeper.get_state(request)
             case GetState():
                 return await books.get_state(request)
+            case GetShadow():
+                return await self.shadows.get(request)
             case GetRecord():
                 return await books.get_record(request)
             case GetPlan():
@@ -357,7 +363,7 @@ async def run_peer(
             await peer.finish(end)
         finally:
             for tasks in peer.everything():
-                tasks.cancel_all()
+                tasks.close()
     if end.code == 1:
         raise DeviceStuck(end.why)
     if end.code == 3:

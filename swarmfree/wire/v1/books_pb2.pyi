@@ -652,9 +652,42 @@ class CopyKept(google.protobuf.message.Message):
 global___CopyKept = CopyKept
 
 @typing.final
-class BuildAction(google.protobuf.message.Message):
-    """How a stage's state is made; exactly one is required."""
+class Restore(google.protobuf.message.Message):
+    """How a stage's state is made; exactly one is required.
+    A plain shadow: int8 weights, some iterations old, moments zero.
+    """
 
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STAGE_FIELD_NUMBER: builtins.int
+    HOLDER_FIELD_NUMBER: builtins.int
+    ITERATION_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    stage: builtins.int
+    """Which stage; zero does not occur."""
+    iteration: builtins.int
+    """Of its oldest part; zero is the first."""
+    reason: builtins.str
+    """One sentence."""
+    @property
+    def holder(self) -> swarmfree.wire.v1.names_pb2.Endpoint:
+        """Who keeps it; required."""
+
+    def __init__(
+        self,
+        *,
+        stage: builtins.int = ...,
+        holder: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
+        iteration: builtins.int = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["holder", b"holder"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["holder", b"holder", "iteration", b"iteration", "reason", b"reason", "stage", b"stage"]) -> None: ...
+
+global___Restore = Restore
+
+@typing.final
+class BuildAction(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     FRESH_FIELD_NUMBER: builtins.int
@@ -662,6 +695,7 @@ class BuildAction(google.protobuf.message.Message):
     MERGE_FIELD_NUMBER: builtins.int
     COPY_NEIGHBOUR_FIELD_NUMBER: builtins.int
     COPY_KEPT_FIELD_NUMBER: builtins.int
+    RESTORE_FIELD_NUMBER: builtins.int
     @property
     def fresh(self) -> global___Fresh:
         """First weights."""
@@ -682,6 +716,10 @@ class BuildAction(google.protobuf.message.Message):
     def copy_kept(self) -> global___CopyKept:
         """From a copy that was kept."""
 
+    @property
+    def restore(self) -> global___Restore:
+        """From a plain shadow."""
+
     def __init__(
         self,
         *,
@@ -690,9 +728,10 @@ class BuildAction(google.protobuf.message.Message):
         merge: global___Merge | None = ...,
         copy_neighbour: global___CopyNeighbour | None = ...,
         copy_kept: global___CopyKept | None = ...,
+        restore: global___Restore | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_kept", b"copy_kept", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_kept", b"copy_kept", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["fresh", "copy", "merge", "copy_neighbour", "copy_kept"] | None: ...
+    def HasField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_kept", b"copy_kept", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge", "restore", b"restore"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_kept", b"copy_kept", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge", "restore", b"restore"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["fresh", "copy", "merge", "copy_neighbour", "copy_kept", "restore"] | None: ...
 
 global___BuildAction = BuildAction

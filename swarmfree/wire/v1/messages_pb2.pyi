@@ -417,6 +417,7 @@ class BeatResponse(google.protobuf.message.Message):
     SECONDS_PER_MICROBATCH_FIELD_NUMBER: builtins.int
     STAGE_FIELD_NUMBER: builtins.int
     ENDS_ITERATION_FIELD_NUMBER: builtins.int
+    SHADOWS_FIELD_NUMBER: builtins.int
     news: builtins.int
     """Number of the member's latest news; zero before the first."""
     iteration: builtins.int
@@ -449,6 +450,10 @@ class BeatResponse(google.protobuf.message.Message):
     def evaluation(self) -> swarmfree.wire.v1.books_pb2.Evaluation:
         """A source: held-out loss of this attempt; absent if none was asked for."""
 
+    @property
+    def shadows(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___KeptShadow]:
+        """Complete shadows that the sender keeps."""
+
     def __init__(
         self,
         *,
@@ -464,9 +469,10 @@ class BeatResponse(google.protobuf.message.Message):
         seconds_per_microbatch: builtins.float = ...,
         stage: builtins.int = ...,
         ends_iteration: builtins.int = ...,
+        shadows: collections.abc.Iterable[global___KeptShadow] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["evaluation", b"evaluation", "position", b"position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["addends", b"addends", "base", b"base", "ends_iteration", b"ends_iteration", "evaluation", b"evaluation", "iteration", b"iteration", "losses", b"losses", "news", b"news", "position", b"position", "seconds_per_microbatch", b"seconds_per_microbatch", "share_done", b"share_done", "stage", b"stage", "stored", b"stored"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["addends", b"addends", "base", b"base", "ends_iteration", b"ends_iteration", "evaluation", b"evaluation", "iteration", b"iteration", "losses", b"losses", "news", b"news", "position", b"position", "seconds_per_microbatch", b"seconds_per_microbatch", "shadows", b"shadows", "share_done", b"share_done", "stage", b"stage", "stored", b"stored"]) -> None: ...
 
 global___BeatResponse = BeatResponse
 
@@ -1302,6 +1308,80 @@ class GetStateResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["iteration", b"iteration", "part_count", b"part_count", "payload", b"payload"]) -> None: ...
 
 global___GetStateResponse = GetStateResponse
+
+@typing.final
+class GetShadowRequest(google.protobuf.message.Message):
+    """A part of a stage's plain shadow: from a member of the stage as it is now, from a holder as it was kept."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: builtins.int
+    STAGE_FIELD_NUMBER: builtins.int
+    PART_FIELD_NUMBER: builtins.int
+    stage: builtins.int
+    """Which stage; zero are the ends, which have no shadow."""
+    part: builtins.int
+    """Which part; zero is the first."""
+    @property
+    def header(self) -> global___Header:
+        """Required."""
+
+    def __init__(
+        self,
+        *,
+        header: global___Header | None = ...,
+        stage: builtins.int = ...,
+        part: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["header", b"header"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["header", b"header", "part", b"part", "stage", b"stage"]) -> None: ...
+
+global___GetShadowRequest = GetShadowRequest
+
+@typing.final
+class GetShadowResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PAYLOAD_FIELD_NUMBER: builtins.int
+    ITERATION_FIELD_NUMBER: builtins.int
+    iteration: builtins.int
+    """What iteration the part was ready for; zero is the first."""
+    @property
+    def payload(self) -> global___Payload:
+        """Size of the part: scales as float32, then weights as int8; absent means none."""
+
+    def __init__(
+        self,
+        *,
+        payload: global___Payload | None = ...,
+        iteration: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["payload", b"payload"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["iteration", b"iteration", "payload", b"payload"]) -> None: ...
+
+global___GetShadowResponse = GetShadowResponse
+
+@typing.final
+class KeptShadow(google.protobuf.message.Message):
+    """A complete shadow that a member keeps."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STAGE_FIELD_NUMBER: builtins.int
+    ITERATION_FIELD_NUMBER: builtins.int
+    stage: builtins.int
+    """Of which stage; zero does not occur."""
+    iteration: builtins.int
+    """What iteration its oldest part was ready for; zero is the first."""
+    def __init__(
+        self,
+        *,
+        stage: builtins.int = ...,
+        iteration: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["iteration", b"iteration", "stage", b"stage"]) -> None: ...
+
+global___KeptShadow = KeptShadow
 
 @typing.final
 class GetRecordRequest(google.protobuf.message.Message):

@@ -124,6 +124,11 @@ class SwarmStub(object):
                 request_serializer=swarmfree_dot_v1_dot_messages__pb2.GetStateRequest.SerializeToString,
                 response_deserializer=swarmfree_dot_v1_dot_swarm__pb2.Frame.FromString,
                 _registered_method=True)
+        self.GetShadow = channel.unary_stream(
+                '/swarmfree.v1.Swarm/GetShadow',
+                request_serializer=swarmfree_dot_v1_dot_messages__pb2.GetShadowRequest.SerializeToString,
+                response_deserializer=swarmfree_dot_v1_dot_swarm__pb2.Frame.FromString,
+                _registered_method=True)
         self.GetManifest = channel.unary_stream(
                 '/swarmfree.v1.Swarm/GetManifest',
                 request_serializer=swarmfree_dot_v1_dot_messages__pb2.GetManifestRequest.SerializeToString,
@@ -278,6 +283,13 @@ class SwarmServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetShadow(self, request, context):
+        """Give me a part of a shadow; `response` is a GetShadowResponse.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetManifest(self, request, context):
         """Give me the manifest; `response` is a GetManifestResponse.
         """
@@ -396,6 +408,11 @@ def add_SwarmServicer_to_server(servicer, server):
             'GetState': grpc.unary_stream_rpc_method_handler(
                     servicer.GetState,
                     request_deserializer=swarmfree_dot_v1_dot_messages__pb2.GetStateRequest.FromString,
+                    response_serializer=swarmfree_dot_v1_dot_swarm__pb2.Frame.SerializeToString,
+            ),
+            'GetShadow': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetShadow,
+                    request_deserializer=swarmfree_dot_v1_dot_messages__pb2.GetShadowRequest.FromString,
                     response_serializer=swarmfree_dot_v1_dot_swarm__pb2.Frame.SerializeToString,
             ),
             'GetManifest': grpc.unary_stream_rpc_method_handler(
@@ -847,6 +864,33 @@ class Swarm(object):
             target,
             '/swarmfree.v1.Swarm/GetState',
             swarmfree_dot_v1_dot_messages__pb2.GetStateRequest.SerializeToString,
+            swarmfree_dot_v1_dot_swarm__pb2.Frame.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetShadow(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/swarmfree.v1.Swarm/GetShadow',
+            swarmfree_dot_v1_dot_messages__pb2.GetShadowRequest.SerializeToString,
             swarmfree_dot_v1_dot_swarm__pb2.Frame.FromString,
             options,
             channel_credentials,

@@ -126,6 +126,12 @@ class SwarmStub:
     ]
     """Give me a part of a state; `response` is a GetStateResponse."""
 
+    GetShadow: grpc.UnaryStreamMultiCallable[
+        swarmfree.wire.v1.messages_pb2.GetShadowRequest,
+        swarmfree.wire.v1.swarm_pb2.Frame,
+    ]
+    """Give me a part of a shadow; `response` is a GetShadowResponse."""
+
     GetManifest: grpc.UnaryStreamMultiCallable[
         swarmfree.wire.v1.messages_pb2.GetManifestRequest,
         swarmfree.wire.v1.swarm_pb2.Frame,
@@ -268,6 +274,12 @@ class SwarmAsyncStub:
         swarmfree.wire.v1.swarm_pb2.Frame,
     ]
     """Give me a part of a state; `response` is a GetStateResponse."""
+
+    GetShadow: grpc.aio.UnaryStreamMultiCallable[
+        swarmfree.wire.v1.messages_pb2.GetShadowRequest,
+        swarmfree.wire.v1.swarm_pb2.Frame,
+    ]
+    """Give me a part of a shadow; `response` is a GetShadowResponse."""
 
     GetManifest: grpc.aio.UnaryStreamMultiCallable[
         swarmfree.wire.v1.messages_pb2.GetManifestRequest,
@@ -441,6 +453,14 @@ class SwarmServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[swarmfree.wire.v1.swarm_pb2.Frame], collections.abc.AsyncIterator[swarmfree.wire.v1.swarm_pb2.Frame]]:
         """Give me a part of a state; `response` is a GetStateResponse."""
+
+    @abc.abstractmethod
+    def GetShadow(
+        self,
+        request: swarmfree.wire.v1.messages_pb2.GetShadowRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[swarmfree.wire.v1.swarm_pb2.Frame], collections.abc.AsyncIterator[swarmfree.wire.v1.swarm_pb2.Frame]]:
+        """Give me a part of a shadow; `response` is a GetShadowResponse."""
 
     @abc.abstractmethod
     def GetManifest(

@@ -1,0 +1,51 @@
+"""Plain shadows: weights in blocks of int8 with a scale each, 1.03 bytes per weight.
+
+A copy of a stage that is a few dozen iterations old is worth no more precision: int8 costs nothing that can be measured (see the log).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+BLOCK = 128
+LARGEST = 127.0
+
+
+def size_bytes(count: int) -> int:
+    """How long the shadow of so many weights is."""
+    return 4 * -(-count // BLOCK) + count
+
+
+def to_int8(weights: Tensor) -> bytes:
+    """Scales, float32 (ceil(N / 128),), then weights / scale rounded to int8 (N,).
+
+    Args:
+        weights: float32 vector (N,). A block that is not finite comes back as it can: its scale is not finite either.
+    """
+    count = len(weights)
+    blocks = torch.zeros(-(-count // BLOCK) * BLOCK)
+    blocks[:count] = weights.detach()
+    blocks = blocks.view(-1, BLOCK)
+    scales = blocks.abs().amax(dim=1) / LARGEST
+    whole = torch.where(scales > 0, scales, 1.0).unsqueeze(1)
+    rounded = (blocks / whole).round_().nan_to_num_(0.0).clamp_(-LARGEST, LARGEST).to(torch.int8)
+    return scales.numpy().tobytes() + rounded.view(-1)[:count].numpy().tobytes()
+
+
+def from_int8(data: bytes, count: int) -> Tensor:
+    """Inverse of `to_int8`: each weight within half a scale of what it was.
+
+    Returns:
+        Float32 vector (count,).
+
+    Raises:
+        ValueError: wrong length.
+    """
+    if len(data) != size_bytes(count):
+        raise ValueError(f"{len(data):,} bytes for the shadow of {count:,} weights; {size_bytes(count):,} expected")
+    block_count = -(-count // BLOCK)
+    scales = torch.from_numpy(np.frombuffer(data, dtype="<f4", count=block_count).copy())
+    rounded = torch.from_numpy(np.frombuffer(data, dtype="i1", offset=4 * block_count).astype(np.float32))
+    return rounded * scales.repeat_interleave(BLOCK)[:count]
