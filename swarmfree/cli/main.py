@@ -21,6 +21,7 @@ from swarmfree.cli.local import local
 from swarmfree.cli.peer import peer
 from swarmfree.cli.rehearse import rehearse
 from swarmfree.cli.status import status
+from swarmfree.cli.study import study_app
 from swarmfree.swarm.errors import CallFailed, SwarmfreeError
 
 INTERRUPTED = 130
@@ -106,6 +107,7 @@ app.command()(status)
 app.command()(rehearse)
 app.command()(chaos)
 app.add_typer(config_app, name="config")
+app.add_typer(study_app, name="study")
 
 
 def main() -> None:

@@ -87,7 +87,7 @@ def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
             join_wait_s=20.0, split_wait_s=8.0, remeet_s=6.0, leave_s=stuck.choice((15.0, 0.6, 0.3)), stuck_s=1.0
         ),
     )
-    return Setup(
+    setup = Setup(
         manifest=manifest,
         faults=replace(
             draw_troubles(draw_faults(rng), random.Random(f"{seed}/troubles")), stuck_rate=stuck.choice((0.0, 0.0, 0.1, 0.2))
@@ -99,6 +99,10 @@ def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
         start_spread_s=rng.choice((0.0, 0.5, 3.0)),
         cache_bytes_max=rng.choice((1 << 30, 1 << 30, 1 << 30, 150)),
     )
+    if setup.bodies == body * replicas and shadow.random() < 0.3:  # the run begins when every stage has all of its replicas
+        whole = replace(manifest, stages=replace(manifest.stages, replicas_min=replicas))
+        setup = replace(setup, manifest=whole)
+    return setup
 
 
 def draw_faults(rng: random.Random) -> FaultPlan:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,7 @@ from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.swarm.messages import Beat, Claim, Commit, Open, Request, Seal, TakeRoll, Train
 from swarmfree.swarm.names import Endpoint, Member
-from tests.scenarios.scenario_world import Once, is_answered, is_asked, lines, play, swarm, unhurried
+from tests.scenarios.scenario_world import STEADY, Once, is_answered, is_asked, lines, play, swarm, unhurried
 
 SOON = {"request_delay_s": 0.002, "payload_delay_s": 0.001, "response_delay_s": 0.002}
 FIRST = "QmPeer01"
@@ -309,3 +310,27 @@ def test_09b_majority_split_with_its_coordinator() -> None:
     result = play(unhurried(swarm(sources=2), iterations=8), script)
     assert not lines(result, "TookOver")
     assert not lines(result, "forced=1")
+
+
+def test_a_successor_between_two_iterations_waits_for_no_more_replicas_than_there_are() -> None:
+    """The coordinator dies when record 1 is known and iteration 2 not opened, a replica with it: the run has begun, and does not begin again."""
+    killed: list[float] = []
+
+    def strike(director: Director, moment: Moment) -> None:
+        killed.append(director.now_s)
+        director.kill(moment.sender.member, director.members(2)[0])
+
+    class AllKnow(Once):
+        answers = 0
+
+        def see(self, director: Director, moment: Moment) -> None:
+            self.answers += is_stored(Commit, 1)(moment)
+            super().see(director, moment)
+
+    script = AllKnow(lambda _: script.answers == 7, strike)
+    faults = replace(STEADY, respawn_rate=0.0, replace_min_s=40.0, replace_max_s=40.0)
+    result = play(unhurried(swarm(sources=2, standbys=0, faults=faults), iterations=6), script)
+    assert script.struck
+    assert lines(result, "TookOver")
+    assert not [line for line in lines(result, "Waiting", "stage 2 has 1 of 2") if float(line.split()[0]) > killed[0]]
+    assert result.statistics.longest_gap_s < 20.0

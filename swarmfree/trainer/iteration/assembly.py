@@ -102,13 +102,14 @@ class Assembly:
         return Place(self._context.here, guest.stage, self._roster.waiting_for, accepted=True)
 
     async def fill(self, iteration: int, lineage: str, record: Record | None, check: Callable[[], None]) -> None:
-        """Return once every stage has its replicas; nobody waits for those who load a state that others hold.
+        """Return once every stage has its replicas, or, when the run has begun, one; nobody waits for those who load a state that others hold.
 
         Args:
             iteration, lineage, record: what the state is to be ready for.
             check: raises where this peer may not decide any more: a lost stage is not rebuilt by a minority.
         """
         self._present = (iteration, lineage, record)
+        self._opened = self._opened or record is not None  # a successor goes on with whoever is there
         while True:
             check()
             for guest in self._roster.guests():

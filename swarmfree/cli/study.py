@@ -1,0 +1,36 @@
+"""``swarmfree study``: experiments that compare, with tables and figures of what came out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+study_app = typer.Typer(help="Compare ways of doing things, honestly.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@study_app.callback()
+def study() -> None:
+    """Compare ways of doing things, honestly."""
+
+
+@study_app.command()
+def recovery(
+    *,
+    out: Annotated[Path, typer.Option("--out", help="Folder for results; a study that was ended goes on there.")],
+    data: Annotated[
+        str, typer.Option("--data", help="Text to learn from: a file or a folder; Python's own library where none is named.")
+    ] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="One base, two traces: under 15 minutes on two cores.")] = False,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Trials at a time, one core each.")] = 2,
+) -> None:
+    """Lose stages by one seeded trace, the same for all, and compare what each way of bringing them back costs in learning.
+
+    CheckFree and its variants, CheckFree+, checkpoints, shadows, replay and refit, each from the same base that was trained without failures. Writes
+    tables (CSV), figures (PNG) and a page (HTML); the last line is one JSON object.
+    """
+    from swarmfree.cli.endings import run_until_told  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.study_recovery import RecoveryStudy  # noqa: PLC0415 - help is fast
+
+    raise typer.Exit(run_until_told(RecoveryStudy(out, data, quick=quick, workers=workers, say=typer.echo).run))

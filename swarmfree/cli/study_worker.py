@@ -1,0 +1,100 @@
+"""A process that plays trials of a recovery study: ``python -m swarmfree.cli.study_worker FOLDER PARENT_PID``.
+
+Workers of one study share its folder: each takes what nobody has taken, bases first. A result is written whole or not at all, so a study that was
+ended goes on where it was. Progress goes to stdout, a JSON line about once a second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from swarmfree.cli.chaos_alone import KeptTokens
+from swarmfree.cli.study_trials import Trial, TrialRun, base_path, train_base
+from swarmfree.lab.processes import die_with_parent
+from swarmfree.lab.report import write_whole
+from swarmfree.policy.sharding import SequenceOrder, sequence_count
+from swarmfree.storage.corpus import prepare_corpus
+from swarmfree.storage.tokens import CorpusTokens
+from swarmfree.swarm.config import manifest_from_bytes
+from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.ports import Tokens
+
+STUDY_FILE = "study.json"
+TELL_S, WAIT_S = 1.0, 0.2
+
+
+class Worker:
+    """One worker's view of the study's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read what is to be done."""
+        self._folder = folder
+        found = json.loads((folder / STUDY_FILE).read_text(encoding="utf-8"))
+        self._manifest = manifest_from_bytes(json.dumps(found["manifest"]).encode())
+        self._data, self._every, self._base_iterations = found["data"], found["evaluate_every"], found["base_iterations"]
+        self._trials = [Trial(**{**trial, "stages": tuple(trial["stages"])}) for trial in found["trials"]]
+        self._told_s = 0.0
+
+    def run(self) -> None:
+        """Everything that nobody else has taken."""
+        wanted = dict.fromkeys((trial.base_seed, trial.swaps) for trial in self._trials)
+        for seed, swaps in wanted:
+            path = base_path(self._folder, seed, swaps=swaps)
+            if not path.exists() and self._take(path.stem):
+                manifest, tokens = self._run_of(seed)
+                train_base(
+                    manifest, tokens, path, self._base_iterations, self._say(path.stem, self._base_iterations), swaps=swaps
+                )
+        for trial in self._trials:
+            path = self._folder / "trials" / f"{trial.name}.json"
+            if path.exists() or not self._take(trial.name):
+                continue
+            base = base_path(self._folder, trial.base_seed, swaps=trial.swaps)
+            while not base.exists():
+                time.sleep(WAIT_S)
+            manifest, tokens = self._run_of(trial.base_seed)
+            played = TrialRun(trial, manifest, tokens, base, self._every).play(self._say(trial.name, trial.iterations))
+            write_whole(path, json.dumps(played).encode())
+
+    def _take(self, name: str) -> bool:
+        """Whether this worker is the first to want it."""
+        try:
+            os.close(os.open(self._folder / f"{name}.taken", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            return False
+        return True
+
+    def _run_of(self, seed: int) -> tuple[Manifest, Tokens]:
+        manifest = dataclasses.replace(self._manifest, run=dataclasses.replace(self._manifest.run, seed=seed))
+        corpus = prepare_corpus(self._data, self._folder / "corpus", manifest.data.held_out_percent)
+        manifest = dataclasses.replace(manifest, data=dataclasses.replace(manifest.data, corpus_hash=corpus.corpus_hash))
+        order = SequenceOrder(seed, sequence_count(corpus.train_tokens, manifest.model.tokens_per_row))
+        return manifest, KeptTokens(CorpusTokens(corpus, manifest, order.sequence_of))
+
+    def _say(self, name: str, count: int) -> Callable[[int], None]:
+        def say(done: int) -> None:
+            if time.monotonic() - self._told_s >= TELL_S or done == count:
+                self._told_s = time.monotonic()
+                sys.stdout.write(json.dumps({"name": name, "done": done, "of": count}) + "\n")
+                sys.stdout.flush()
+
+        return say
+
+
+def main() -> None:
+    """Play what is to be played."""
+    die_with_parent(int(sys.argv[2]))
+    try:
+        Worker(Path(sys.argv[1])).run()
+    except (KeyboardInterrupt, BrokenPipeError):
+        return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""The model alone, stage by stage: single stages can be lost and brought back, from borders, copies or neighbours. What the recovery study trains.
+
+Forward and backward are those of `alone`, the borders between stages are kept on the way: what a stage got, what it gave, and the gradient of what
+it gave. The same tensors cross the network in the swarm. Swapped routes run every second microbatch through both ends of the body in the other order
+(CheckFree+, section 4.3).
+
+Letters: ``B`` rows, ``T`` tokens per row, ``D`` width.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the field's name
+from torch import Tensor
+
+from swarmfree.model.alone import Alone
+from swarmfree.model.codec import float_bytes
+from swarmfree.model.merge import merge_floats
+from swarmfree.model.optimizer import canonical_step
+from swarmfree.model.shadow import from_int8, to_int8
+from swarmfree.model.stages import draw_weights
+from swarmfree.swarm.books import StepScalars, float32_bits
+from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.ports import Tokens
+
+SWAP_STAGES_MIN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Border:
+    """One microbatch at one stage: what came in and went out, and the gradient of what went out, each (B, T, D)."""
+
+    entered: Tensor
+    left: Tensor
+    returned: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Everything a stage holds: flat float32 vectors."""
+
+    weights: Tensor
+    first_moment: Tensor
+    second_moment: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """One iteration of the border log: by stage, its microbatches in order and the scalars it was stepped with."""
+
+    borders: dict[int, tuple[Border, ...]]
+    scalars: tuple[StepScalars, ...]
+
+
+class Staged(Alone):
+    """The model of a run on one machine, whose stages can be lost.
+
+    Attributes:
+        log: the last iterations, oldest first.
+    """
+
+    def __init__(
+        self, manifest: Manifest, tokens: Tokens, *, threads: int = 1, swaps: bool = False, log_iterations: int = 0
+    ) -> None:
+        """First weights, as `Alone`.
+
+        Args:
+            swaps: every second microbatch goes through stages 2, 1, .., L, L-1; needs four body stages.
+            log_iterations: how many iterations of borders are kept.
+        """
+        super().__init__(manifest, tokens, threads=threads)
+        assert not swaps or manifest.stages.body >= SWAP_STAGES_MIN, "swapped routes need four body stages"
+        self._swaps = swaps
+        self._borders: dict[int, list[Border]] = {}
+        self.log: deque[Logged] = deque(maxlen=log_iterations)
+
+    def route(self, number: int) -> list[int]:
+        """Body stages in the order in which microbatch `number` goes through them."""
+        stages = list(range(1, self.manifest.stage_count))
+        if self._swaps and number % 2:
+            stages[0], stages[1], stages[-2], stages[-1] = stages[1], stages[0], stages[-1], stages[-2]
+        return stages
+
+    def _through(self, stage: int, x: Tensor) -> Tensor:
+        for block in self.manifest.blocks_of(stage):
+            x = self.model.model["layers"][block](x, self.model.cos, self.model.sin)  # type: ignore[index]
+        return x
+
+    def differentiate(self, iteration: int, groups: Sequence[Sequence[int]] | None = None, twice: int | None = None) -> float:
+        """As `Alone`, and the borders are kept until the step."""
+        self._borders = {stage: [] for stage in range(1, self.manifest.stage_count)}
+        return super().differentiate(iteration, groups, twice)
+
+    def _differentiate_microbatch(self, number: int) -> float:
+        tokens = self.microbatch(number)
+        x = self.model.model["embed_tokens"](tokens[:, :-1])
+        seen: list[tuple[int, Tensor, Tensor]] = []
+        for stage in self.route(number):
+            entered, x = x, self._through(stage, x)
+            x.retain_grad()
+            seen.append((stage, entered, x))
+        logits = self.model.lm_head(self.model.model["norm"](x))
+        losses = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
+        (losses.sum() / self.manifest.tokens_per_iteration).backward()  # type: ignore[no-untyped-call]
+        if self.log.maxlen:
+            for stage, entered, left in seen:
+                assert left.grad is not None, "retained"
+                self._borders[stage].append(Border(entered.detach(), left.detach(), left.grad))
+        return losses.detach().double().sum().item() / self.manifest.tokens_per_iteration
+
+    def step(self, scalars_of: Callable[[list[float]], Sequence[StepScalars]]) -> list[float]:
+        """Step every stage with the gradients at hand; the squared gradient norm of each before clipping."""
+        gradients = [self.flat_gradient(stage) for stage in range(self.manifest.stage_count)]
+        norms = [torch.dot(g.double(), g.double()).item() for g in gradients]
+        scalars = tuple(scalars_of(norms))
+        for state, gradient, numbers in zip(self.stages, gradients, scalars, strict=True):
+            canonical_step(state, gradient, numbers)
+        if self.log.maxlen:
+            self.log.append(Logged({stage: tuple(borders) for stage, borders in self._borders.items()}, scalars))
+        return norms
+
+    # ---- losing and bringing back --------------------------------------------------------------------------------------
+
+    def copy(self, stage: int) -> Copy:
+        """What the stage holds now."""
+        state = self.stages[stage]
+        return Copy(state.weights.clone(), state.first_moment.clone(), state.second_moment.clone())
+
+    def put(self, stage: int, copy: Copy) -> None:
+        """Hold that again."""
+        state = self.stages[stage]
+        state.weights.copy_(copy.weights)
+        state.first_moment.copy_(copy.first_moment)
+        state.second_moment.copy_(copy.second_moment)
+
+    def lose(self, stage: int) -> None:
+        """Everything the stage held is gone."""
+        state = self.stages[stage]
+        for vector in (state.weights, state.first_moment, state.second_moment):
+            vector.zero_()
+
+    def draw(self, stage: int, salt: int) -> None:
+        """Other first weights, moments zero."""
+        self.lose(stage)
+        state = self.stages[stage]
+        draw_weights(self.manifest, state.layout, state.weights, salt)
+
+    def merge(self, stage: int, before: int, after: int, weights: tuple[float, float]) -> None:
+        """CheckFree's mean of two stages with as many blocks, moments zero."""
+        vectors = [float_bytes(self.stages[neighbour].weights) for neighbour in (before, after)]
+        bits = [float32_bits(weight) for weight in weights]
+        self.lose(stage)
+        target = self.stages[stage].weights
+        target.copy_(merge_floats(vectors[0], vectors[1], bits[0], bits[1], len(target)))
+
+    def shadow(self, stage: int) -> bytes:
+        """The stage's plain shadow."""
+        return to_int8(self.stages[stage].weights)
+
+    def restore(self, stage: int, shadow: bytes) -> None:
+        """Weights from a shadow, moments zero."""
+        self.lose(stage)
+        target = self.stages[stage].weights
+        target.copy_(from_int8(shadow, len(target)))
+
+    def replay(self, stages: Sequence[int], copies: Sequence[Copy], logged: Sequence[Logged]) -> None:
+        """Run lost stages alone through the iterations since their full shadows: bit for bit where they were.
+
+        Args:
+            stages: consecutive ones, plain routes.
+            copies: of each, as it was when the first logged iteration began.
+            logged: the iterations since; only the outer two borders are read.
+        """
+        for stage, copy in zip(stages, copies, strict=True):
+            self.put(stage, copy)
+        for entry in logged:
+            self.model.zero_grad(set_to_none=True)
+            for first, last in zip(entry.borders[stages[0]], entry.borders[stages[-1]], strict=True):
+                x = first.entered.clone().requires_grad_()
+                for stage in stages:
+                    x = self._through(stage, x)
+                x.backward(last.returned)  # type: ignore[no-untyped-call]
+            for stage in stages:
+                canonical_step(self.stages[stage], self.flat_gradient(stage), entry.scalars[stage])
+
+    def refit(self, stage: int, logged: Sequence[Logged], steps: int, scalars_of: Callable[[int], StepScalars]) -> None:
+        """Fit the stage as it is to what its neighbours saw go in and out: mean squared error, one logged iteration a step, moments zero after.
+
+        Args:
+            steps: how many.
+            scalars_of: step number from 0 -> scalars.
+        """
+        state = self.stages[stage]
+        for step in range(steps):
+            self.model.zero_grad(set_to_none=True)
+            borders = logged[step % len(logged)].borders[stage]
+            for border in borders:
+                wrong = self._through(stage, border.entered) - border.left
+                (wrong.square().mean() / len(borders)).backward()  # type: ignore[no-untyped-call]
+            canonical_step(state, self.flat_gradient(stage), scalars_of(step))
+        state.first_moment.zero_()
+        state.second_moment.zero_()
