@@ -127,8 +127,8 @@ class _Falls:
         peer_id = self._swarm.endpoint(name).member.peer_id
 
         def is_missed() -> bool:
-            told = (*self._swarm.told(MemberLost, struck_s), *self._swarm.told(MemberLeft, struck_s))
-            return any(event.peer_id == peer_id for _, event in told)
+            lost = any(event.peer_id == peer_id for _, event in self._swarm.told(MemberLost, struck_s))
+            return lost or any(event.peer_id == peer_id for _, event in self._swarm.told(MemberLeft, struck_s))
 
         await self._swarm.until(f"{name} is missed", is_missed)
         await self.add()

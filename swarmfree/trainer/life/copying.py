@@ -43,7 +43,7 @@ class Place:
     engine: Engine
     device: Device
     rank: Rank = Rank.BOOKS
-    lanes: int = 4
+    lanes: int = 2
 
 
 class Copying:
