@@ -139,7 +139,7 @@ class RecoveryStudy:
     def _prepare(self) -> None:
         manifest = run_of_study(self._size.base_iterations + self._size.iterations)
         content: dict[str, Any] = {
-            "manifest": dataclasses.asdict(manifest),
+            "manifest": manifest.canonical().decode(),
             "data": self._data,
             "evaluate_every": 20,
             "base_iterations": self._size.base_iterations,

@@ -36,7 +36,7 @@ class Worker:
         """Read what is to be done."""
         self._folder = folder
         found = json.loads((folder / STUDY_FILE).read_text(encoding="utf-8"))
-        self._manifest = manifest_from_bytes(json.dumps(found["manifest"]).encode())
+        self._manifest = manifest_from_bytes(found["manifest"].encode())
         self._data, self._every, self._base_iterations = found["data"], found["evaluate_every"], found["base_iterations"]
         self._trials = [Trial(**{**trial, "stages": tuple(trial["stages"])}) for trial in found["trials"]]
         self._told_s = 0.0
