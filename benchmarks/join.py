@@ -267,7 +267,9 @@ def main() -> int:
     if asked.part_kib < 4 or asked.part_kib % 4 or asked.part_kib > 16 << 10:
         parser.error("--part-kib: must be a multiple of 4, at most 16384")
     try:
-        found = asyncio.run(run(asked.joins or (QUICK_JOINS if asked.quick else JOINS), quick=asked.quick, part_kib=asked.part_kib))
+        found = asyncio.run(
+            run(asked.joins or (QUICK_JOINS if asked.quick else JOINS), quick=asked.quick, part_kib=asked.part_kib)
+        )
     except LiveFailed as error:
         say(f"benchmarks.join: {error}")
         return 1

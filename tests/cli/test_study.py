@@ -1,0 +1,83 @@
+"""The recovery study, small: real workers, every kind of strategy, ended and gone on with."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from swarmfree.cli import study_recovery
+from swarmfree.cli.study_recovery import RecoveryStudy, Size, run_of_study, trials_of
+from swarmfree.cli.study_trials import QUIET
+from swarmfree.swarm.errors import ConfigError
+from swarmfree.swarm.manifest import Manifest
+
+TINY = Size(base_iterations=50, seeds=(1,), middle_traces=1, all_traces=1, iterations=QUIET + 12, rates=(0.16,))
+
+
+def tiny_run(iterations: int) -> Manifest:
+    """The study's run with hardly any weights."""
+    run = run_of_study(iterations)
+    model = dataclasses.replace(run.model, width=24, heads=2, kv_heads=2, mlp_width=32, tokens_per_row=16)
+    return dataclasses.replace(
+        run,
+        run=dataclasses.replace(run.run, evaluate_windows=2),
+        model=model,
+        batch=dataclasses.replace(run.batch, rows=1),
+    )
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """Something to learn from."""
+    path = tmp_path / "text"
+    path.mkdir()
+    for number in range(6):
+        (path / f"{number}.txt").write_text(" ".join(f"{number} and {k * k} make {number + k * k};" for k in range(400)))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A study of seconds in which stages are lost all the time."""
+    monkeypatch.setattr(study_recovery, "QUICK", TINY)
+    monkeypatch.setattr(study_recovery, "RATE", 0.9999)
+    monkeypatch.setattr(study_recovery, "run_of_study", tiny_run)
+    strategies = ("norm2", "uniform", "random", "copy", "norm", "refit", "replay", "shadow-100", "checkpoint-10")
+    monkeypatch.setattr(study_recovery, "STRATEGIES", strategies)
+
+
+def study(text: Path, out: Path, said: list[str]) -> RecoveryStudy:
+    """One, of which each line is kept."""
+    return RecoveryStudy(out, str(text), quick=True, workers=2, say=said.append)
+
+
+def test_a_study_tries_everything_and_goes_on_where_it_was_ended(text: Path, tmp_path: Path) -> None:
+    """Every trial has a curve; replayed stages are what they were; what was tried is not tried again; another study is refused the folder."""
+    said: list[str] = []
+    out = tmp_path / "out"
+    assert asyncio.run(study(text, out, said).run()) == 0
+    told = json.loads(said[-1])
+    assert told["replay_gap_percent"] == 0
+    assert set(told) == {"shadow_gap_percent", "replay_gap_percent", "refit_over_checkfree", "order_holds"}
+    results = {path.stem: json.loads(path.read_text()) for path in (out / "trials").iterdir()}
+    assert len(results) == len(trials_of(TINY))
+    assert all(len(result["curve"]) == 1 + TINY.iterations // 20 for result in results.values())
+    replayed = [one for name, result in results.items() if name.startswith("replay") for one in result["recoveries"]]
+    assert len(replayed) > 2
+    assert not any(one["distance"] for one in replayed)
+    assert results["checkpoint-10_middle-1_1"]["redone"] > 0
+    assert results["norm2_middle-1_1"]["failures"] == results["random_middle-1_1"]["failures"] > 0
+    assert (out / "index.html").exists()
+
+    again = out / "trials" / "norm2_middle-1_1.json"
+    before = again.read_bytes()
+    again.unlink()
+    assert asyncio.run(study(text, out, said).run()) == 0
+    first, second = json.loads(before), json.loads(again.read_bytes())
+    assert first["curve"] == second["curve"], "the same trial, the same curve"
+    with pytest.raises(ConfigError, match="holds another study"):
+        asyncio.run(RecoveryStudy(out, "", quick=True, workers=1, say=said.append).run())

@@ -1,0 +1,155 @@
+"""CheckFree and CheckFree+, equation by equation, and the mistakes of their published code, which we do not have.
+
+Source: Blagoev, Ersoy, Chen, "All is Not Lost: LLM Recovery without Checkpoints", sections 4.2, 4.3 and 5. The merge itself (Algorithm 1, line 3) is in
+`test_checkfree_merge`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+
+from swarmfree.lab.failures import chance_per_iteration, draw_failures
+from swarmfree.policy.recovery import choose_recovery, merge_weights
+from swarmfree.policy.schedule import clip_factors
+from swarmfree.swarm.actions import CopyNeighbour, Merge, MergeMode
+from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
+from swarmfree.swarm.manifest import Manifest, OptimizerSection, RecoverySection, StagesSection
+from swarmfree.swarm.messages import BeatAnswer
+from swarmfree.swarm.names import Endpoint, Member, Position, Term
+from swarmfree.swarm.plan import Plan, Replica
+from swarmfree.trainer.iteration.recording import Circumstances, StageAverage, make_record
+
+SOMEBODY = Member("QmP", "00")
+CHECKFREE = RecoverySection(mode="checkfree", weight_ratio_max=1e6)
+
+
+def record_with(norms: list[float]) -> Record:
+    """A record whose stages had these squared gradient norms before clipping."""
+    scalars = StepScalars(0, 0, 0, 0, 0, 0, 0, 0, 0)
+    stages = tuple(StageEntry("d", float64_bits(n), "s", 5, 0, scalars, (SOMEBODY,)) for n in norms)
+    return Record(9, GENESIS_LINEAGE, Term(1, SOMEBODY), 0, "b", stages, float64_bits(1.0), 1, "", (SOMEBODY,))
+
+
+def there(stage_count: int, *lost: int) -> list[tuple[Endpoint, ...]]:
+    """One replica of each stage, none of the lost ones."""
+    return [() if stage in lost else (Endpoint(Member(f"s{stage}", "00"), ()),) for stage in range(stage_count)]
+
+
+def test_lines_1_and_2_the_weights_are_squared_norms() -> None:
+    """Omega = ||gradient||^2, of the stage before and of the one after."""
+    action = choose_recovery(3, there(7, 3), record_with([9.0, 1.0, 4.0, 9.0, 12.0, 1.0, 1.0]), CHECKFREE)
+    assert isinstance(action, Merge)
+    assert (action.before_stage, action.after_stage) == (2, 4)
+    assert bits_float32(action.weight_before) == pytest.approx(4.0 / 16.0)
+    assert bits_float32(action.weight_after) == pytest.approx(12.0 / 16.0)
+
+
+def test_lines_1_and_2_the_norms_are_those_before_clipping() -> None:
+    """The published code takes them after clipping to 1: wherever both are above 1, it merges half and half. Ours stay apart."""
+    norms = [4.0, 36.0]
+    assert clip_factors(OptimizerSection(clip="stage", clip_norm=1.0), norms) == pytest.approx((0.5, 1 / 6), rel=1e-5)
+    weights = merge_weights(MergeMode.NORM2, *norms, ratio_max=100.0)
+    assert (weights.before, weights.after) == pytest.approx((0.1, 0.9))
+
+
+def committed(manifest: Manifest, last: Record | None, scaled: set[int]) -> Record:
+    """One more iteration, before which these stages were rebuilt."""
+    replicas = tuple((Replica(Endpoint(SOMEBODY, ())),) for _ in range(manifest.stage_count))
+    iteration, lineage = (0, GENESIS_LINEAGE) if last is None else (last.iteration + 1, last.lineage())
+    plan = Plan(Position(Term(1, SOMEBODY), iteration, 0, 1), "b", lineage, replicas, (), last, 1)
+    averages = [StageAverage("d", float64_bits(1.0), "s", (SOMEBODY,))] * manifest.stage_count
+    restarted, rate_scaled = frozenset(scaled), frozenset(scaled)
+    return make_record(plan, averages, manifest, Circumstances([1.0], "", restarted, rate_scaled, False, {SOMEBODY: 0}))
+
+
+def test_line_4_the_rate_is_scaled_at_the_rebuilt_stage_alone_and_does_not_compound() -> None:
+    """1.1 lambda there, for good, and no more after a second loss: literally it would be 1.1^384 in the paper's longest run."""
+    manifest = Manifest(stages=StagesSection(body=4))
+    record = committed(manifest, None, set())
+    for scaled, expected in (
+        ({2}, [1, 1, 1.1, 1, 1]),
+        (set(), [1, 1, 1.1, 1, 1]),
+        ({2}, [1, 1, 1.1, 1, 1]),
+        ({3}, [1, 1, 1.1, 1.1, 1]),
+    ):
+        record = committed(manifest, record, scaled)
+        assert [bits_float32(entry.rate_scale_bits) for entry in record.stages] == pytest.approx(expected)
+    assert [entry.step_count for entry in record.stages] == [5, 5, 2, 1, 5]
+
+
+def test_line_5_the_rebuilt_iteration_is_the_one_that_was_under_way() -> None:
+    """Nothing is rolled back: the record after a rebuild follows the one before it."""
+    manifest = Manifest(stages=StagesSection(body=4))
+    first = committed(manifest, None, set())
+    second = committed(manifest, first, {2})
+    assert (second.iteration, second.before) == (first.iteration + 1, first.lineage())
+
+
+def test_section_4_2_copy_and_uniform_are_cases_of_the_mean() -> None:
+    """Copying the stage before is omega+ = 0; uniform averaging is equal omegas, whatever the norms."""
+    copied, uniform = (merge_weights(mode, 9.0, 1.0, 10.0) for mode in (MergeMode.COPY, MergeMode.UNIFORM))
+    assert (copied.before, copied.after) == (1.0, 0.0)
+    assert (uniform.before, uniform.after) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize("stage_count", range(3, 14))
+def test_every_body_stage_of_every_model_comes_back_from_stages_that_are_there(stage_count: int) -> None:
+    """The published code looks for a stage after the last one of small models, and has the ids of a seven-stage model elsewhere."""
+    record = record_with([1.0] * stage_count)
+    for stage in range(1, stage_count):
+        action = choose_recovery(stage, there(stage_count, stage), record, CHECKFREE)
+        if stage in {1, stage_count - 1}:
+            assert isinstance(action, CopyNeighbour)
+            assert action.donor_stage == (2 if stage == 1 else stage_count - 2)
+        else:
+            assert isinstance(action, Merge)
+            assert (action.before_stage, action.after_stage) == (stage - 1, stage + 1)
+
+
+@pytest.mark.parametrize("stage_count", [5, 7, 13])
+def test_adjacent_losses_are_made_of_survivors_alone(stage_count: int) -> None:
+    """The published code repairs from left to right, so that the second of two averages the first, which was just made up."""
+    record = record_with([1.0] * stage_count)
+    for lost in itertools.combinations(range(1, stage_count), 2):
+        for stage in lost:
+            action = choose_recovery(stage, there(stage_count, *lost), record, CHECKFREE)
+            donors = {action.before_stage, action.after_stage} if isinstance(action, Merge) else set()
+            donors |= {action.donor_stage} if isinstance(action, CopyNeighbour) else set()
+            assert donors
+            assert not donors & {*lost, 0}
+
+
+def test_two_lost_in_a_row_weigh_the_nearer_survivor_more() -> None:
+    """By depth: of stages 1 and 4, stage 2 takes twice as much of 1, stage 3 twice as much of 4."""
+    record = record_with([1.0] * 5)
+    second, third = (choose_recovery(stage, there(5, 2, 3), record, CHECKFREE) for stage in (2, 3))
+    assert isinstance(second, Merge)
+    assert isinstance(third, Merge)
+    assert bits_float32(second.weight_before) == pytest.approx(2 / 3)
+    assert bits_float32(third.weight_after) == pytest.approx(2 / 3)
+
+
+def test_section_5_failures_are_drawn_by_the_hour_and_for_every_stage_by_itself() -> None:
+    """The published code has constants that fit no iteration time, never lets two stages fail at once, and none in every hundredth iteration."""
+    assert chance_per_iteration(0.10) == pytest.approx(1 - 0.9 ** (91.3 / 3600))
+    failures = draw_failures(0.99, (1, 2, 3, 4), 0, 2000, 3)
+    by_iteration: dict[int, set[int]] = {}
+    for failure in failures:
+        by_iteration.setdefault(failure.iteration, set()).add(failure.stage)
+    assert max(map(len, by_iteration.values())) >= 2
+    assert any(iteration % 100 == 1 for iteration in by_iteration)
+
+
+def test_a_bounded_weight_keeps_one_neighbour_from_owning_the_result() -> None:
+    """We differ: neither neighbour weighs more than ten times the other, whatever norms they announce."""
+    weights = merge_weights(MergeMode.NORM2, 1e12, 1.0, RecoverySection().weight_ratio_max)
+    assert weights.before / weights.after == pytest.approx(10.0)
+    assert dataclasses.asdict(weights) == pytest.approx({"before": 10 / 11, "after": 1 / 11})
+
+
+def test_nothing_of_the_rebuilt_stage_needs_to_be_told_by_a_dead_one() -> None:
+    """The norms that weigh the merge stand in the record, which every member has; beats say nothing of them."""
+    assert "squared_norm" not in {field.name for field in dataclasses.fields(BeatAnswer)}
