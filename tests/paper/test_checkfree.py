@@ -1,6 +1,6 @@
 """CheckFree and CheckFree+, equation by equation, and the mistakes of their published code, which we do not have.
 
-Source: Blagoev, Ersoy, Chen, "All is Not Lost: LLM Recovery without Checkpoints", sections 4.2, 4.3 and 5. The merge itself (Algorithm 1, line 3) is in
+Source: Blagoev, Ersoy, Chen, "All is Not Lost: LLM Recovery without Checkpoints", sections 4.2, 4.3 and 5. Algorithm 1, line 3, is in
 `test_checkfree_merge`.
 """
 
