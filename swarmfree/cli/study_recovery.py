@@ -60,7 +60,7 @@ class Size:
     rates: tuple[float, ...]
 
 
-QUICK = Size(base_iterations=1500, seeds=(1,), middle_traces=2, all_traces=1, iterations=300, rates=(RATE,))
+QUICK = Size(base_iterations=1500, seeds=(1,), middle_traces=2, all_traces=1, iterations=270, rates=(RATE,))
 FULL = Size(base_iterations=2500, seeds=(1, 2), middle_traces=3, all_traces=2, iterations=460, rates=(0.05, 0.10, RATE))
 
 
