@@ -202,11 +202,10 @@ class RecoveryStudy:
             SMALL,
         ]
         written = write_report(self._out, results, rows, found, about)
-        self._say(f"{'traces':<10}{'strategy':<16}{'gap %':>9}{'spread':>9}{'spike %':>9}{'redone':>8}")
+        self._say(f"{'traces':<10}{'strategy':<16}{'gap %':>9}{'spread':>9}{'spike %':>9}{'back':>7}{'redone':>8}")
         for s in found:
-            self._say(
-                f"{s.kind:<10}{s.strategy:<16}{s.gap_percent:>9.3f}{s.spread_percent:>9.3f}{s.spike_percent:>9.2f}{s.redone:>8.0f}"
-            )
+            gaps = f"{s.gap_percent:>9.3f}{s.spread_percent:>9.3f}{s.spike_percent:>9.2f}"
+            self._say(f"{s.kind:<10}{s.strategy:<16}{gaps}{s.back:>7.0f}{s.redone:>8.0f}")
         for sentence in about:
             self._say(sentence)
         self._say(f"report: {written[-1]}")

@@ -20,6 +20,9 @@ from swarmfree.lab.failures import ITERATION_S
 from swarmfree.lab.report import write_whole
 from swarmfree.lab.study_table import REDUNDANT, Row, Summary, kind_of
 
+LABELS = {"none": "no failures", "norm2": "CheckFree (squared norms)", "norm": "CheckFree (norms)", "checkfree+": "CheckFree+"}
+DASHED = {"replay"}
+"""Lies on the curve without failures, and would hide it."""
 Results = Sequence[Mapping[str, Any]]
 FIGURES = {
     "figure-2": (
@@ -78,7 +81,9 @@ def _draw(results: Results, title: str, kind: str, strategies: Sequence[str]) ->
         return None
     figure, axes = plt.subplots(figsize=(7.5, 4.2), dpi=120)
     for strategy, curve in drawn.items():
-        axes.plot([at for at, _ in curve], [loss for _, loss in curve], label=strategy, linewidth=1.4)
+        style = "--" if strategy in DASHED else "-"
+        label = LABELS.get(strategy, strategy)
+        axes.plot([at for at, _ in curve], [loss for _, loss in curve], style, label=label, linewidth=1.4)
     axes.set(title=title, xlabel="iterations after the base", ylabel="held-out loss, nats per byte")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
@@ -147,9 +152,20 @@ def _page(
     pictures: Sequence[tuple[str, bytes]],
     about: Sequence[str],
 ) -> str:
-    names = ("strategy", "traces", "trials", "gap %", "spread %", "largest spike %", "iterations redone", "recovery compute s")
+    names = (
+        "strategy",
+        "traces",
+        "trials",
+        "gap %",
+        "spread %",
+        "largest spike %",
+        "iterations back",
+        "redone",
+        "recovery compute s",
+    )
     rows = [
-        (s.strategy, s.kind, s.trials, s.gap_percent, s.spread_percent, s.spike_percent, s.redone, s.recovery_s) for s in found
+        (s.strategy, s.kind, s.trials, s.gap_percent, s.spread_percent, s.spike_percent, s.back, s.redone, s.recovery_s)
+        for s in found
     ]
     images = "".join(
         f'<h2>{html.escape(title)}</h2><img alt="{html.escape(title)}" src="data:image/png;base64,{base64.b64encode(data).decode()}">'

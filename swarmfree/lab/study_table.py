@@ -25,6 +25,8 @@ class Row:
         gap_percent: over the run without failures, of the same base and length.
         excess: mean difference to it over the whole trial, nats.
         spike_percent: largest rise of the held-out loss at a recovery.
+        back: median over its recoveries of the iterations until the held-out loss was again what it had been; 0 where it did not rise,
+            infinite where the trial ended before, as coarse as the curve.
         redone: iterations that were done again.
         recovery_s: compute of all recoveries.
         distance: largest difference of a weight from what was lost, over all recoveries.
@@ -38,6 +40,7 @@ class Row:
     gap_percent: float
     excess: float
     spike_percent: float
+    back: float
     redone: int
     recovery_s: float
     distance: float
@@ -45,7 +48,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One strategy over the trials of one kind of trace: mean and standard deviation of the gap in per cent, and means of the rest."""
+    """One strategy over the trials of one kind of trace.
+
+    Mean and standard deviation of the gap in per cent; of the rest the largest spike, the median of `back`, and means.
+    """
 
     strategy: str
     kind: str
@@ -53,6 +59,7 @@ class Summary:
     gap_percent: float
     spread_percent: float
     spike_percent: float
+    back: float
     redone: float
     recovery_s: float
 
@@ -61,6 +68,14 @@ def final_loss(curve: Sequence[Sequence[float]]) -> float:
     """Mean of the last held-out losses, nats per token; infinite where one is no number."""
     values = [float(loss) for _, loss in curve[-LAST_EVALUATIONS:]]
     return sum(values) / len(values) if all(map(math.isfinite, values)) else math.inf
+
+
+def iterations_back(recovery: Mapping[str, Any], curve: Sequence[Sequence[float]]) -> float:
+    """How many iterations after a recovery the held-out loss is again what it was before the loss of the stage."""
+    if recovery["after"] <= recovery["before"]:
+        return 0.0
+    later = (at - recovery["iteration"] for at, loss in curve if at > recovery["iteration"] and loss <= recovery["before"])
+    return float(next(later, math.inf))
 
 
 def rows_of(results: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -84,6 +99,7 @@ def rows_of(results: Sequence[Mapping[str, Any]]) -> list[Row]:
                 gap_percent=100 * (final / right - 1),
                 excess=sum(excess) / len(excess),
                 spike_percent=max(rises, default=0.0),
+                back=statistics.median([iterations_back(one, curve) for one in result["recoveries"]] or [0.0]),
                 redone=result["redone"],
                 recovery_s=sum(one["seconds"] for one in result["recoveries"]),
                 distance=max((one["distance"] for one in result["recoveries"]), default=0.0),
@@ -113,6 +129,7 @@ def summaries(rows: Sequence[Row]) -> list[Summary]:
                 gap_percent=statistics.fmean(gaps),
                 spread_percent=statistics.stdev(gaps) if len(gaps) > 1 else 0.0,
                 spike_percent=max(row.spike_percent for row in members),
+                back=statistics.median(row.back for row in members),
                 redone=statistics.fmean(row.redone for row in members),
                 recovery_s=statistics.fmean(row.recovery_s for row in members),
             )

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from swarmfree.lab.study_report import time_rows, write_report
-from swarmfree.lab.study_table import kind_of, last_line, rows_of, summaries
+from swarmfree.lab.study_table import iterations_back, kind_of, last_line, rows_of, summaries
 
 
 def result(strategy: str, trace: str, curve: list[float], **more: Any) -> dict[str, Any]:
     """One trial with a held-out loss each 20 iterations."""
-    recoveries = [{"before": 2.0, "after": 2.5, "seconds": 0.5, "distance": 0.25}] if trace != "none" else []
+    recoveries = [{"iteration": 5, "before": 2.0, "after": 2.5, "seconds": 0.5, "distance": 0.25}] if trace != "none" else []
     trial = {"strategy": strategy, "trace": trace, "base_seed": 1, "iterations": 20 * (len(curve) - 1)}
     points = [[20 * k, loss] for k, loss in enumerate(curve)]
     return {"trial": trial, "curve": points, "recoveries": recoveries, "failures": len(recoveries), "redone": 0, **more}
@@ -40,6 +41,17 @@ def test_gaps_are_to_the_run_without_failures_and_have_a_mean_and_a_spread() -> 
     assert [s.strategy for s in summaries(rows_of(study())) if s.kind == "middle"][:2] == ["replay", "shadow-100"]
     assert kind_of("middle-12") == "middle"
     assert kind_of("none") == "none"
+
+
+def test_a_loss_is_made_good_when_the_held_out_loss_is_what_it_was() -> None:
+    """At once where it never rose, never where the trial is over before."""
+    curve = [(0, 2.0), (20, 2.4), (40, 2.1), (60, 1.9)]
+    recovery = {"iteration": 25, "before": 2.0, "after": 2.5}
+    assert iterations_back(recovery, curve) == 35
+    assert iterations_back({**recovery, "after": 2.0}, curve) == 0
+    assert iterations_back(recovery, curve[:3]) == math.inf
+    found = {s.strategy: s for s in summaries(rows_of(study())) if s.kind == "middle"}
+    assert found["norm2"].back == 15
 
 
 def test_the_last_line_says_what_the_study_is_judged_by() -> None:
