@@ -38,9 +38,6 @@ from swarmfree.trainer.iteration.roster import Deposed, Guest, Roster
 from swarmfree.trainer.iteration.telling import Telling
 from swarmfree.trainer.tasks import Tasks
 
-MEASURED_AGAIN = 50
-"""Every so many iterations everybody is asked for microbatches: else nobody would know that a slow one has become faster."""
-
 
 class Coordinator:
     """One peer's coordination, from its claim until the run ends or somebody else leads.
@@ -97,8 +94,8 @@ class Coordinator:
     def is_whole(self) -> bool:
         """Whether the swarm goes on under this peer: every stage is served, and a majority follows."""
         there = {self._context.me, *(guest.member for guest in self._holders())}
-        stages = {guest.stage for guest in self._holders()}
-        return len(stages) == self._context.manifest.stage_count and is_majority(self._electorate(), there)
+        is_served = len({guest.stage for guest in self._holders()}) == self._context.manifest.stage_count
+        return is_served and is_majority(self._electorate(), there)
 
     def _is_current(self, hello: Hello) -> bool:
         """Whether what it holds is the present state of its stage, or one record behind."""
@@ -190,8 +187,7 @@ class Coordinator:
         base = base_of(self._lineage, tuple((stage.stage, stage.mark) for stage in rebuilt))
         last = self._plan
         known = last.replicas if last is not None and last.base == base else None
-        admitted = [self._admitted(stage) for stage in range(manifest.stage_count)]
-        replicas = replicas_of(admitted, known, microbatches if self._iteration % MEASURED_AGAIN else 0)
+        replicas = replicas_of([self._admitted(s) for s in range(manifest.stage_count)], known, microbatches, self._iteration)
         sources = [replica.endpoint.member for replica in replicas[ENDS_STAGE]]
         if last is None or last.base != base or last.microbatches != microbatches:
             shares = self._deal(replicas[ENDS_STAGE], microbatches)
@@ -269,15 +265,21 @@ class Coordinator:
             await name_heir(self._context, self.roster, self._plan, self._electorate())
         self.roster.depose("this peer leaves")
 
-    def _check_quorum(self) -> None:
-        """A coordinator that has lost its majority falls silent, so that whoever has one can claim.
+    def _voters(self) -> list[Guest]:
+        """Who can store a record: holders, and members of the electorate that came back as they were."""
+        back = [g for g in self.roster.guests() if g.built and g.opened is None and g.iteration == self._iteration]
+        return [*self._holders(), *(g for g in back if g.member in self._electorate())]
+
+    def _check_quorum(self, *, must: bool = False) -> None:
+        """A coordinator that has lost its majority falls silent, so that whoever has one can claim; one that may force only where it `must`.
 
         Raises:
             Deposed: it leads no longer.
         """
         self.roster.check()
-        there = {self._context.me, *(guest.member for guest in self._holders())}
-        if self._may_force or is_majority(self._electorate(), there):
+        if (self._may_force and not must) or is_majority(
+            self._electorate(), {self._context.me, *(g.member for g in self._voters())}
+        ):
             self._minority_since_s = None
             return
         now_s = self._context.now_s()
@@ -320,7 +322,7 @@ class Coordinator:
             self._check_quorum()
             self._look_for_joiners(plan)
             await self.roster.changed.wait(1.0)
-        loss = mean_evaluation(self._source_answers(plan))
+        loss = mean_evaluation(self._told(plan, *sources))
         if loss is not None and self._evaluated_base != plan.base:
             self._evaluated_base = plan.base
             rebuilt = [stage.stage for stage in plan.rebuilt] if self._record is not None else []
@@ -339,7 +341,7 @@ class Coordinator:
     def _make_record(self, plan: Plan, averages: tuple[StageAverage, ...]) -> Record:
         forced = self._may_force and not is_majority(self._electorate(), {g.member for g in self._holders()})
         order = {guest.member: guest.admitted for guest in self.roster.guests()}
-        answers = self._source_answers(plan)
+        answers = self._told(plan, *(share.source for share in plan.shares))
         circumstances = Circumstances(
             losses=losses_of(self._told(plan), plan.microbatches),
             evaluation=mean_evaluation(answers) or "",
@@ -349,10 +351,6 @@ class Coordinator:
             seniority=order,
         )
         return make_record(plan, averages, self._context.manifest, circumstances)
-
-    def _source_answers(self, plan: Plan) -> tuple[BeatAnswer, ...]:
-        """What the plan's sources told last, those that are gone since included."""
-        return self._told(plan, *(share.source for share in plan.shares))
 
     def _told(self, plan: Plan, *members: Member) -> tuple[BeatAnswer, ...]:
         """What these sources, or all that ever fed this base, told last."""
@@ -369,11 +367,11 @@ class Coordinator:
         is_forced = record.forced > (self._record.forced if self._record is not None else 0)
         stored: set[Member] = set()
         while True:
-            rest = [g for g in self._holders() if g.member not in stored]
+            rest = [g for g in self._voters() if g.member not in stored]
             stored |= set(await self._telling.all(rest, Seal(position, record)))
             if is_forced or is_majority(electorate, stored):
                 return
-            self._check_quorum()
+            self._check_quorum(must=True)
             await self.roster.changed.wait(0.2)
 
     # ---- the end -----------------------------------------------------------------------------------------------------

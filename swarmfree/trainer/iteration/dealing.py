@@ -8,21 +8,25 @@ from swarmfree.policy.router import speeds
 from swarmfree.swarm.plan import Replica
 from swarmfree.trainer.iteration.roster import Guest
 
+MEASURED_AGAIN = 50
+
 
 def replicas_of(
-    admitted: Sequence[Sequence[Guest]], known: Sequence[Sequence[Replica]] | None, count: int
+    admitted: Sequence[Sequence[Guest]], known: Sequence[Sequence[Replica]] | None, count: int, iteration: int
 ) -> tuple[tuple[Replica, ...], ...]:
     """Index = stage; replicas sorted by member.
 
     Args:
         admitted: by stage, who serves it.
         known: replicas of the last plan where the work goes on: who is asked first for a microbatch stays the same while its work does.
-        count: microbatches to be dealt; 0 = the slowest are asked too.
+        count: microbatches to be dealt.
+        iteration: in every `MEASURED_AGAIN`th one the slowest are asked as well: else nobody would know that one has become faster.
     """
+    dealt = count if iteration % MEASURED_AGAIN else 0
     stages = []
     for stage, guests in enumerate(admitted):
         holders = sorted(guests, key=lambda g: g.member)
-        measured = speeds([g.answer.seconds_per_microbatch if g.answer else 0.0 for g in holders], count)
+        measured = speeds([g.answer.seconds_per_microbatch if g.answer else 0.0 for g in holders], dealt)
         found = [Replica(g.endpoint, speed) for g, speed in zip(holders, measured, strict=True)]
         if known is not None:
             last = {replica.endpoint: replica for replica in known[stage]}
