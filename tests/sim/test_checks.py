@@ -12,7 +12,7 @@ from swarmfree.sim.checks import Checks, Step, Violation
 from swarmfree.sim.integer_arithmetic import State
 from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.sim.reference import IntegerReference
-from swarmfree.swarm.actions import Copy, CopyKept
+from swarmfree.swarm.actions import Copy, CopyKept, Fresh
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
 from swarmfree.swarm.events import IterationCommitted
 from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
@@ -221,17 +221,35 @@ def test_a_step_that_leaves_one_out_is_found() -> None:
 
 
 def test_a_rebuild_with_wrong_bytes_is_found() -> None:
-    """A copy has the bytes of its donor, or it is found when it says that it is built."""
+    """What is made of neighbours, or drawn, is what it should be, or it is found when it says that it is built."""
+    story = Story()
+    story.whole(0)
+    newcomer, other = Endpoint(Member("new", "1"), ()), arithmetic.drawn(MANIFEST, 5, 2)
+    for state in (arithmetic.drawn(MANIFEST, 4, 2), other):
+        story.checks.state_seen(arithmetic.state_digest(state), state)
+    build = Build(POSITION, Fresh(2, 4, ""), 1, story.lineage, None, 1)
+    story.checks.answered(newcomer, build, Reply(Built(arithmetic.state_digest(arithmetic.drawn(MANIFEST, 4, 2)), 0.1, 9, 1)))
+    assert story.found == []
+    story.checks.answered(newcomer, build, Reply(Built(arithmetic.state_digest(other), 0.1, 9, 1)))
+    assert (story.the_one().invariant, "by fresh: wrong bytes" in story.the_one().text) == ("I2", True)
+
+
+def test_a_copy_with_wrong_bytes_is_found_where_it_counts() -> None:
+    """Its donors may have died and the stage been rebuilt meanwhile: then it is given up, but no record may start from it."""
     story = Story()
     story.whole(0)
     build = Build(POSITION, Copy(2, (EVERYONE[2],), ""), 1, story.lineage, None, 1)
     newcomer = Endpoint(Member("new", "1"), ())
     story.checks.answered(newcomer, build, Reply(Built(arithmetic.state_digest(story.states[2]), 0.1, 9, 1)))
-    assert story.found == []
     other = arithmetic.drawn(MANIFEST, 5, 2)
     story.checks.state_seen(arithmetic.state_digest(other), other)
     story.checks.answered(newcomer, build, Reply(Built(arithmetic.state_digest(other), 0.1, 9, 1)))
-    assert (story.the_one().invariant, "by copy: wrong bytes" in story.the_one().text) == ("I2", True)
+    assert story.found == []
+    story.states[2] = other
+    record = story.record(1)
+    story.seal(record)
+    story.checks.asked(EVERYONE[0], Commit(record), b"")
+    assert (story.the_one().invariant, "copied wrongly" in story.the_one().text) == ("I2", True)
 
 
 def kept_build(story: Story, iteration: int, state: State, copied: int) -> None:
