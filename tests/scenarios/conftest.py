@@ -17,7 +17,7 @@ def _golden(request: pytest.FixtureRequest) -> Iterator[None]:
     scenario_world.played.clear()
     yield
     name = re.fullmatch(r"test_(\d\d\w*?)(\[(.+)\])?", request.node.name)
-    if name is None or not scenario_world.played or request.session.testsfailed:
+    if name is None or not scenario_world.played:
         return
     result = next((result for result, has_script in scenario_world.played if has_script), scenario_world.played[0][0])
     path = FOLDER / f"{'-'.join(filter(None, (name[1].replace('_', '-'), name[3])))}.txt"
