@@ -22,7 +22,9 @@ def recovery(
     data: Annotated[
         str, typer.Option("--data", help="Text to learn from: a file or a folder; Python's own library where none is named.")
     ] = "",
-    quick: Annotated[bool, typer.Option("--quick", help="One base, two traces: under 15 minutes on two cores.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One seed, three traces: about a quarter of an hour on two cores.")
+    ] = False,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Trials at a time, one core each.")] = 2,
 ) -> None:
     """Lose stages by one seeded trace, the same for all, and compare what each way of bringing them back costs in learning.

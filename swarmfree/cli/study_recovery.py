@@ -15,10 +15,11 @@ from typing import Any
 from swarmfree.cli.study_trials import Trial, base_path
 from swarmfree.cli.study_worker import STUDY_FILE
 from swarmfree.cockpit.live import span
-from swarmfree.lab.processes import start_child, stop_children
+from swarmfree.lab.processes import Child, start_child, stop_children
 from swarmfree.lab.report import write_whole
 from swarmfree.lab.study_report import write_report
 from swarmfree.lab.study_table import last_line, rows_of, summaries
+from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.swarm.errors import ConfigError, SwarmfreeError
 from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, OptimizerSection, RunSection, StagesSection
 
@@ -111,10 +112,13 @@ class RecoveryStudy:
 
         Raises:
             ConfigError: the folder holds another study.
+            DataError: the text cannot be had.
             SwarmfreeError: a worker failed.
         """
         begun_s = time.monotonic()
         self._prepare()
+        percent = run_of_study(self._size.iterations).data.held_out_percent
+        await asyncio.to_thread(prepare_corpus, self._data, self._out / "corpus", percent)
         self._say(
             f"recovery study: {len(self._bases())} bases, {len(self._trials)} trials in {self._out}, {self._workers} at a time"
         )
@@ -127,14 +131,19 @@ class RecoveryStudy:
                 )
             async with asyncio.TaskGroup() as group:
                 shown = group.create_task(self._show(begun_s))
-                codes = [await child.wait() for child in children]
+                async with asyncio.TaskGroup() as waits:
+                    for child in children:
+                        waits.create_task(self._end_of(child))
                 shown.cancel()
         finally:
             await stop_children(children, 2.0)
-        if any(codes):
-            raise SwarmfreeError(f"a worker of the study failed; see {self._out}/worker-*.txt, then run it again: it goes on")
         self._report(time.monotonic() - begun_s)
         return 0
+
+    async def _end_of(self, child: Child) -> None:
+        """Wait for a worker; where one fails the others are ended as well, since they may wait for its base."""
+        if await child.wait():
+            raise SwarmfreeError(f"{child.name} of the study failed; see {self._out}/worker-*.txt, then run it again: it goes on")
 
     def _prepare(self) -> None:
         manifest = run_of_study(self._size.base_iterations + self._size.iterations)

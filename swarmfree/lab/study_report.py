@@ -21,6 +21,8 @@ from swarmfree.lab.report import write_whole
 from swarmfree.lab.study_table import REDUNDANT, Row, Summary, kind_of
 
 LABELS = {"none": "no failures", "norm2": "CheckFree (squared norms)", "norm": "CheckFree (norms)", "checkfree+": "CheckFree+"}
+RESTART_S = 30.0
+"""How long the others wait for a recovery, as the paper counts it."""
 DASHED = {"replay"}
 """Lies on the curve without failures, and would hide it."""
 Results = Sequence[Mapping[str, Any]]
@@ -94,7 +96,7 @@ def _draw(results: Results, title: str, kind: str, strategies: Sequence[str]) ->
     return out.getvalue()
 
 
-def time_rows(found: Sequence[Summary], results: Results, restart_s: float = 30.0) -> list[tuple[str, str, float, float]]:
+def time_rows(found: Sequence[Summary], results: Results, restart_s: float = RESTART_S) -> list[tuple[str, str, float, float]]:
     """Hours for the iterations of a trial, as the paper counts: iterations of 91.3 s, and each recovery's wait.
 
     Returns:

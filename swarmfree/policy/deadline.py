@@ -1,7 +1,7 @@
 """How long a piece of work may take before its device counts as stuck: median + k * MAD of what was measured. Pure.
 
-Source: adaptive deadlines of the issue's list and of protocol section 3.9, which has them apply to a peer's own compute only: whoever waits for
-a peer judges by silence, since a nested call takes as long as all later stages.
+Source: protocol section 3.9. It applies to a peer's own compute only: whoever waits for a peer judges by silence, since a nested call takes as long
+as all later stages.
 """
 
 from __future__ import annotations

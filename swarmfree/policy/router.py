@@ -48,7 +48,7 @@ def speeds(seconds_per_microbatch: Sequence[float], count: int = 0) -> tuple[int
     """Relative speeds 1..`SPEED_LEVELS` from measured seconds; whoever is not measured counts as the median.
 
     A replica so slow that its stage is through sooner without it has speed 0: it stays a member, steps and averages with the others, and is
-    asked only where they fail. (Source: the issue's list; protocol 3.9 knows no such rule.)
+    asked only where they fail. Not in the protocol's list.
 
     Args:
         seconds_per_microbatch: own compute per microbatch, 0 where unknown.

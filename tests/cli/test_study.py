@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from swarmfree.cli import study_recovery
+from swarmfree.cli.endings import one_of
 from swarmfree.cli.study_recovery import RecoveryStudy, Size, run_of_study, trials_of
-from swarmfree.cli.study_trials import QUIET
-from swarmfree.swarm.errors import ConfigError
+from swarmfree.cli.study_trials import QUIET, base_path
+from swarmfree.swarm.errors import ConfigError, DataError
 from swarmfree.swarm.manifest import Manifest
 
 TINY = Size(base_iterations=50, seeds=(1,), middle_traces=1, all_traces=1, iterations=QUIET + 12, rates=(0.16,))
@@ -79,5 +80,19 @@ def test_a_study_tries_everything_and_goes_on_where_it_was_ended(text: Path, tmp
     assert asyncio.run(study(text, out, said).run()) == 0
     first, second = json.loads(before), json.loads(again.read_bytes())
     assert first["curve"] == second["curve"], "the same trial, the same curve"
+
+    again.unlink()
+    base_path(out, 1, swaps=False).write_bytes(b"no arrays")
+    with pytest.raises(BaseExceptionGroup) as failed:
+        asyncio.run(study(text, out, said).run())
+    assert "run it again" in str(one_of(failed.value))
     with pytest.raises(ConfigError, match="holds another study"):
         asyncio.run(RecoveryStudy(out, "", quick=True, workers=1, say=said.append).run())
+
+
+def test_text_that_cannot_be_had_is_told_before_anything_starts(tmp_path: Path) -> None:
+    """One line, and no worker."""
+    said: list[str] = []
+    with pytest.raises(DataError, match="nowhere"):
+        asyncio.run(study(tmp_path / "nowhere", tmp_path / "out", said).run())
+    assert not said

@@ -249,7 +249,7 @@ class Coordinator:
         if (guest := self.roster.get(sender.member)) is None:
             return
         guest.leaving = True
-        if handed_over and self.roster.of_stage(guest.stage):
+        if handed_over and not all(holder.leaving for holder in self.roster.holders(guest.stage)):
             self.roster.let_go(guest)
         self.assembly.replace_leavers()
         while self.roster.get(sender.member) is guest:
