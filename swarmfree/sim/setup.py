@@ -70,7 +70,7 @@ def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
         run=RunSection(
             name=f"rehearsal-{seed}",
             seed=seed,
-            iterations=iterations or rng.randint(8, 14),
+            iterations=iterations or rng.randint(6, 12),
             evaluate_every=rng.choice((0, 3, 5)),
             evaluate_windows=rng.randint(1, 3),
         ),
