@@ -29,6 +29,12 @@ def test_two_hundred_seeds_hold_every_invariant() -> None:
         assert faults[kind] > 10, f"{kind} hardly happened: {faults}"
 
 
+@pytest.mark.parametrize("seed", [1029, 1262, 2256, 3243, 4375])
+def test_those_who_return_under_an_open_without_a_majority_are_asked(seed: int) -> None:
+    """Members that came back counted as there, but the Open under way did not name them, and its coordinator waited for ever."""
+    assert rehearse(seed).violation is None
+
+
 def test_the_same_seed_tells_the_same_story() -> None:
     """Played twice in one process, every line is the same, and so is the digest over every call; another seed differs."""
     first, second, other = rehearse(7), rehearse(7), rehearse(8)

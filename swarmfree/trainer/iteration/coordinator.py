@@ -305,6 +305,7 @@ class Coordinator:
         while not self._may_force and not is_majority(self._electorate(), set(promises)):
             self._rolling.check(plan)
             self._check_quorum()
+            self._look_for_joiners(plan)  # one that came back counts as there, but only the next Open can have its promise
             await self.roster.changed.wait(0.2)
         self._rolling.check(plan)
         return sealed
