@@ -2,8 +2,10 @@
 
 ``python -m benchmarks.join`` starts two peers, a source and one replica of one body stage of 9.5 million parameters: 114 MB of state with both
 moments (38 MB of weights alone). A further peer starts, loads the state while the two go on, and contributes. Then it is killed, and
-another one comes. With a single microbatch in flight the two work by turns, so they keep one core busy and leave the other one to the joiner:
-what is measured is who waits for whom, not how two busy cores are shared. Nothing sleeps in place of computing.
+another one comes. With a single microbatch in flight the two work by turns, so they keep one core busy. Peers of a swarm do not share
+processors: those that train keep to one half of this machine's cores and the joiner, as the control, to the other half. So what the joiner asks of
+the others is measured (reading, hashing and sending the state is their work), not how a kernel shares cores with a process that starts; ``--shared``
+lets all of them use all cores. Nothing sleeps in place of computing.
 
 The clock runs from the start of the joiner's process to the commit of its *first contribution*: the first iteration of which it was a member
 from its opening on, and which its stage's averages went through without it being fenced. Then the record is asked for: it names the
@@ -25,19 +27,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import secrets
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks.join_table import Join, counted, report, table_of
-from benchmarks.live import Commits, LiveFailed, LiveSwarm
+from benchmarks.live import Commits, LiveFailed, LiveSwarm, keep_to
 from benchmarks.ring_runs import machine_busy_seconds, prepare_job
 from swarmfree.lab.processes import start_child, stop_children
 from swarmfree.swarm.errors import CallFailed
@@ -96,15 +99,16 @@ def first_contribution(opened: Sequence[Opened], peer_id: str) -> int | None:
 class Joins:
     """Joins one peer after the other, and measures."""
 
-    def __init__(self, swarm: LiveSwarm, network: GrpcNetwork, folder: Path, before_s: float) -> None:
+    def __init__(self, swarm: LiveSwarm, network: GrpcNetwork, folder: Path, before_s: float, cores: Collection[int]) -> None:
         """Of a swarm that trains.
 
         Args:
             network: to ask for records.
             folder: for the log of the control.
             before_s: how long the others are watched before.
+            cores: of joiners and controls; none = any.
         """
-        self._swarm, self._network, self._folder, self._before_s = swarm, network, folder, before_s
+        self._swarm, self._network, self._folder, self._before_s, self._cores = swarm, network, folder, before_s, cores
 
     async def one(self, number: int) -> Join:
         """One joiner, from its start to its end.
@@ -116,7 +120,7 @@ class Joins:
         await swarm.commits(2)
         cpu, busy, from_s = swarm.cpu_s(), machine_busy_seconds() - time.process_time(), time.time()
         await swarm.pass_time(self._before_s)
-        begun_cpu, begun_s = swarm.cpu_s(), await swarm.start(name)
+        begun_cpu, begun_s = swarm.cpu_s(), await swarm.start(name, cores=self._cores)
         await swarm.until(f"{name} is up", lambda: any(True for _ in swarm.told(Started, begun_s, name)), JOIN_WITHIN_S)
         own_up = swarm.cpu_s(name)
         peer_id = swarm.endpoint(name).member.peer_id
@@ -192,6 +196,7 @@ class Joins:
         await swarm.pass_time(self._before_s)
         begun_s = time.time()
         child = await start_child("control", [sys.executable, "-c", LIKE_A_PEER], self._folder / "control.txt", lambda _: None)
+        keep_to(child, self._cores)
         try:
             await child.wait()
         finally:
@@ -202,18 +207,28 @@ class Joins:
         return commits.rate(begun_s, ended_s) / commits.rate(from_s, begun_s)
 
 
-async def measure(manifest: Manifest, folder: Path, *, joins: int, before_s: float, attempts: int) -> list[Join]:
+def halves(cores: Collection[int], *, shared: bool) -> tuple[frozenset[int], frozenset[int]]:
+    """Cores of those that train, and of joiners; empty sets where all share all, or there is one core only."""
+    ordered = sorted(cores)
+    if shared or len(ordered) < 2:
+        return frozenset(), frozenset()
+    return frozenset(ordered[: len(ordered) // 2]), frozenset(ordered[len(ordered) // 2 :])
+
+
+async def measure(manifest: Manifest, folder: Path, *, joins: int, before_s: float, attempts: int, shared: bool) -> list[Join]:
     """A swarm of two and its joiners, one after the other, until `joins` of them were not disturbed, or `attempts` were made."""
+    trainers, joiners = halves(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else (), shared=shared)
     job = prepare_job(manifest, folder, 1, manifest.run.iterations - 1)
     found: list[Join] = []
     identity = load_or_create_identity(folder / "asker")
     async with LiveSwarm(folder, job.run_file, job.text_file) as swarm:
-        await swarm.start(SOURCE, feeds=True)
+        swarm.keep_to(trainers)
+        await swarm.start(SOURCE, feeds=True, cores=trainers)
         await swarm.until("the source is up", lambda: any(True for _ in swarm.told(Started, name=SOURCE)))
-        await swarm.start(SIBLING)
+        await swarm.start(SIBLING, cores=trainers)
         member = Member(identity.peer_id, draw_incarnation(secrets.token_hex))
         async with GrpcNetwork(swarm.fingerprint, member) as network:
-            work = Joins(swarm, network, folder, before_s)
+            work = Joins(swarm, network, folder, before_s, joiners)
             await swarm.commits(3)
             while len(counted(found)) < joins and len(found) < attempts:
                 found.append(join := await work.one(len(found) + 1))
@@ -229,7 +244,7 @@ def _line(join: Join) -> str:
     )
 
 
-async def run(joins: int, *, quick: bool, part_kib: int) -> dict[str, float]:
+async def run(joins: int, *, quick: bool, part_kib: int, shared: bool) -> dict[str, float]:
     """Measure, print the table, return what is reported."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None, "runs in a task"
@@ -242,6 +257,7 @@ async def run(joins: int, *, quick: bool, part_kib: int) -> dict[str, float]:
             joins=joins,
             before_s=QUICK_BEFORE_S if quick else BEFORE_S,
             attempts=joins if quick else ATTEMPTS_PER_JOIN * joins,
+            shared=shared,
         )
     Console(width=TABLE_WIDTH, highlight=False).print(table_of(manifest, found))
     if len(counted(found)) < joins:
@@ -261,6 +277,7 @@ def main() -> int:
     parser.add_argument(
         "--part-kib", type=int, default=PART_KIB, metavar="N", help=f"size of the parts (default {PART_KIB}, a run's {1 << 10})"
     )
+    parser.add_argument("--shared", action="store_true", help="let joiners use the cores of those that train as well")
     asked = parser.parse_args()
     if asked.joins < 0:
         parser.error("--joins: must be 1 or more")
@@ -268,7 +285,12 @@ def main() -> int:
         parser.error("--part-kib: must be a multiple of 4, at most 16384")
     try:
         found = asyncio.run(
-            run(asked.joins or (QUICK_JOINS if asked.quick else JOINS), quick=asked.quick, part_kib=asked.part_kib)
+            run(
+                asked.joins or (QUICK_JOINS if asked.quick else JOINS),
+                quick=asked.quick,
+                part_kib=asked.part_kib,
+                shared=asked.shared,
+            )
         )
     except LiveFailed as error:
         say(f"benchmarks.join: {error}")

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -99,6 +99,19 @@ class Commits:
         return (self.by(ended_s) - self.by(begun_s)) / (ended_s - begun_s)
 
 
+def keep_to(child: Child, cores: Collection[int]) -> None:
+    """Keep a process and all its threads to these cores; without any, and where the system has no such call, leave it alone.
+
+    A new process is caught as it starts; what it starts afterwards follows it.
+    """
+    if not cores or not hasattr(os, "sched_setaffinity"):
+        return
+    with contextlib.suppress(ProcessLookupError, psutil.Error):
+        for process in (psutil.Process(child.pid), *descendants(child.pid)):
+            for thread in process.threads():
+                os.sched_setaffinity(thread.id, cores)
+
+
 class LiveSwarm:
     """A bootstrap node and the peers that were started so far; a context manager that leaves no process.
 
@@ -148,12 +161,13 @@ class LiveSwarm:
 
     # ---- peers -------------------------------------------------------------------------------------------------------
 
-    async def start(self, name: str, *, feeds: bool = False) -> float:
+    async def start(self, name: str, *, feeds: bool = False, cores: Collection[int] = ()) -> float:
         """Start a peer of one torch thread.
 
         Args:
             name: of its folder and log; the same name again is another life of the same peer.
             feeds: it may be a source.
+            cores: it and what it starts run on these alone; none = the system decides.
 
         Returns:
             When, Unix seconds.
@@ -161,7 +175,12 @@ class LiveSwarm:
         begun_s = time.time()
         corpus = ("--data", str(self._text_file)) if feeds else ("--no-feed",)
         await self._start(name, "peer", self.invite, *corpus, "--threads", "1", "--patience", "60")
+        keep_to(self._children[name], cores)
         return begun_s
+
+    def keep_to(self, cores: Collection[int]) -> None:
+        """Keep the bootstrap node to these cores."""
+        keep_to(self._children[BOOTSTRAP], cores)
 
     async def _start(self, name: str, *arguments: str) -> None:
         folder = self._folder / "peers" / name
