@@ -215,7 +215,9 @@ def halves(cores: Collection[int], *, shared: bool) -> tuple[frozenset[int], fro
     return frozenset(ordered[: len(ordered) // 2]), frozenset(ordered[len(ordered) // 2 :])
 
 
-async def measure(manifest: Manifest, folder: Path, *, joins: int, before_s: float, attempts: int, shared: bool) -> list[Join]:
+async def measure(
+    manifest: Manifest, folder: Path, *, joins: int, before_s: float, attempts: int, shared: bool = False
+) -> list[Join]:
     """A swarm of two and its joiners, one after the other, until `joins` of them were not disturbed, or `attempts` were made."""
     trainers, joiners = halves(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else (), shared=shared)
     job = prepare_job(manifest, folder, 1, manifest.run.iterations - 1)

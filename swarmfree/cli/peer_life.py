@@ -23,6 +23,7 @@ from swarmfree.cli.process import keep_freed_memory, settle_garbage
 from swarmfree.cli.watched import EngineKind, from_any_thread, integer_tokens, make_engine, watched
 from swarmfree.policy.sharding import SequenceOrder, sequence_count
 from swarmfree.storage.corpus import prepare_corpus
+from swarmfree.storage.shelf import FolderShelf
 from swarmfree.storage.tokens import CorpusTokens
 from swarmfree.storage.weights import FolderWeights
 from swarmfree.swarm.config import load_local
@@ -162,6 +163,8 @@ class PeerLife:
             )
             executor = ThreadExecutor()
             opened.callback(executor.close)
+            shelf = FolderShelf(Path(local.folder) / "kept")
+            opened.callback(shelf.close)
             ports = Ports(
                 network=network,
                 directory=directory,
@@ -170,6 +173,7 @@ class PeerLife:
                 engine=self._engine(manifest, journal),
                 tokens=tokens,
                 weights=FolderWeights(Path(local.weights_folder), manifest),
+                shelf=shelf,
                 journal=journal,
                 spare_engine=lambda: make_engine(self._kind, manifest, self._local.threads),
             )

@@ -1,4 +1,4 @@
-"""Who keeps what for others: exact copies of the ends, so that they survive their last source, and plain shadows of body stages. Pure.
+"""Who keeps what for others: exact copies of the ends, so that they survive their last source, shadows of body stages, border logs. Pure.
 
 Source: CheckFree+ keeps copies of the ends at the stages next to them; protocol section 3.10. Differs: the copies are exact, moments included.
 """
@@ -8,17 +8,44 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member
 from swarmfree.swarm.plan import Plan
+
+FULL_SHARE_MAX = 0.05
+"""Full shadows are the default where they add at most this share to what a stage sends in training."""
+FULL_BYTES, WIRE_BYTES = 12, 4
+BORDERS_SPARE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class StageShadow:
-    """A complete shadow of a body stage: who has it, and how old it is."""
+    """A complete shadow of a body stage: who has it, how old it is, and whether it has moments."""
 
     holder: Endpoint
     stage: int
     iteration: int
+    full: bool = False
+
+
+def has_full_shadows(manifest: Manifest) -> bool:
+    """Whether shadows are full ones: as the run says, or where two holders of each add little to the activations and gradients of a stage."""
+    recovery = manifest.recovery
+    if not recovery.keeps_shadows or recovery.shadow_kind != "auto":
+        return recovery.keeps_shadows and recovery.shadow_kind == "full"
+    model, batch = manifest.model, manifest.batch
+    heads_width = model.width // model.heads * model.kv_heads
+    block = 2 * model.width * (model.width + heads_width) + 3 * model.width * model.mlp_width + 2 * model.width
+    blocks = max(len(manifest.blocks_of(stage)) for stage in range(1, manifest.stage_count))
+    shadows_bytes = 2 * FULL_BYTES * block * blocks / recovery.shadow_every
+    ring_bytes = 2 * WIRE_BYTES * batch.microbatches * batch.rows * model.tokens_per_row * model.width
+    return shadows_bytes <= FULL_SHARE_MAX * ring_bytes
+
+
+def borders_kept(manifest: Manifest) -> int:
+    """How many iterations of border logs are kept: since the full shadow before the last one; 0 where nothing would be replayed."""
+    recovery = manifest.recovery
+    return 2 * recovery.shadow_every + BORDERS_SPARE if recovery.best == "replay" and has_full_shadows(manifest) else 0
 
 
 @dataclass(frozen=True, slots=True)

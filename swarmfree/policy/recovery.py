@@ -1,20 +1,20 @@
-"""How a stage's state comes to a newcomer: copy of a sibling, a kept copy, a shadow, merge of the neighbours, copy of a neighbour, or first weights.
+"""How a stage's state comes to a newcomer: copy of a sibling, a kept copy, replay, a shadow, merge of the neighbours, copy of one, or first weights.
 
-Source: CheckFree section 4, Algorithm 1. Differs: weights are bounded; the ends of the body copy their body neighbour also without swapped
+Source: design section 6; CheckFree Algorithm 1. Differs: weights are bounded; the ends of the body copy their body neighbour also without swapped
 routes; before the first commit nothing is merged, since first weights can be drawn again exactly.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmfree.policy.keepers import KeptCopy, StageShadow
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Restore
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Replay, Restore
 from swarmfree.swarm.books import Record, float32_bits
 from swarmfree.swarm.manifest import RecoverySection
-from swarmfree.swarm.names import ENDS_STAGE, Endpoint
+from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,24 @@ def merge_weights(
     return MergeWeights(ratio / (1.0 + ratio), 1.0 / (1.0 + ratio))
 
 
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """What is known of border logs.
+
+    Args:
+        since: member -> the iteration from which on its log is whole; who has none is not in it.
+        seconds: that one stage computes for one iteration.
+        limit_s: a replay that is expected to take longer is not begun.
+    """
+
+    since: Mapping[Member, int]
+    seconds: float
+    limit_s: float
+
+
+NO_LOGS = Logs({}, 0.0, 0.0)
+
+
 def choose_recovery(
     stage: int,
     replicas: Sequence[Sequence[Endpoint]],
@@ -56,6 +74,7 @@ def choose_recovery(
     recovery: RecoverySection,
     kept: Sequence[KeptCopy] = (),
     shadows: Sequence[StageShadow] = (),
+    logs: Logs = NO_LOGS,
 ) -> BuildAction:
     """Decide how `stage`'s state is made, and say why.
 
@@ -66,6 +85,7 @@ def choose_recovery(
         recovery: the run's settings.
         kept: complete copies of the ends, in order of preference among those that are as new.
         shadows: complete ones of body stages, in order of preference among those that are as new.
+        logs: of all members.
     """
     if replicas[stage]:
         return Copy(stage, tuple(replicas[stage]), f"stage {stage} has a live replica: copy it")
@@ -73,10 +93,13 @@ def choose_recovery(
         return Fresh(stage, 0, "no iteration committed yet: first weights are drawn")
     if stage == ENDS_STAGE:
         return _choose_for_ends(record, kept)
+    replay = _choose_replay(stage, replicas, record, shadows, logs) if recovery.best == "replay" else None
+    if replay is not None:
+        return replay
     shadow = max((s for s in shadows if s.stage == stage), key=lambda s: s.iteration, default=None)
     if recovery.keeps_shadows and shadow is not None:
         age = record.iteration + 1 - shadow.iteration
-        return Restore(stage, shadow.holder, shadow.iteration, _restore_reason(shadow, age, record.iteration + 1))
+        return Restore(stage, shadow.holder, shadow.iteration, _restore_reason(shadow, age, record.iteration + 1), shadow.full)
     body = len(replicas) - 1
     if recovery.merge is MergeMode.RANDOM:
         return Fresh(stage, record.iteration + 1, "recovery.merge = random: drawn anew")
@@ -109,6 +132,30 @@ def choose_recovery(
             f"weights {weights.before:.3f} and {weights.after:.3f}"
         ),
     )
+
+
+def _choose_replay(
+    stage: int, replicas: Sequence[Sequence[Endpoint]], record: Record, shadows: Sequence[StageShadow], logs: Logs
+) -> Replay | None:
+    """Replay this stage and the lost ones next to it, if their full shadows are of one iteration and both outer borders were kept since."""
+    first = last = stage
+    while first > 1 and not replicas[first - 1]:
+        first -= 1
+    while last + 1 < len(replicas) and not replicas[last + 1]:
+        last += 1
+    before, after = replicas[first - 1], replicas[last + 1 if last + 1 < len(replicas) else ENDS_STAGE]
+    stages = range(first, last + 1)
+    held = {(s.stage, s.iteration): s.holder for s in reversed(shadows) if s.full and s.iteration <= record.iteration + 1}
+    common = [iteration for s, iteration in held if s == first and all((other, iteration) in held for other in stages)]
+    newest = max(common, default=-1)
+    count = record.iteration + 1 - newest
+    kept = [any(logs.since.get(e.member, newest + 1) <= newest for e in members) for members in (before, after)]
+    if newest < 0 or (count and not all(kept)) or count * len(stages) * logs.seconds > logs.limit_s:
+        return None
+    alone = "" if first == last else f" together with stages {first} to {last},"
+    what = f"its full shadow of iteration {newest},{alone} and {count} logged iterations since: bit for bit on like hardware"
+    reason = f"stage {stage} has no live replica: replay {what}"
+    return Replay(stage, first, tuple(held[s, newest] for s in stages), newest, tuple(before), tuple(after), reason)
 
 
 def _restore_reason(shadow: StageShadow, age: int, iterations: int) -> str:

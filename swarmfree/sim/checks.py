@@ -17,7 +17,7 @@ from swarmfree.sim.chain import Chain
 from swarmfree.sim.exchange import Outcome
 from swarmfree.sim.integer_arithmetic import State
 from swarmfree.sim.reference import IntegerReference
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Restore
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Replay, Restore
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StepScalars
 from swarmfree.swarm.events import Event, IterationCommitted, StageBuilt
 from swarmfree.swarm.manifest import Manifest
@@ -300,7 +300,8 @@ class Checks:
             return
         if self._reference is not None and digest in self._states and isinstance(build.action, Restore):
             seen = [known for (_, stage), kept in self._versions.items() if stage == build.action.stage for known in kept]
-            if not self._reference.is_restored(self._states[digest], [self._states[d] for d in seen if d in self._states]):
+            states = [self._states[d] for d in seen if d in self._states]
+            if digest not in seen if build.action.full else not self._reference.is_restored(self._states[digest], states):
                 self.violated("I2", f"{member} restored stage {build.action.stage} with bytes that it never had")
         elif self._reference is not None and digest in self._states:
             expected = self._expected(self._reference, build.action, lineage)
@@ -316,16 +317,18 @@ class Checks:
     def _expected(self, reference: IntegerReference, action: BuildAction, lineage: str) -> set[str]:
         """Digests that may come of a build for the iteration after this lineage's last record; empty where nothing is known."""
         record = self._records.get(lineage)
-        if not isinstance(action, CopyKept) or record is None:
+        if not isinstance(action, (CopyKept, Replay)) or record is None:
             return reference.built(action, lambda stage: self._states_of(lineage, stage))
         entry = record.stages[action.stage]
-        if action.iteration == record.iteration:
+        if isinstance(action, CopyKept) and action.iteration == record.iteration:
             return {entry.state_digest}  # one step behind: as it was when the last iteration began
-        if action.iteration != record.iteration + 1:
+        if isinstance(action, CopyKept) and action.iteration != record.iteration + 1:
             self.violated("I2", f"stage {action.stage} for iteration {record.iteration + 1} from a copy for {action.iteration}")
         rebuilt = set(self._versions.get((lineage, action.stage), {}))
         state, average = self._states.get(entry.state_digest), self._averages.get(entry.sum_digest)
         after = reference.stepped(state, average, entry.scalars) if state is not None and average is not None else None
+        if after is not None and isinstance(action, Replay):
+            return {after}
         return rebuilt if after is None else {*rebuilt, after}
 
     def _states_of(self, lineage: str, stage: int) -> Iterable[State]:

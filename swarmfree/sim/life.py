@@ -17,7 +17,7 @@ from swarmfree.sim.checks import Checks
 from swarmfree.sim.directory import DirectoryHub, MemoryDirectory
 from swarmfree.sim.loop import OWNER, VirtualLoop
 from swarmfree.sim.network import MemoryHub
-from swarmfree.sim.peer_ports import MemoryJournal, MemoryWeights, Pace, VirtualClock, VirtualExecutor
+from swarmfree.sim.peer_ports import MemoryJournal, MemoryShelf, MemoryWeights, Pace, VirtualClock, VirtualExecutor
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.watched_engine import watched
 from swarmfree.swarm.errors import SwarmfreeError
@@ -156,6 +156,7 @@ class Life:
             engine=watched(stage.make_engine(setup.manifest), self.member, stage.checks),
             tokens=stage.make_tokens(setup.manifest, setup.sequence_count) if self.can_feed else None,
             weights=MemoryWeights(stage.written, is_alive, self.pace),
+            shelf=MemoryShelf(),
             journal=MemoryJournal(lambda event: stage.tell(self.member, event), is_alive),
             spare_engine=lambda: stage.make_engine(setup.manifest),
         )

@@ -128,6 +128,28 @@ class MemoryWeights:
         return f"memory/stage-{stage}"
 
 
+class MemoryShelf:
+    """Keeps blobs in memory."""
+
+    def __init__(self) -> None:
+        """Empty."""
+        self._blobs: dict[str, bytes] = {}
+
+    async def put(self, name: str, data: bytes) -> bool:
+        """Keep it."""
+        self._blobs[name] = data
+        return True
+
+    async def get(self, name: str, start: int = 0, size: int = -1) -> bytes | None:
+        """What is kept."""
+        data = self._blobs.get(name)
+        return None if data is None else data[start:] if size < 0 else data[start : start + size]
+
+    def drop(self, name: str) -> None:
+        """Keep it no longer."""
+        self._blobs.pop(name, None)
+
+
 class MemoryJournal:
     """Hands every event of a living peer on."""
 

@@ -82,6 +82,7 @@ def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
             merge=rng.choice((*MergeMode, MergeMode.NORM2, MergeMode.NORM2)),
             ends_copies=ends.choice((0, 1, 2, 2, 3)),
             shadow_every=shadow.choice((0, 1, 2, 5)),
+            shadow_kind=random.Random(f"{seed}/full").choice(("plain", "full")),
         ),
         timing=TimingSection(
             join_wait_s=20.0, split_wait_s=8.0, remeet_s=6.0, leave_s=stuck.choice((15.0, 0.6, 0.3)), stuck_s=1.0

@@ -88,11 +88,12 @@ class CopyKept:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Take a lost stage from its plain shadow: int8 weights, some iterations old, moments zero. The other stages stay where they are.
+    """Take a lost stage from its shadow as it is, some iterations old. The other stages stay where they are.
 
     Args:
         holder: who keeps it.
         iteration: of its oldest part, as far as is known.
+        full: with its moments; a plain one is weights as int8, and moments are zero then.
 
     Source: design section 6.
     """
@@ -101,6 +102,37 @@ class Restore:
     holder: Endpoint
     iteration: int
     reason: str
+    full: bool = False
 
 
-BuildAction = Fresh | Copy | Merge | CopyNeighbour | CopyKept | Restore
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Take a lost stage from its full shadow and run it alone through the iterations since: bit for bit where it was.
+
+    Adjacent lost stages are replayed together, by the builder of each: only what crossed the outer two borders was kept by others.
+
+    Args:
+        first: of the adjacent lost stages, of which `stage` is one.
+        holders: who keeps the shadow of `first`, of the next one, and so on.
+        iteration: that all these shadows are ready for.
+        before: members of stage `first` - 1, which keep what went in.
+        after: members of the stage after the last one, which keep the gradients of what came out.
+
+    Source: design section 6.
+    """
+
+    stage: int
+    first: int
+    holders: tuple[Endpoint, ...]
+    iteration: int
+    before: tuple[Endpoint, ...]
+    after: tuple[Endpoint, ...]
+    reason: str
+
+    @property
+    def last(self) -> int:
+        """Of the adjacent lost stages."""
+        return self.first + len(self.holders) - 1
+
+
+BuildAction = Fresh | Copy | Merge | CopyNeighbour | CopyKept | Restore | Replay

@@ -89,11 +89,17 @@ class MicrobatchSet:
 class Addend:
     """A gradient sum of one member and the microbatches in it; sums are final (already divided by the iteration's tokens).
 
+    Args:
+        id: its name.
+        microbatches: what is in it.
+        order: the same as offsets, in the order in which they were added; float32 sums depend on it.
+
     Source: protocol section 3.5.
     """
 
     id: AddendId
     microbatches: MicrobatchSet
+    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +145,14 @@ class Roll:
         """The member's own addends, in the roll's order."""
         return tuple(a for a in self.addends if a.id.member == member)
 
+    def contributors(self) -> tuple[Member, ...]:
+        """Members with an addend in the roll, in the order in which their sums are added."""
+        return tuple(dict.fromkeys(a.id.member for a in self.addends))
+
+    def sums(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """How the average is added up: by contributor, by its addends, offsets in order."""
+        return tuple(tuple(a.order for a in self.of(member)) for member in self.contributors())
+
 
 @dataclass(frozen=True, slots=True)
 class StepScalars:
@@ -175,6 +189,7 @@ class StageEntry:
         rate_scale_bits: float32 bits of the stage's own rate factor (1 unless rebuilt).
         scalars: what to step with.
         members: who reported.
+        sums: how the average was added up, where the run keeps border logs: by contributor, by its addends, offsets in order; else empty.
     """
 
     sum_digest: str
@@ -184,6 +199,7 @@ class StageEntry:
     rate_scale_bits: int
     scalars: StepScalars
     members: tuple[Member, ...]
+    sums: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
     @property
     def squared_norm(self) -> float:
@@ -263,6 +279,7 @@ def record_to_json(record: Record) -> dict[str, Any]:
                 "rate_scale": s.rate_scale_bits,
                 "scalars": [getattr(s.scalars, name) for name in StepScalars.__slots__],
                 "members": [_member_to_json(m) for m in s.members],
+                "sums": [[list(offsets) for offsets in addends] for addends in s.sums],
             }
             for s in record.stages
         ],
@@ -296,6 +313,7 @@ def record_from_json(content: Mapping[str, Any]) -> Record:
                 rate_scale_bits=int(s["rate_scale"]),
                 scalars=StepScalars(*[int(x) for x in s["scalars"]]),
                 members=tuple(Member(*m) for m in s["members"]),
+                sums=tuple(tuple(tuple(int(offset) for offset in offsets) for offsets in addends) for addends in s["sums"]),
             )
             for s in content["stages"]
         ),

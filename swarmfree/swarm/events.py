@@ -163,7 +163,7 @@ class RecoveryDecided:
 
 @dataclass(frozen=True, slots=True)
 class StageBuilt:
-    """A newcomer holds a stage's state."""
+    """A newcomer holds a stage's state; `exact` where it was lost and is bit for bit as if it had not been."""
 
     stage: int
     iteration: int
@@ -172,6 +172,7 @@ class StageBuilt:
     seconds: float
     received_bytes: int
     state_digest: str
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)

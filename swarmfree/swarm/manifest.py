@@ -190,6 +190,8 @@ class RingSection:
 
 
 RecoveryMode = Literal["checkfree", "auto"]
+ShadowKind = Literal["auto", "plain", "full"]
+Rung = Literal["replay", "restore", "merge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,9 @@ class RecoverySection:
         ends_copies: members of the body that keep an exact copy of stage 0, so that it survives its last source; 0 = none.
         mode: `checkfree` has a lost stage of the body made from its neighbours alone; `auto` takes its shadow where there is one.
         shadow_every: both neighbours of a body stage renew their shadow of it after so many iterations; 0 = none are kept.
+        shadow_kind: `plain`, int8 weights; `full`, float32 weights and both moments; `auto`, full where the links hardly notice.
+        best: the best rung of the ladder that is used: `replay`, `restore` (a shadow as it is) or `merge`; see `policy.recovery`.
+        kept_mb_max: border logs that a peer may keep on its disk, MB; the oldest go first.
     """
 
     mode: RecoveryMode = "auto"
@@ -211,6 +216,9 @@ class RecoverySection:
     rate_factor: float = 1.1
     ends_copies: int = 2
     shadow_every: int = 50
+    shadow_kind: ShadowKind = "auto"
+    best: Rung = "replay"
+    kept_mb_max: int = 4096
 
     def __post_init__(self) -> None:
         _positive("recovery", self, "rate_factor")
@@ -218,13 +226,15 @@ class RecoverySection:
             raise ConfigError(f"recovery.weight_ratio_max = {self.weight_ratio_max}: must be at least 1")
         if self.shadow_every < 0:
             raise ConfigError(f"recovery.shadow_every = {self.shadow_every}: must be 0 (none) or more")
+        if self.kept_mb_max < 1:
+            raise ConfigError(f"recovery.kept_mb_max = {self.kept_mb_max}: must be 1 or more")
         if not 0 <= self.ends_copies <= 8:
             raise ConfigError(f"recovery.ends_copies = {self.ends_copies}: must lie between 0 (none) and 8")
 
     @property
     def keeps_shadows(self) -> bool:
         """Whether neighbours keep shadows of body stages."""
-        return self.mode == "auto" and self.shadow_every > 0
+        return self.mode == "auto" and self.shadow_every > 0 and self.best != "merge"
 
 
 @dataclass(frozen=True, slots=True)

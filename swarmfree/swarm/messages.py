@@ -99,12 +99,13 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """State is there: its digest, what making it took, and the iteration it is ready for."""
+    """State is there: its digest, what making it took, the iteration it is ready for, and whether it was lost and is as if it had not been."""
 
     state_digest: str
     seconds: float
     received_bytes: int
     iteration: int
+    exact: bool = False
 
 
 # ---- books ---------------------------------------------------------------------------------------------------------
@@ -174,10 +175,11 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class KeptShadow:
-    """A complete shadow that the sender of a beat's answer keeps: of which stage, and the iteration of its oldest part."""
+    """A complete shadow that the sender of a beat's answer keeps: of which stage, the iteration of its oldest part, and with moments or without."""
 
     stage: int
     iteration: int
+    full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +200,7 @@ class BeatAnswer:
         stage: whose state it holds, -1 for none.
         ends_iteration: the iteration that its copy of stage 0 is ready for, -1 without a complete one.
         shadows: of other stages, complete ones.
+        borders_since: the iteration from which on its border log is whole; -1 without one.
     """
 
     news: int
@@ -213,6 +216,7 @@ class BeatAnswer:
     stage: int = -1
     ends_iteration: int = -1
     shadows: tuple[KeptShadow, ...] = ()
+    borders_since: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,17 +496,22 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class GetShadow:
-    """A part of a stage's plain shadow, int8: from a member of that stage as it is now, from a holder as it was kept."""
+    """A part of a stage's shadow: of a plain one, int8, or of the full one of an iteration, weights and both moments.
+
+    A member of that stage gives it as it is now, or as it put it by at that iteration; a holder as it was kept.
+    """
 
     stage: int
     part: int
+    iteration: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowPart:
-    """The part follows; it was that of `iteration`."""
+    """The part follows; it was that of `iteration`, a full one after the record of `lineage`."""
 
     iteration: int
+    lineage: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,22 @@ class Weights(Protocol):
         ...
 
 
+class Shelf(Protocol):
+    """What this peer keeps for others: blobs by name, of lower-case letters, digits and dashes; gone when the peer is."""
+
+    async def put(self, name: str, data: bytes) -> bool:
+        """Keep a blob; False where there is no room for it."""
+        ...
+
+    async def get(self, name: str, start: int = 0, size: int = -1) -> bytes | None:
+        """`size` bytes from `start` on, all that follow for -1; None where it is not kept."""
+        ...
+
+    def drop(self, name: str) -> None:
+        """Keep it no longer."""
+        ...
+
+
 class Journal(Protocol):
     """Where events go: a file, a terminal, a transcript."""
 
@@ -317,5 +333,6 @@ class Ports:
     engine: Engine
     tokens: Tokens | None
     weights: Weights
+    shelf: Shelf
     journal: Journal
     spare_engine: Callable[[], Engine]

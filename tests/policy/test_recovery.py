@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmfree.policy.keepers import KeptCopy, StageShadow
-from swarmfree.policy.recovery import choose_recovery, donor_block, merge_weights
-from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Restore
+from swarmfree.policy.recovery import Logs, choose_recovery, donor_block, merge_weights
+from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Replay, Restore
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
 from swarmfree.swarm.manifest import RecoverySection
 from swarmfree.swarm.names import Endpoint, Member, Term
@@ -159,3 +159,66 @@ def test_a_lost_stage_comes_from_its_newest_shadow_where_the_run_keeps_any() -> 
     assert isinstance(choose_recovery(2, replicas, record, RECOVERY, (), shadows[2:]), Merge)
     assert isinstance(choose_recovery(2, _replicas(1, 1, 1, 1), record, RECOVERY, (), shadows), Copy)
     assert isinstance(choose_recovery(2, replicas, None, RECOVERY, (), shadows), Fresh)
+
+
+def _full(replicas: list[tuple[Endpoint, ...]], *held: tuple[int, int, int]) -> list[StageShadow]:
+    """Full shadows: (holder's stage, stage, iteration)."""
+    return [StageShadow(replicas[holder][0], stage, iteration, full=True) for holder, stage, iteration in held]
+
+
+def _logs(replicas: list[tuple[Endpoint, ...]], *since: int, seconds: float = 0.1) -> Logs:
+    """Of the first replica of each stage, by stage; -1 for none."""
+    held = {members[0].member: begin for members, begin in zip(replicas, since, strict=True) if members and begin >= 0}
+    return Logs(held, seconds, 10.0)
+
+
+def test_a_lost_stage_is_replayed_where_its_full_shadow_and_both_borders_are_kept() -> None:
+    """Shadow of 4, logs since 4 and 3, record 7: four iterations again; the ends are next to both ends of the body."""
+    replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 1])
+    action = choose_recovery(2, replicas, record, RECOVERY, (), _full(replicas, (3, 2, 4)), _logs(replicas, -1, 4, -1, 3))
+    assert isinstance(action, Replay)
+    assert (action.first, action.last, action.iteration) == (2, 2, 4)
+    assert (action.holders, action.before, action.after) == ((replicas[3][0],), replicas[1], replicas[3])
+    assert "4 logged iterations" in action.reason
+    at_the_end = _replicas(1, 1, 1, 0)
+    action = choose_recovery(3, at_the_end, record, RECOVERY, (), _full(at_the_end, (2, 3, 6)), _logs(at_the_end, 5, -1, 6, -1))
+    assert isinstance(action, Replay)
+    assert (action.before, action.after) == (at_the_end[2], at_the_end[0])
+
+
+def test_adjacent_lost_stages_are_replayed_from_one_iteration() -> None:
+    """Stages 2 and 3: the newest iteration of which both have a shadow."""
+    replicas, record = _replicas(1, 1, 0, 0, 1), _record([1] * 5)
+    shadows = _full(replicas, (1, 2, 6), (1, 2, 4), (4, 3, 4))
+    logs = _logs(replicas, -1, 2, -1, -1, 2)
+    for stage in (2, 3):
+        action = choose_recovery(stage, replicas, record, RECOVERY, (), shadows, logs)
+        assert isinstance(action, Replay)
+        assert (action.stage, action.first, action.last, action.iteration) == (stage, 2, 3, 4)
+        assert action.holders == (replicas[1][0], replicas[4][0])
+    assert isinstance(choose_recovery(2, replicas, record, RECOVERY, (), shadows[:1], logs), Restore)
+
+
+@pytest.mark.parametrize(
+    ("since", "seconds"), [((-1, 5, -1, 3), 0.1), ((-1, 4, -1, -1), 0.1), ((-1, 4, -1, 4), 3.0)], ids=["gap", "none", "too long"]
+)
+def test_without_whole_logs_or_time_a_full_shadow_is_taken_as_it_is(since: tuple[int, ...], seconds: float) -> None:
+    """A log that begins after the shadow, none at all, or a replay of 12 s where 10 are allowed."""
+    replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 1])
+    logs = _logs(replicas, *since, seconds=seconds)
+    action = choose_recovery(2, replicas, record, RECOVERY, (), _full(replicas, (3, 2, 4)), logs)
+    assert isinstance(action, Restore)
+    assert action.full
+
+
+def test_a_run_says_which_rung_is_its_best() -> None:
+    """`restore` takes the shadow as it is, `merge` has none; replay needs no log where the shadow is of this iteration."""
+    replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 1])
+    given = (_full(replicas, (3, 2, 4)), _logs(replicas, -1, 4, -1, 3))
+    restored = choose_recovery(2, replicas, record, dataclasses.replace(RECOVERY, best="restore"), (), *given)
+    assert isinstance(restored, Restore)
+    merged = choose_recovery(2, replicas, record, dataclasses.replace(RECOVERY, best="merge"), (), *given)
+    assert isinstance(merged, Merge)
+    now = choose_recovery(2, replicas, record, RECOVERY, (), _full(replicas, (3, 2, 8)), _logs(replicas, -1, -1, -1, -1))
+    assert isinstance(now, Replay)
+    assert now.iteration == 8

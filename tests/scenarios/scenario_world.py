@@ -45,7 +45,7 @@ def swarm(
         stages=StagesSection(body=body, replicas_min=replicas_min or replicas, replicas_max=replicas, sources_max=sources),
         batch=BatchSection(rows=1, microbatches=6),
         ring=RingSection(credits=3),
-        recovery=RecoverySection(ends_copies=ends_copies, shadow_every=shadow_every),
+        recovery=RecoverySection(ends_copies=ends_copies, shadow_every=shadow_every, shadow_kind="plain"),
         timing=TimingSection(join_wait_s=20.0, split_wait_s=10.0),
     )
     return Setup(

@@ -101,7 +101,7 @@ class CarelessBook(AddendBook):
 
     def enter(self, number: int, offset: int) -> None:
         """A set does not count."""
-        self._sets[number] |= MicrobatchSet.of((offset,))
+        self._sets[number] = (*self._sets[number], offset)
 
 
 class CountsRetriedTwice(Worker):
@@ -131,7 +131,9 @@ class CountsRetriedTwicePeer(Peer):
         super().__init__(context, group)
         books = self.books
         books.book = CarelessBook(context.me, context.ports.engine)
-        books.worker = CountsRetriedTwice(context, books.standing, books.device, books.book, books.table, books.hop)
+        books.worker = CountsRetriedTwice(
+            context, books.standing, books.device, books.book, books.table, books.hop, books.borders
+        )
         books.source._book = books.averaging._book = books.book
 
 

@@ -1,122 +1,35 @@
 """Real kills, one after the other in one swarm of real processes, and what must come of each (SIGKILL, as a power cut would be).
 
-Four stages, two replicas in each of 1 to 3, two peers on standby, and who is killed is started again. A stage is killed when it and the standbys
-are whole. The bounds are the promises of the protocol; how long processes take to start is not bounded, since nobody waits for them.
+Four stages, two replicas in each of 1 to 3, two peers on standby. The bounds are the promises of the protocol; how long processes take to start is
+not bounded, since nobody waits for them.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import dataclasses
 import json
-import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from swarmfree.cockpit.happenings import ProcessKilled, RunDescribed, Told
-from swarmfree.cockpit.state import LostMember, LostStage
+from swarmfree.cockpit.happenings import ProcessKilled, Told
+from swarmfree.cockpit.state import LostMember
 from swarmfree.lab.processes import Child, command_of, descendants
-from swarmfree.lab.swarm import BOOTSTRAP, Ending, LocalSwarm, SwarmOrder
-from swarmfree.swarm.config import load_run
+from swarmfree.lab.swarm import BOOTSTRAP, Ending
 from swarmfree.swarm.events import DirectoryReplaced, Repaired, RoundRetried
-from tests.swarm.real_swarm import UP_WITHIN_S, Audience, Processes, code_of, write_run
+from tests.swarm.kill_world import (
+    ITERATIONS,
+    NOTICED_WITHIN_S,
+    WHOLE,
+    World,
+    lose_stage,
+    require_in_time,
+    tell,
+    training,
+)
+from tests.swarm.real_swarm import UP_WITHIN_S, Processes, code_of
 
 pytestmark = pytest.mark.timeout(600)
-
-ITERATIONS = 320
-WHOLE = (1, 2, 2, 2)
-STANDBYS = 2
-NOTICED_WITHIN_S = 3.0
-RESUMED_WITHIN_S = 5.0
-
-
-@dataclasses.dataclass
-class World:
-    """A swarm that trains, and what is heard of it."""
-
-    processes: Processes
-    swarm: LocalSwarm
-    audience: Audience
-    invite: str = ""
-
-    async def until(self, is_so: Callable[[], bool], what: str, within_s: float = UP_WITHIN_S) -> None:
-        """Wait for something while the swarm trains; its end is a failure."""
-        state = lambda: self.audience.state  # noqa: E731 - the newest one
-        await self.audience.waiters.until(lambda: state().is_over or is_so(), what, within_s)
-        assert is_so(), f"all {ITERATIONS} iterations were over before: {what}"
-
-    async def until_whole(self, *stages: int) -> None:
-        """Wait until these stages have their replicas, as members of an iteration that is open, and the standbys wait."""
-        audience = self.audience
-
-        def is_whole() -> bool:
-            counts = audience.member_counts
-            return all(counts[stage] == WHOLE[stage] for stage in stages) and audience.standby_count() >= STANDBYS
-
-        await self.until(is_whole, f"stages {stages} have their replicas, and {STANDBYS} standbys wait")
-
-    async def until_next_commit(self) -> None:
-        """Wait for one more commit."""
-        before = self.audience.state.committed_count
-        await self.until(lambda: self.audience.state.committed_count > before, "one more commit")
-
-    async def until_mid_iteration(self) -> None:
-        """Wait until an iteration has been opened and its work is under way."""
-        before = self.audience.state.iteration
-        await self.until(lambda: self.audience.state.iteration > before, "the next iteration is opened")
-
-    async def kill(self, *names: str) -> None:
-        """SIGKILL to processes in mid-iteration, all within a moment."""
-        await self.until_mid_iteration()
-        for name in names:
-            self.swarm.kill(name, "test")
-
-    def told(self, kind: type[object]) -> list[Told]:
-        """What was told of one kind of event."""
-        return [h for h in self.audience.happenings if isinstance(h, Told) and isinstance(h.event, kind)]
-
-    def limit_s(self) -> float:
-        """How long after a kill the next commit may come: 5 s and one iteration."""
-        return RESUMED_WITHIN_S + statistics.median(c.seconds for c in self.audience.state.commits)
-
-
-@contextlib.asynccontextmanager
-async def training(
-    processes: Processes, recovery: str = 'mode = "checkfree"'
-) -> AsyncIterator[tuple[World, asyncio.Task[Ending]]]:
-    """A swarm of seven peers, two standbys and a bootstrap node in which every stage has its replicas and training goes on."""
-    run = write_run(
-        processes.folder,
-        iterations=ITERATIONS,
-        stages="body = 3\nreplicas_min = 2\nreplicas_max = 2",
-        microbatches=16,
-        recovery=recovery,
-    )
-    manifest = load_run(run).manifest
-    await processes.starter()
-    report = processes.folder / "report"
-    report.mkdir()
-    order = SwarmOrder(
-        report, 7, STANDBYS, run_arguments=("--run", str(run)), peer_arguments=("--patience", str(UP_WITHIN_S)), respawn=True
-    )
-    audience = Audience(report, processes.waiters)
-    described = RunDescribed(time.time(), "small", ITERATIONS, manifest.stage_count, manifest.tokens_per_iteration)
-    swarm = LocalSwarm(dataclasses.replace(order, program=processes.program, stem=processes.stem), described, audience)
-    async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(swarm.run())
-        world = World(processes, swarm, audience)
-        try:
-            await world.until(lambda: audience.state.committed_count >= 3, "three commits")
-            yield world, running
-        finally:
-            swarm.stop(Ending(1, "the test is over"))
-            with contextlib.suppress(asyncio.CancelledError):
-                await running
-            audience.close()
 
 
 async def lose_one(world: World) -> LostMember:
@@ -129,32 +42,6 @@ async def lose_one(world: World) -> LostMember:
         lambda: len(s := world.audience.state.lost_members) > seen and s[-1].resumed_s is not None, "it goes on without one"
     )
     return world.audience.state.lost_members[-1]
-
-
-async def lose_stage(world: World, stage: int) -> LostStage:
-    """Kill all replicas of a stage in mid-iteration."""
-    await world.until_whole(stage)
-    seen = len(world.audience.state.lost_stages)
-    await world.kill(*(peer.name for peer in world.audience.state.replicas(stage)))
-    await world.until(
-        lambda: len(s := world.audience.state.lost_stages) > seen and s[-1].resumed_s is not None, f"stage {stage} is rebuilt"
-    )
-    return world.audience.state.lost_stages[-1]
-
-
-def require_in_time(world: World, lost: LostMember | LostStage) -> None:
-    """It was noticed within 3 s of SIGKILL, and the next commit came within 5 s and one iteration."""
-    assert lost.killed_s is not None, lost
-    assert lost.resumed_s is not None, lost
-    assert lost.noticed_s - lost.killed_s <= NOTICED_WITHIN_S, lost
-    assert lost.resumed_s - lost.killed_s <= world.limit_s(), lost
-
-
-def tell(what: str, lost: LostMember | LostStage) -> None:
-    """Say the figures of one loss, for ``pytest -rP``."""
-    assert lost.killed_s is not None and lost.resumed_s is not None, lost
-    noticed_s, resumed_s = lost.noticed_s - lost.killed_s, lost.resumed_s - lost.killed_s
-    sys.stdout.write(f"{what}: noticed after {noticed_s:.2f} s, next commit after {resumed_s:.2f} s\n")
 
 
 async def lose_p2pd(world: World) -> None:

@@ -126,7 +126,7 @@ class World:
         """The first plan is in force; nothing has been loaded yet."""
         self.source, machine = Source(), Machine()
         engine = IntegerEngine(MANIFEST)
-        ports = Ports(self.source, None, machine, machine, engine, None, None, None, lambda: IntegerEngine(MANIFEST))  # type: ignore[arg-type]
+        ports = Ports(self.source, None, machine, machine, engine, None, None, None, None, lambda: IntegerEngine(MANIFEST))  # type: ignore[arg-type]
         context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
         self.books = MemberBooks(context, group)
         self.standing = self.books.standing

@@ -34,7 +34,7 @@ class Loop:
 
 
 def _standing() -> Standing:
-    ports = Ports(None, None, Loop(), None, None, None, None, None, None)  # type: ignore[arg-type]
+    ports = Ports(None, None, Loop(), None, None, None, None, None, None, None)  # type: ignore[arg-type]
     return Standing(Context(ports, Manifest(), LocalConfig("x"), random.Random(0), "run"))
 
 

@@ -35,10 +35,10 @@ AT_BOB = Endpoint(BOB, ("/ip4/127.0.0.1/tcp/4002/p2p/QmBob",))
 HEADER = Header("cd" * 32, 2, AT_ALICE, BOB.incarnation)
 POSITION = Position(Term(3, ALICE), 7, 1, 2)
 KEY = WorkKey(7, BASE, WorkKind.TRAIN, 57, 2)
-ADDENDS = (Addend(AddendId(ALICE, 0), MicrobatchSet.of((0, 2, 9))), Addend(AddendId(BOB, 1), MicrobatchSet()))
+ADDENDS = (Addend(AddendId(ALICE, 0), MicrobatchSet.of((0, 2, 9)), (2, 0, 9)), Addend(AddendId(BOB, 1), MicrobatchSet()))
 ROLL = Roll(7, BASE, 2, ADDENDS, (AT_ALICE, AT_BOB), 1)
 SCALARS = StepScalars(0x3F800000, 0x3F666666, 0x3DCCCCD0, 0x3F733333, 0x3D4CCCD0, 0x3F000000, 0x322BCC77, 0x3A83126F, 0x3F7FFF58)
-ENTRY = StageEntry("11" * 32, float64_bits(2.5), "22" * 32, 8, 0x3F800000, SCALARS, (ALICE, BOB))
+ENTRY = StageEntry("11" * 32, float64_bits(2.5), "22" * 32, 8, 0x3F800000, SCALARS, (ALICE, BOB), (((2, 0, 9), (1,)), ((3,),)))
 RECORD = Record(7, LINEAGE, POSITION.term, 1, BASE, (ENTRY, ENTRY), float64_bits(3.25), 8192, float64_bits(3.5), (ALICE, BOB), 1)
 FIRST_RECORD = Record(0, "0" * 64, Term(0, ALICE), 0, BASE, (ENTRY,), float64_bits(5.5), 8192, "", (ALICE,))
 PLAN = Plan(
@@ -64,7 +64,16 @@ REQUESTS: dict[str, Request] = {
     "build_merge": messages.Build(POSITION, MERGE, 7, LINEAGE, RECORD, 0),
     "build_kept": messages.Build(POSITION, actions.CopyKept(0, AT_ALICE, 6, "one iteration behind"), 7, LINEAGE, RECORD, 0),
     "build_restore": messages.Build(POSITION, actions.Restore(2, AT_BOB, 5, "it keeps a shadow"), 7, LINEAGE, RECORD, 0),
+    "build_replay": messages.Build(
+        POSITION,
+        actions.Replay(2, 2, (AT_BOB, AT_BOB), 5, (AT_BOB,), (AT_BOB, AT_BOB), "borders were kept"),
+        7,
+        LINEAGE,
+        RECORD,
+        0,
+    ),
     "get_shadow": messages.GetShadow(2, 3),
+    "get_full_shadow": messages.GetShadow(2, 3, 50),
     "build_neighbour": messages.Build(POSITION, actions.CopyNeighbour(3, AT_ALICE, 2, "end of the body"), 7, LINEAGE, RECORD, 0),
     "open": messages.Open(PLAN),
     "open_first": messages.Open(Plan(Position(Term(0, ALICE), 0, 0, 0), BASE, "0" * 64, ((),), (), None, 8)),
@@ -113,7 +122,8 @@ RESPONSES: dict[str, tuple[str, Response]] = {
             seconds_per_microbatch=0.125,
             stage=2,
             ends_iteration=6,
-            shadows=(messages.KeptShadow(3, 5),),
+            shadows=(messages.KeptShadow(3, 5), messages.KeptShadow(1, 50, full=True)),
+            borders_since=-1,
         ),
     ),
     "beat_answer_empty": (
@@ -125,6 +135,7 @@ RESPONSES: dict[str, tuple[str, Response]] = {
     "redone": ("Redo", messages.Redone(MicrobatchSet.of((5,)), ((4, 2), (6, 0)))),
     "report_detailed": ("Roll", messages.Report(BASE, "11" * 32, float64_bits(2.5), "22" * 32, ("aa" * 8, "bb" * 8))),
     "shadow_part": ("GetShadow", messages.ShadowPart(5)),
+    "full_shadow_part": ("GetShadow", messages.ShadowPart(50, LINEAGE)),
     "handed_over": ("HandOver", messages.HandedOver()),
     "report": ("Roll", messages.Report(BASE, "11" * 32, float64_bits(2.5), "22" * 32)),
     "other_addends": ("Roll", messages.OtherAddends(ADDENDS)),

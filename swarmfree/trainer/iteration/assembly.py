@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 from swarmfree.policy.keepers import KeptCopy, StageShadow
 from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence
-from swarmfree.policy.recovery import choose_recovery
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Merge, Restore
+from swarmfree.policy.recovery import NO_LOGS, Logs, choose_recovery
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Merge, Replay, Restore
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float32
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import Placed, RecoveryDecided, StageBuilt, Waiting
@@ -52,6 +52,7 @@ class Assembly:
         self._begun_s = context.now_s()
         self._rebuilt: dict[int, Rebuilt] = {}
         self._failed_copies: Counter[Member] = Counter()
+        self._failed_replays = 0
 
     def rebuilt_stages(self) -> tuple[Rebuilt, ...]:
         """Stages built from something else than a sibling since the last commit."""
@@ -70,6 +71,7 @@ class Assembly:
         """An iteration is committed: what was rebuilt before it has become a state like any other."""
         self._rebuilt = {}
         self._failed_copies.clear()
+        self._failed_replays = 0
 
     def inherit(self, plan: Plan) -> None:
         """Go on in the middle of this plan's iteration."""
@@ -183,17 +185,26 @@ class Assembly:
             newcomers = [g for g in self._roster.of_stage(stage) if not g.built]
             if newcomers and not self._roster.holders(stage):
                 recovery = self._context.manifest.recovery
-                work.append((newcomers[0], choose_recovery(stage, replicas, record, recovery, usable, self._shadows())))
+                logs = NO_LOGS if self._failed_replays else self._logs()
+                work.append((newcomers[0], choose_recovery(stage, replicas, record, recovery, usable, self._shadows(), logs)))
         return work
 
     def _shadows(self) -> list[StageShadow]:
         """Those that members say they keep, of holders that have not failed to give theirs."""
         return [
-            StageShadow(guest.endpoint, shadow.stage, shadow.iteration)
+            StageShadow(guest.endpoint, shadow.stage, shadow.iteration, shadow.full)
             for guest in self._roster.guests()
             if guest.answer is not None and self._failed_copies[guest.member] < FAILED_COPIES_MAX
             for shadow in guest.answer.shadows
         ]
+
+    def _logs(self) -> Logs:
+        """Border logs that members say they keep, and what a replay may cost."""
+        answers = {g.member: g.answer for g in self._roster.guests() if g.answer is not None}
+        since = {member: answer.borders_since for member, answer in answers.items() if answer.borders_since >= 0}
+        measured = sorted(a.seconds_per_microbatch for a in answers.values() if a.seconds_per_microbatch > 0)
+        seconds = measured[len(measured) // 2] if measured else 0.0
+        return Logs(since, seconds * self._context.manifest.batch.microbatches, self._context.timing.join_wait_s / 2)
 
     def _current(self, holders: Sequence[Guest]) -> list[Guest]:
         """Those that are where the swarm is, so that others can be built from them; all of them where nobody is known to be."""
@@ -268,6 +279,8 @@ class Assembly:
             guest.failed_builds += 1
             if isinstance(action, (CopyKept, Restore)):
                 self._failed_copies[action.holder.member] += 1
+            if isinstance(action, Replay):
+                self._failed_replays += 1
             if guest.failed_builds > FAILED_BUILDS_MAX:
                 self._roster.bar(guest.member, str(refusal))
             return
@@ -282,15 +295,20 @@ class Assembly:
             return
         guest.built, guest.failed_builds, guest.built_at = True, 0, built.iteration
         if lost:
-            is_kept = isinstance(action, CopyKept)  # with its moments; as good as it was, if it is not a step behind
-            is_as_it_was = isinstance(action, Restore) or (isinstance(action, CopyKept) and action.iteration == iteration)
+            # With its moments; as good as it was, if it is not a step behind.
+            is_kept = isinstance(action, (CopyKept, Replay)) or (isinstance(action, Restore) and action.full)
+            is_as_it_was = isinstance(action, (Restore, Replay)) or (
+                isinstance(action, CopyKept) and action.iteration == iteration
+            )
             is_scaled = record is not None and not is_as_it_was
             self._rebuilt[stage] = Rebuilt(stage, built.state_digest, is_scaled, built=not is_kept)
             for other in self._roster.of_stage(stage):
                 if other.member in self._joining:
                     other.builds += 1  # what it loads is gone: its answer counts no more, and it begins again
         self._context.tell(
-            StageBuilt(stage, iteration, name, guest.member.peer_id, built.seconds, built.received_bytes, built.state_digest)
+            StageBuilt(
+                stage, iteration, name, guest.member.peer_id, built.seconds, built.received_bytes, built.state_digest, built.exact
+            )
         )
 
     async def _ask(self, guest: Guest, request: Build) -> Built:

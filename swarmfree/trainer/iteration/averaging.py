@@ -47,10 +47,6 @@ class Round:
     detailed: bool = False
     sums: dict[int, Sum] = field(default_factory=dict)
 
-    def contributors(self) -> tuple[Member, ...]:
-        """Members with an addend in the roll, in the order in which their sums are added."""
-        return tuple(dict.fromkeys(a.id.member for a in self.roll.addends))
-
 
 class Averaging:
     """Handles Roll, Reduce and GetAverage.
@@ -173,7 +169,7 @@ class Averaging:
 
     async def _summed(self, current: Round, part: int) -> tuple[bytes, float]:
         held = current.sums.setdefault(part, Sum())
-        needed = current.contributors()
+        needed = current.roll.contributors()
         if not held.summing and all(member in held.contributions for member in needed):
             held.summing = True
             parts = [held.contributions[member] for member in needed]

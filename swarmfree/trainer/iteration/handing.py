@@ -56,7 +56,7 @@ class Handing:
         parts = self._parts.setdefault(origin, set())
         parts.add(request.part)
         if len(parts) == engine.part_count(request.stage):
-            self._books.book.complete(number, request.addend.microbatches)
+            self._books.book.complete(number, request.addend)
 
     async def give(self, until_s: float) -> bool:
         """Begin nothing more, finish what is under way, and give every sum to the first sibling that takes them; whether one did.

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from swarmfree.policy.keepers import borders_kept
 from swarmfree.swarm.books import MicrobatchSet, Record
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.events import Stepped
@@ -18,16 +19,10 @@ from swarmfree.swarm.messages import (
     Claim,
     Commit,
     Committed,
-    GetPlan,
-    GetRecord,
-    GetState,
     Open,
-    PlanAnswer,
     Promise,
-    RecordAnswer,
     Seal,
     Sealed,
-    State,
 )
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
 from swarmfree.swarm.ports import Reply
@@ -35,6 +30,7 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.averaging import Averaging
 from swarmfree.trainer.iteration.standing import NO_STAGE, Standing
 from swarmfree.trainer.ring.book import AddendBook
+from swarmfree.trainer.ring.borders import Borders
 from swarmfree.trainer.ring.device import Device, Rank
 from swarmfree.trainer.ring.hop import Hop
 from swarmfree.trainer.ring.source import Source
@@ -60,6 +56,8 @@ class MemberBooks:
         silent_ticks: how many of this peer's own ticks have passed since the last beat; see `life.joining`.
         donors: whom this peer copied its state from; it keeps up with them until it is a member.
         heir: whom a coordinator that leaves has named, None otherwise.
+        borders: this peer's border log.
+        after_step: called in the same device work as a step, right after it.
     """
 
     def __init__(self, context: Context, group: asyncio.TaskGroup) -> None:
@@ -73,7 +71,10 @@ class MemberBooks:
         self.table = Table(working, context.local.cache_bytes_max)
         hop = Hop(context)
         self.hop = hop
-        self.worker = Worker(context, self.standing, self.device, self.book, self.table, hop)
+        recovery = context.manifest.recovery
+        self.borders = Borders(context.ports.shelf, borders_kept(context.manifest), recovery.kept_mb_max * 10**6)
+        self.after_step: Callable[[], None] = lambda: None
+        self.worker = Worker(context, self.standing, self.device, self.book, self.table, hop, self.borders)
         self.source = Source(context, self.standing, self.device, self.book, self.table, hop, feeding, self.tell_news)
         self.averaging = Averaging(context, self.standing, self.device, self.book, averaging)
         self.waiting_for = ""
@@ -166,6 +167,7 @@ class MemberBooks:
 
         async def act() -> Reply:
             await self._end_work(Refused(RefusalKind.STALE, "the stage is being built anew"))
+            self.borders.clear()
             self.standing.stage, self.standing.plan = NO_STAGE, None
             self.standing.moved.tell()
             return Reply(Committed(self.standing.iteration))
@@ -258,41 +260,9 @@ class MemberBooks:
             stage=standing.stage,
             ends_iteration=standing.ends_iteration,
             shadows=standing.shadows,
+            borders_since=self.borders.since,
         )
         return Reply(answer)
-
-    async def get_state(self, request: GetState) -> Reply:
-        """One part of the state: at exactly the asked iteration, or where no lineage was asked for at the present one."""
-        standing = self.standing
-        if standing.stage == request.stage and standing.iteration < request.iteration:
-            await standing.moved.wait(self.context.timing.hold_s)
-        if standing.stage != request.stage:
-            raise Refused(RefusalKind.GONE, f"this peer holds stage {standing.stage}, not {request.stage}")
-        if standing.iteration < request.iteration:
-            raise Refused(RefusalKind.NOT_YET, f"this peer is at iteration {standing.iteration}")
-        engine = self.context.ports.engine
-
-        def read() -> tuple[int, str, bytes]:
-            data = engine.read_state(request.part, weights_only=request.weights_only)
-            return standing.iteration, standing.lineage, data
-
-        iteration, lineage, data = await self.device.run(Rank.BOOKS, 0, read)
-        if request.lineage and (iteration, lineage) != (request.iteration, request.lineage):
-            raise Refused(RefusalKind.GONE, f"this peer is at iteration {iteration}, lineage {lineage[:8]}")
-        return Reply(State(engine.part_count(request.stage), iteration), data)
-
-    async def get_record(self, request: GetRecord) -> Reply:
-        """A record that is held; the next one to come is waited for a while."""
-        if request.iteration == self.standing.iteration:
-            await self.standing.moved.wait(self.context.timing.hold_s)
-        record = self.standing.record_of(request.iteration)
-        if record is None:
-            raise Refused(RefusalKind.NOT_YET, f"no record of iteration {request.iteration} is held here")
-        return Reply(RecordAnswer(record))
-
-    async def get_plan(self, _: GetPlan) -> Reply:
-        """The plan in force and what the run waits for."""
-        return Reply(PlanAnswer(self.standing.known_plan, self.waiting_for))
 
     async def _claim(self, sender: Endpoint, request: Claim) -> Reply:
         standing = self.standing
@@ -372,15 +342,25 @@ class MemberBooks:
             siblings = self._siblings()
             if not await self.averaging.fetch(record.iteration, entry.sum_digest, siblings):
                 raise Refused(RefusalKind.GONE, f"nobody of stage {standing.stage} keeps the average of {record.iteration}")
+        self._keep_borders(record)
         await self._end_work(Refused(RefusalKind.PAST, f"iteration {record.iteration} is committed"))
 
         def step() -> None:
             engine.step(entry.scalars)
             standing.apply(record)
+            self.after_step()
 
         await self.device.run(Rank.BOOKS, 0, step)
         standing.moved.tell()
         self.context.tell(Stepped(standing.iteration, standing.lineage))
+
+    def _keep_borders(self, record: Record) -> None:
+        """Keep what this peer sent on and back; one that was away, or computed for another base, begins its log anew."""
+        found = self.table.borders() if self.borders.is_kept and self.standing.base == record.base else None
+        if found is None:
+            self.borders.clear()
+        else:
+            self.borders.keep(record.iteration, record.base, *found)
 
     async def _end_work(self, why: Refused) -> None:
         """End everything that belongs to the present base; nothing new can begin on it from here on."""

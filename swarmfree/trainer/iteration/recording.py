@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from swarmfree.policy.keepers import borders_kept
 from swarmfree.policy.schedule import clip_factors, step_scalars
 from swarmfree.swarm.books import (
     Record,
@@ -32,6 +33,7 @@ class StageAverage:
     squared_norm_bits: str
     state_digest: str
     members: tuple[Member, ...]
+    sums: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
 
 def has_fed(answer: BeatAnswer | None, plan: Plan) -> bool:
@@ -111,6 +113,7 @@ def make_record(plan: Plan, averages: Sequence[StageAverage], manifest: Manifest
                     manifest.optimizer, manifest.run.iterations, plan.iteration, step_count, bits_float32(rate_bits), factor
                 ),
                 members=average.members,
+                sums=average.sums if borders_kept(manifest) else (),
             )
         )
     reporters = {member for average in averages for member in average.members}

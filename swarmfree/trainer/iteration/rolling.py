@@ -278,7 +278,7 @@ class Rolling:
             self._blame(roll, guests, {member: reports[member].part_digests for member in kept})
             return f"members of stage {stage} reported {len(digests)} different averages"
         first = reports[kept[0]]
-        return StageAverage(first.sum_digest, first.squared_norm_bits, first.state_digest, tuple(sorted(kept)))
+        return StageAverage(first.sum_digest, first.squared_norm_bits, first.state_digest, tuple(sorted(kept)), roll.sums())
 
     def _fence_strays(self, replies: Mapping[Member, Response | CallFailed]) -> None:
         """Who says again and again that it does not know this base was built anew since its Open: it says hello, and is a member again."""

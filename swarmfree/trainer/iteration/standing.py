@@ -5,6 +5,7 @@ Everything that waits for the books waits here. Source: protocol sections 3.1, 3
 
 from __future__ import annotations
 
+from swarmfree.policy.keepers import borders_kept
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.messages import KeptShadow
@@ -56,6 +57,7 @@ class Standing:
         self.moved = Signal()
         self.ends_iteration = -1
         self.shadows: tuple[KeptShadow, ...] = ()
+        self._records_kept = max(RECORDS_KEPT, borders_kept(context.manifest))
 
     @property
     def first_microbatch(self) -> int:
@@ -94,7 +96,7 @@ class Standing:
         self.lineage = record.lineage()
         self.vouched = True
         self.sealed, self.sealed_at = None, None
-        self.records = [*self.records, record][-RECORDS_KEPT:]
+        self.records = [*self.records, record][-self._records_kept :]
 
     def record_of(self, iteration: int) -> Record | None:
         """The applied record of an iteration, -1 = the newest; never one that is merely sealed: it may not be decided."""

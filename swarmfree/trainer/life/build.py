@@ -1,4 +1,4 @@
-"""Building a stage's state at a newcomer: drawn, copied, taken from a kept copy or a shadow, merged from both neighbours, or copied from one.
+"""Building a stage's state at a newcomer: drawn, copied, from a kept copy or a shadow, replayed, merged from both neighbours, or copied from one.
 
 Parts are streamed and used as they come: a merge never holds both neighbours, only the parts in flight. The same call twice joins the first.
 A copy of a sibling is made while training goes on (`copying`); everything else is built while the swarm waits.
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from swarmfree.policy.recovery import donor_block
-from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, Restore
+from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore
 from swarmfree.swarm.announcement import Announcement
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
@@ -25,6 +25,7 @@ from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.member import MemberBooks
 from swarmfree.trainer.life.copying import Copying, Place, keep_up
+from swarmfree.trainer.life.replaying import Replaying
 from swarmfree.trainer.ring.device import Rank
 from swarmfree.trainer.tasks import Tasks
 
@@ -39,6 +40,7 @@ class Building:
     request: Build
     done: asyncio.Future[Built]
     received_bytes: int = 0
+    exact: bool = False
 
 
 class Builder:
@@ -85,7 +87,7 @@ class Builder:
             self._building = None
             return
         self._context.tell(Placed(self._context.me.peer_id, request.action.stage))
-        building.done.set_result(Built(digest, self._context.now_s() - begun_s, building.received_bytes, level))
+        building.done.set_result(Built(digest, self._context.now_s() - begun_s, building.received_bytes, level, building.exact))
         if isinstance(request.action, Copy):
             await keep_up(self._context, self._books, request.action.donors)
 
@@ -104,7 +106,12 @@ class Builder:
                 await copying.run()
                 building.received_bytes = copying.received_bytes
                 return copying.level, copying.record
+            case Replay():
+                replaying = Replaying(self._context, device, self._books.borders, request, action)
+                await replaying.run()
+                building.received_bytes, building.exact = replaying.received_bytes, replaying.exact
             case CopyKept():
+                building.exact = action.iteration == request.iteration
                 await self._parts(stage, lambda part: self._kept_part(building, action, part))
             case Restore():
                 await self._parts(stage, lambda part: self._shadow_part(building, action, part))
@@ -143,8 +150,15 @@ class Builder:
 
     async def _shadow_part(self, building: Building, action: Restore, part: int) -> None:
         engine = self._context.ports.engine
-        data = await self._get(building, (action.holder,), GetShadow(action.stage, part))
-        await self._books.device.run(Rank.BOOKS, part, lambda: engine.write_shadow(part, data))
+        data = await self._get(building, (action.holder,), GetShadow(action.stage, part, action.iteration if action.full else -1))
+
+        def write() -> None:
+            if action.full:
+                engine.write_state(part, data, weights_only=False)
+            else:
+                engine.write_shadow(part, data)
+
+        await self._books.device.run(Rank.BOOKS, part, write)
 
     async def _neighbour_part(self, building: Building, donor: Endpoint, donor_stage: int, part: int) -> None:
         engine = self._context.ports.engine

@@ -50,6 +50,7 @@ from swarmfree.swarm.messages import (
 from swarmfree.swarm.names import ENDS_STAGE, PROTOCOL_REVISION, Endpoint
 from swarmfree.swarm.ports import Incoming, Ports, Reply
 from swarmfree.trainer.context import Context
+from swarmfree.trainer.iteration import questions
 from swarmfree.trainer.iteration.coordinator import Coordinator
 from swarmfree.trainer.iteration.handing import Handing
 from swarmfree.trainer.iteration.inheritance import Inheritance
@@ -104,6 +105,7 @@ class Peer:
         self.tasks.start(self.books.keep(), "books")
         self.tasks.start(self._announce(), "announce")
         self.tasks.start(self._count_ticks(), "ticks")
+        self.tasks.start(self.books.borders.serve(), "border log")
         self.tasks.start(self.keeper.keep(), "keeper of the ends")
         self.tasks.start(self.shadows.keep(), "keeper of shadows")
         self.tasks.start(self._join(), "join")
@@ -162,13 +164,13 @@ class Peer:
             case GetState(stage=stage) if stage == ENDS_STAGE and books.standing.stage != ENDS_STAGE:
                 return await self.keeper.get_state(request)
             case GetState():
-                return await books.get_state(request)
+                return await questions.get_state(books, request)
             case GetShadow():
                 return await self.shadows.get(request)
             case GetRecord():
-                return await books.get_record(request)
+                return await questions.get_record(books, request)
             case GetPlan():
-                return await books.get_plan(request)
+                return await questions.get_plan(books, request)
             case Build():
                 return await self.builder.build(header.sender, request)
             case Hello():

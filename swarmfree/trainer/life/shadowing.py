@@ -1,8 +1,10 @@
-"""Keeping shadows: a member fetches int8 copies of its neighbour stages' weights every few dozen iterations, slowly, in the background.
+"""Keeping shadows: a member fetches copies of its neighbour stages' state every few dozen iterations, slowly, in the background.
 
-A shadow is renewed part by part, in place: its age is that of its oldest part, and parts of different iterations go together as well as they do in an
-old copy. Nothing waits for it: reading is the last thing a donor's device does, and the parts of one shadow are spread over a share of the iterations
-until the next one. Source: design section 6, rung 3. Differs: standbys keep none, since no plan reaches them.
+A plain shadow, int8 weights, is renewed part by part, in place: its age is that of its oldest part, and parts of different iterations go together as
+well as they do in an old copy. A full one has weights and both moments of one iteration: the senior of the stage puts its state by on its shelf as it
+steps, holders fetch that from it, and the last whole one is kept until the next one is whole. Nothing waits for any of it: reading is the last thing
+a donor's device does, and the parts of one shadow are spread over a share of the iterations until the next one.
+Source: design section 6, rungs 2 and 3. Differs: standbys keep none, since no plan reaches them.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from swarmfree.policy.keepers import shadows_of
+from swarmfree.policy.keepers import has_full_shadows, shadows_of
 from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
 from swarmfree.swarm.messages import GetShadow, KeptShadow, ShadowPart
+from swarmfree.swarm.names import ENDS_STAGE
 from swarmfree.swarm.plan import Plan
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.context import Context
@@ -45,6 +48,20 @@ class Shadow:
         return min(iteration for iteration, _ in self.parts.values())
 
 
+@dataclass(frozen=True, slots=True)
+class FullShadow:
+    """A whole state of a stage on the shelf: what iteration it is ready for, after which record."""
+
+    stage: int
+    iteration: int
+    lineage: str
+    part_count: int
+
+    def name(self, part: int) -> str:
+        """On the shelf."""
+        return f"shadow-{self.stage}-{self.iteration}-{self.lineage[:8]}-{part}"
+
+
 class ShadowKeeper:
     """Handles GetShadow, and keeps the shadows that the plan gives this peer."""
 
@@ -53,6 +70,12 @@ class ShadowKeeper:
         self._context, self._books = context, books
         self._shadows: dict[int, Shadow] = {}
         self._iteration_s = 0.0
+        self._full: dict[int, FullShadow] = {}
+        self._put_by: tuple[FullShadow, list[bytes]] | None = None
+        self._own: FullShadow | None = None
+        self._is_full = has_full_shadows(context.manifest)
+        if self._is_full:
+            books.after_step = self._put_state_by
 
     async def keep(self) -> None:
         """Renew what is due, for ever."""
@@ -62,6 +85,8 @@ class ShadowKeeper:
         since: tuple[int, float] | None = None
         while True:
             plan = standing.plan if standing.stage != NO_STAGE else None
+            if self._put_by is not None:
+                await self._shelve(*self._put_by)
             if plan is not None:
                 now_s = self._context.now_s()
                 if since is not None and standing.iteration > since[0]:
@@ -76,6 +101,8 @@ class ShadowKeeper:
 
     def _due(self, plan: Plan, every: int) -> int | None:
         """The stage whose shadow has to be renewed most; forgets those that are no longer this peer's."""
+        if self._is_full:
+            return self._due_full(plan, every)
         mine = shadows_of(plan, self._context.me)
         self._shadows = {stage: self._shadows.get(stage, Shadow()) for stage in mine}
         self._tell()
@@ -85,6 +112,8 @@ class ShadowKeeper:
 
     async def _renew(self, plan: Plan, stage: int) -> bool:
         """Fetch every part once; whether all came."""
+        if self._is_full:
+            return await self._renew_full(plan, stage)
         shadow, engine = self._shadows[stage], self._context.ports.engine
         begun_at = self._books.standing.iteration
         shadow.count = engine.part_count(stage)
@@ -108,7 +137,89 @@ class ShadowKeeper:
 
     def _tell(self) -> None:
         kept = [KeptShadow(stage, shadow.iteration) for stage, shadow in sorted(self._shadows.items()) if shadow.is_complete]
+        kept += [KeptShadow(full.stage, full.iteration, full=True) for _, full in sorted(self._full.items())]
         self._books.standing.shadows = tuple(kept)
+
+    # ---- full shadows ------------------------------------------------------------------------------------------------
+
+    def _put_state_by(self) -> None:
+        """In the same device work as a step: the senior of a body stage reads its whole state, where a full shadow of it is due."""
+        standing, engine = self._books.standing, self._context.ports.engine
+        plan, stage = standing.plan, standing.stage
+        if plan is None or stage == ENDS_STAGE or standing.iteration % self._context.manifest.recovery.shadow_every:
+            return
+        if plan.replicas[stage][0].endpoint.member == self._context.me:
+            parts = [engine.read_state(part, weights_only=False) for part in range(engine.part_count(stage))]
+            self._put_by = FullShadow(stage, standing.iteration, standing.lineage, len(parts)), parts
+
+    async def _shelve(self, shadow: FullShadow, parts: list[bytes]) -> None:
+        """Put what was read on the shelf, and what was there of an earlier iteration off it."""
+        self._put_by = None
+        shelf, before, self._own = self._context.ports.shelf, self._own, None
+        for part, data in enumerate(parts):
+            if not await shelf.put(shadow.name(part), data):
+                self._drop(shadow)
+                return
+        if before is not None:
+            self._drop(before)
+        self._own = shadow
+
+    def _drop(self, shadow: FullShadow) -> None:
+        if shadow in self._full.values():
+            return  # what a holder keeps and what was put by here are of different stages, but for one that has moved
+        for part in range(shadow.part_count):
+            self._context.ports.shelf.drop(shadow.name(part))
+
+    def _due_full(self, plan: Plan, every: int) -> int | None:
+        """The stage whose full shadow has to be renewed most; forgets those that are no longer this peer's."""
+        mine = shadows_of(plan, self._context.me)
+        for stage in [stage for stage in self._full if stage not in mine]:
+            self._drop(self._full.pop(stage))
+        self._tell()
+        newest = plan.iteration // every * every
+        ages = {stage: newest - (self._full[stage].iteration if stage in self._full else 0) for stage in mine}
+        return max((stage for stage in mine if ages[stage] > 0), key=lambda stage: ages[stage], default=None)
+
+    async def _renew_full(self, plan: Plan, stage: int) -> bool:
+        """Fetch every part of the newest full shadow; whether all came, and are kept."""
+        shelf, every = self._context.ports.shelf, self._context.manifest.recovery.shadow_every
+        iteration, count = plan.iteration // every * every, self._context.ports.engine.part_count(stage)
+        donor, shadow = plan.replicas[stage][0].endpoint, None
+        pause_s = SPREAD * every * self._iteration_s / count
+        for part in range(count):
+            try:
+                reply = await self._context.call(donor, GetShadow(stage, part, iteration))
+            except CallFailed:
+                reply = None
+            found = reply.message if reply is not None else None
+            if isinstance(found, ShadowPart) and reply is not None:
+                shadow = shadow or FullShadow(stage, iteration, found.lineage, count)
+                if found.lineage == shadow.lineage and await shelf.put(shadow.name(part), reply.payload):
+                    await asyncio.sleep(min(PAUSE_MAX_S, pause_s))
+                    continue
+            if shadow is not None:
+                self._drop(shadow)
+            return False
+        assert shadow is not None, "a stage has at least one part"
+        before = self._full.get(stage)
+        self._full[stage] = shadow
+        if before is not None and before != shadow:
+            self._drop(before)
+        self._tell()
+        return True
+
+    async def _get_full(self, request: GetShadow) -> Reply:
+        held = self._full.get(request.stage) or self._own
+        if held is None or (held.stage, held.iteration) != (request.stage, request.iteration):
+            raise Refused(
+                RefusalKind.GONE, f"no full shadow of stage {request.stage} at iteration {request.iteration} is kept here"
+            )
+        data = await self._context.ports.shelf.get(held.name(request.part))
+        if data is None:
+            raise Refused(RefusalKind.GONE, f"part {request.part} of the shadow of stage {request.stage} is not kept any more")
+        return Reply(ShadowPart(held.iteration, held.lineage), data)
+
+    # ---- answers -----------------------------------------------------------------------------------------------------
 
     async def get(self, request: GetShadow) -> Reply:
         """One part: of the stage that this peer holds, or of a shadow that it keeps.
@@ -116,6 +227,8 @@ class ShadowKeeper:
         Raises:
             Refused: `gone`, this peer has neither.
         """
+        if request.iteration >= 0:
+            return await self._get_full(request)
         standing, engine = self._books.standing, self._context.ports.engine
         if standing.stage == request.stage and standing.vouched:
 

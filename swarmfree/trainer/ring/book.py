@@ -33,7 +33,7 @@ class AddendBook:
         self._engine = engine
         self._next = 0
         self._open: dict[Kind | int, int] = {}
-        self._sets: dict[int, MicrobatchSet] = {}
+        self._sets: dict[int, tuple[int, ...]] = {}  # offsets in the order in which they were added
         self._halves: dict[int, set[int]] = {}
         self._adopted: dict[AddendId, int] = {}
 
@@ -48,13 +48,13 @@ class AddendBook:
         if number is None or offset in self._sets[number]:
             number = self._open[kind] = self._next
             self._next += 1
-            self._sets[number] = MicrobatchSet()
+            self._sets[number] = ()
         return number
 
     def enter(self, number: int, offset: int) -> None:
         """Microbatch `offset` is now in sum `number`."""
         assert offset not in self._sets[number], f"microbatch {offset} is already in addend {number}"
-        self._sets[number] |= MicrobatchSet.of((offset,))
+        self._sets[number] = (*self._sets[number], offset)
 
     def half(self, number: int, offset: int) -> None:
         """One half of a source's contribution, the loss's or the embedding's, is now in sum `number`; with the second one it is entered."""
@@ -72,9 +72,9 @@ class AddendBook:
             self._next += 1
         return self._adopted[origin]
 
-    def complete(self, number: int, microbatches: MicrobatchSet) -> None:
+    def complete(self, number: int, addend: Addend) -> None:
         """All parts of an adopted sum are here."""
-        self._sets[number] = microbatches
+        self._sets[number] = addend.order
 
     def addends(self) -> tuple[Addend, ...]:
         """All that hold something whole, by number. Also read from outside device work, as a hint; hence the copies first.
@@ -83,9 +83,9 @@ class AddendBook:
         """
         halves = self._halves.copy()
         return tuple(
-            Addend(AddendId(self._member, number), microbatches)
-            for number, microbatches in sorted(self._sets.copy().items())
-            if len(microbatches) and not halves.get(number)
+            Addend(AddendId(self._member, number), MicrobatchSet.of(order), order)
+            for number, order in sorted(self._sets.copy().items())
+            if order and not halves.get(number)
         )
 
     def freeze(self) -> None:

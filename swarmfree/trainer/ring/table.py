@@ -117,6 +117,21 @@ class Table:
             if key.kind is WorkKind.TRAIN and run != LOSS_RUN and entry.finished and not entry.evicted
         )
 
+    def borders(self) -> tuple[dict[int, bytes], dict[int, bytes]] | None:
+        """What training sent on and what it sent back, by microbatch; None where some of it was dropped from a full cache."""
+        outputs: dict[int, bytes] = {}
+        answers: dict[int, bytes] = {}
+        for (key, run), entry in self._entries.items():
+            if key.kind is not WorkKind.TRAIN or not entry.finished:
+                continue
+            if entry.evicted:
+                return None
+            if run != LOSS_RUN:
+                outputs.setdefault(key.microbatch, entry.output)
+            if run == LOSS_RUN or key.stage != ENDS_STAGE:
+                answers.setdefault(key.microbatch, entry.answer)
+        return outputs, answers
+
     def close(self, why: Refused) -> None:
         """End all work and forget all tensors; whoever still waits is refused with `why`."""
         self._tasks.cancel_all()

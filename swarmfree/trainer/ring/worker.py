@@ -17,6 +17,7 @@ from swarmfree.swarm.ports import Incoming, Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.standing import Standing
 from swarmfree.trainer.ring.book import AddendBook, Kind
+from swarmfree.trainer.ring.borders import Borders
 from swarmfree.trainer.ring.device import Device, Rank
 from swarmfree.trainer.ring.hop import Hop
 from swarmfree.trainer.ring.table import FIRST_RUN, LOSS_RUN, Entry, Table
@@ -33,7 +34,9 @@ class Worker:
         closed: this peer leaves: it begins no more work for others, and finishes what it has.
     """
 
-    def __init__(self, context: Context, standing: Standing, device: Device, book: AddendBook, table: Table, hop: Hop) -> None:
+    def __init__(
+        self, context: Context, standing: Standing, device: Device, book: AddendBook, table: Table, hop: Hop, borders: Borders
+    ) -> None:
         """Nothing measured yet."""
         self._context = context
         self._standing = standing
@@ -41,6 +44,7 @@ class Worker:
         self._book = book
         self._table = table
         self._hop = hop
+        self._borders = borders
         self._tickets = itertools.count()
         self.seconds_per_microbatch = 0.0
         self.closed = False
@@ -88,7 +92,16 @@ class Worker:
         return Reply(Redone(MicrobatchSet.of(done), tuple(sorted(gone))))
 
     async def pull(self, request: Pull) -> Reply:
-        """Give a stored output or answer to a redoer."""
+        """Give a stored output or answer to a redoer, one of a past iteration to whoever replays a stage.
+
+        Raises:
+            Refused: `gone`.
+        """
+        if request.key.iteration < self._standing.iteration:
+            data = await self._borders.find(request.key, answer=request.answer)
+            if data is None:
+                raise Refused(RefusalKind.GONE, f"no border of iteration {request.key.iteration} is kept here")
+            return Reply(Pulled(), data)
         await self._standing.admit(request.key)
         of_loss = request.key.stage == ENDS_STAGE and request.answer
         entry = self._table.find(request.key, LOSS_RUN) if of_loss else self._table.stored(request.key)

@@ -21,20 +21,26 @@ class Addend(google.protobuf.message.Message):
 
     ID_FIELD_NUMBER: builtins.int
     MICROBATCHES_FIELD_NUMBER: builtins.int
+    ORDER_FIELD_NUMBER: builtins.int
     microbatches: builtins.bytes
     """Bit k (byte k / 8, bit k % 8) is the iteration's microbatch k; empty is the empty set."""
     @property
     def id(self) -> swarmfree.wire.v1.names_pb2.AddendId:
         """Its name; required."""
 
+    @property
+    def order(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """The same as offsets, in the order in which they were added."""
+
     def __init__(
         self,
         *,
         id: swarmfree.wire.v1.names_pb2.AddendId | None = ...,
         microbatches: builtins.bytes = ...,
+        order: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["id", b"id"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["id", b"id", "microbatches", b"microbatches"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["id", b"id", "microbatches", b"microbatches", "order", b"order"]) -> None: ...
 
 global___Addend = Addend
 
@@ -143,6 +149,7 @@ class StageEntry(google.protobuf.message.Message):
     RATE_SCALE_BITS_FIELD_NUMBER: builtins.int
     SCALARS_FIELD_NUMBER: builtins.int
     MEMBERS_FIELD_NUMBER: builtins.int
+    SUMS_FIELD_NUMBER: builtins.int
     sum_digest: builtins.str
     """Hex digest of the averaged gradient."""
     squared_norm_bits: builtins.int
@@ -161,6 +168,10 @@ class StageEntry(google.protobuf.message.Message):
     def members(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.names_pb2.Member]:
         """Who reported."""
 
+    @property
+    def sums(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Contribution]:
+        """How the average was added up, by contributor; empty where the run keeps no border logs."""
+
     def __init__(
         self,
         *,
@@ -171,11 +182,52 @@ class StageEntry(google.protobuf.message.Message):
         rate_scale_bits: builtins.int = ...,
         scalars: global___StepScalars | None = ...,
         members: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Member] | None = ...,
+        sums: collections.abc.Iterable[global___Contribution] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["scalars", b"scalars"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["members", b"members", "rate_scale_bits", b"rate_scale_bits", "scalars", b"scalars", "squared_norm_bits", b"squared_norm_bits", "state_digest", b"state_digest", "step_count", b"step_count", "sum_digest", b"sum_digest"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["members", b"members", "rate_scale_bits", b"rate_scale_bits", "scalars", b"scalars", "squared_norm_bits", b"squared_norm_bits", "state_digest", b"state_digest", "step_count", b"step_count", "sum_digest", b"sum_digest", "sums", b"sums"]) -> None: ...
 
 global___StageEntry = StageEntry
+
+@typing.final
+class Contribution(google.protobuf.message.Message):
+    """What one member contributed to an average."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ADDENDS_FIELD_NUMBER: builtins.int
+    @property
+    def addends(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Offsets]:
+        """Its sums in the order in which they were added."""
+
+    def __init__(
+        self,
+        *,
+        addends: collections.abc.Iterable[global___Offsets] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["addends", b"addends"]) -> None: ...
+
+global___Contribution = Contribution
+
+@typing.final
+class Offsets(google.protobuf.message.Message):
+    """Microbatches of one sum."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OFFSETS_FIELD_NUMBER: builtins.int
+    @property
+    def offsets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """From the iteration's first, in the order in which they were added."""
+
+    def __init__(
+        self,
+        *,
+        offsets: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["offsets", b"offsets"]) -> None: ...
+
+global___Offsets = Offsets
 
 @typing.final
 class Record(google.protobuf.message.Message):
@@ -653,9 +705,7 @@ global___CopyKept = CopyKept
 
 @typing.final
 class Restore(google.protobuf.message.Message):
-    """How a stage's state is made; exactly one is required.
-    A plain shadow: int8 weights, some iterations old, moments zero.
-    """
+    """A shadow as it is, some iterations old."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -663,12 +713,15 @@ class Restore(google.protobuf.message.Message):
     HOLDER_FIELD_NUMBER: builtins.int
     ITERATION_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    FULL_FIELD_NUMBER: builtins.int
     stage: builtins.int
     """Which stage; zero does not occur."""
     iteration: builtins.int
     """Of its oldest part; zero is the first."""
     reason: builtins.str
     """One sentence."""
+    full: builtins.bool
+    """With its moments; without them it is a plain one, int8."""
     @property
     def holder(self) -> swarmfree.wire.v1.names_pb2.Endpoint:
         """Who keeps it; required."""
@@ -680,14 +733,65 @@ class Restore(google.protobuf.message.Message):
         holder: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
         iteration: builtins.int = ...,
         reason: builtins.str = ...,
+        full: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["holder", b"holder"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["holder", b"holder", "iteration", b"iteration", "reason", b"reason", "stage", b"stage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["full", b"full", "holder", b"holder", "iteration", b"iteration", "reason", b"reason", "stage", b"stage"]) -> None: ...
 
 global___Restore = Restore
 
 @typing.final
+class Replay(google.protobuf.message.Message):
+    """A full shadow, and from there on through the logged iterations, alone or with the lost stages next to it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STAGE_FIELD_NUMBER: builtins.int
+    FIRST_FIELD_NUMBER: builtins.int
+    HOLDERS_FIELD_NUMBER: builtins.int
+    ITERATION_FIELD_NUMBER: builtins.int
+    BEFORE_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    stage: builtins.int
+    """Which stage; zero does not occur."""
+    first: builtins.int
+    """The first of the adjacent stages that are replayed together; zero does not occur."""
+    iteration: builtins.int
+    """What iteration the shadows are ready for; zero is the first."""
+    reason: builtins.str
+    """One sentence."""
+    @property
+    def holders(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.names_pb2.Endpoint]:
+        """Who keeps the shadows, one per stage from `first` on."""
+
+    @property
+    def before(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.names_pb2.Endpoint]:
+        """Members of the stage before `first`: they keep what went in."""
+
+    @property
+    def after(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.names_pb2.Endpoint]:
+        """Members of the stage after the last one: they keep the gradients of what came out."""
+
+    def __init__(
+        self,
+        *,
+        stage: builtins.int = ...,
+        first: builtins.int = ...,
+        holders: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Endpoint] | None = ...,
+        iteration: builtins.int = ...,
+        before: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Endpoint] | None = ...,
+        after: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Endpoint] | None = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "before", b"before", "first", b"first", "holders", b"holders", "iteration", b"iteration", "reason", b"reason", "stage", b"stage"]) -> None: ...
+
+global___Replay = Replay
+
+@typing.final
 class BuildAction(google.protobuf.message.Message):
+    """How a stage's state is made; exactly one is required."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     FRESH_FIELD_NUMBER: builtins.int
@@ -696,6 +800,7 @@ class BuildAction(google.protobuf.message.Message):
     COPY_NEIGHBOUR_FIELD_NUMBER: builtins.int
     COPY_KEPT_FIELD_NUMBER: builtins.int
     RESTORE_FIELD_NUMBER: builtins.int
+    REPLAY_FIELD_NUMBER: builtins.int
     @property
     def fresh(self) -> global___Fresh:
         """First weights."""
@@ -720,6 +825,10 @@ class BuildAction(google.protobuf.message.Message):
     def restore(self) -> global___Restore:
         """From a plain shadow."""
 
+    @property
+    def replay(self) -> global___Replay:
+        """From a full shadow and border logs."""
+
     def __init__(
         self,
         *,
@@ -729,9 +838,10 @@ class BuildAction(google.protobuf.message.Message):
         copy_neighbour: global___CopyNeighbour | None = ...,
         copy_kept: global___CopyKept | None = ...,
         restore: global___Restore | None = ...,
+        replay: global___Replay | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_kept", b"copy_kept", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge", "restore", b"restore"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_kept", b"copy_kept", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge", "restore", b"restore"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["fresh", "copy", "merge", "copy_neighbour", "copy_kept", "restore"] | None: ...
+    def HasField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_kept", b"copy_kept", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge", "replay", b"replay", "restore", b"restore"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_kept", b"copy_kept", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge", "replay", b"replay", "restore", b"restore"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["fresh", "copy", "merge", "copy_neighbour", "copy_kept", "restore", "replay"] | None: ...
 
 global___BuildAction = BuildAction

@@ -190,6 +190,7 @@ class BuildResponse(google.protobuf.message.Message):
     SECONDS_FIELD_NUMBER: builtins.int
     RECEIVED_BYTES_FIELD_NUMBER: builtins.int
     ITERATION_FIELD_NUMBER: builtins.int
+    EXACT_FIELD_NUMBER: builtins.int
     state_digest: builtins.str
     """Hex digest of the state."""
     seconds: builtins.float
@@ -198,6 +199,8 @@ class BuildResponse(google.protobuf.message.Message):
     """What came from donors, bytes; zero where nothing had to."""
     iteration: builtins.int
     """The iteration it is ready for; zero is the first."""
+    exact: builtins.bool
+    """It was lost, and is bit for bit what it would be now."""
     def __init__(
         self,
         *,
@@ -205,8 +208,9 @@ class BuildResponse(google.protobuf.message.Message):
         seconds: builtins.float = ...,
         received_bytes: builtins.int = ...,
         iteration: builtins.int = ...,
+        exact: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["iteration", b"iteration", "received_bytes", b"received_bytes", "seconds", b"seconds", "state_digest", b"state_digest"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["exact", b"exact", "iteration", b"iteration", "received_bytes", b"received_bytes", "seconds", b"seconds", "state_digest", b"state_digest"]) -> None: ...
 
 global___BuildResponse = BuildResponse
 
@@ -418,6 +422,7 @@ class BeatResponse(google.protobuf.message.Message):
     STAGE_FIELD_NUMBER: builtins.int
     ENDS_ITERATION_FIELD_NUMBER: builtins.int
     SHADOWS_FIELD_NUMBER: builtins.int
+    BORDERS_SINCE_FIELD_NUMBER: builtins.int
     news: builtins.int
     """Number of the member's latest news; zero before the first."""
     iteration: builtins.int
@@ -434,6 +439,8 @@ class BeatResponse(google.protobuf.message.Message):
     """Whose state it holds, -1 for none; zero is the ends."""
     ends_iteration: builtins.int
     """The iteration its copy of the ends is ready for, -1 without a complete one; zero is the first."""
+    borders_since: builtins.int
+    """From which iteration on its border log is whole, -1 for none; zero is the first."""
     @property
     def position(self) -> swarmfree.wire.v1.names_pb2.Position:
         """The highest claim it has promised; absent before the first."""
@@ -470,9 +477,10 @@ class BeatResponse(google.protobuf.message.Message):
         stage: builtins.int = ...,
         ends_iteration: builtins.int = ...,
         shadows: collections.abc.Iterable[global___KeptShadow] | None = ...,
+        borders_since: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["evaluation", b"evaluation", "position", b"position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["addends", b"addends", "base", b"base", "ends_iteration", b"ends_iteration", "evaluation", b"evaluation", "iteration", b"iteration", "losses", b"losses", "news", b"news", "position", b"position", "seconds_per_microbatch", b"seconds_per_microbatch", "shadows", b"shadows", "share_done", b"share_done", "stage", b"stage", "stored", b"stored"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["addends", b"addends", "base", b"base", "borders_since", b"borders_since", "ends_iteration", b"ends_iteration", "evaluation", b"evaluation", "iteration", b"iteration", "losses", b"losses", "news", b"news", "position", b"position", "seconds_per_microbatch", b"seconds_per_microbatch", "shadows", b"shadows", "share_done", b"share_done", "stage", b"stage", "stored", b"stored"]) -> None: ...
 
 global___BeatResponse = BeatResponse
 
@@ -1311,17 +1319,20 @@ global___GetStateResponse = GetStateResponse
 
 @typing.final
 class GetShadowRequest(google.protobuf.message.Message):
-    """A part of a stage's plain shadow: from a member of the stage as it is now, from a holder as it was kept."""
+    """A part of a stage's shadow: a plain one from a member of the stage as it is now, else as it was kept."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: builtins.int
     STAGE_FIELD_NUMBER: builtins.int
     PART_FIELD_NUMBER: builtins.int
+    ITERATION_FIELD_NUMBER: builtins.int
     stage: builtins.int
     """Which stage; zero are the ends, which have no shadow."""
     part: builtins.int
     """Which part; zero is the first."""
+    iteration: builtins.int
+    """The full shadow that is ready for this iteration; -1 asks for a plain one."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -1332,9 +1343,10 @@ class GetShadowRequest(google.protobuf.message.Message):
         header: global___Header | None = ...,
         stage: builtins.int = ...,
         part: builtins.int = ...,
+        iteration: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["header", b"header", "part", b"part", "stage", b"stage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["header", b"header", "iteration", b"iteration", "part", b"part", "stage", b"stage"]) -> None: ...
 
 global___GetShadowRequest = GetShadowRequest
 
@@ -1344,20 +1356,24 @@ class GetShadowResponse(google.protobuf.message.Message):
 
     PAYLOAD_FIELD_NUMBER: builtins.int
     ITERATION_FIELD_NUMBER: builtins.int
+    LINEAGE_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """What iteration the part was ready for; zero is the first."""
+    lineage: builtins.str
+    """64 hex digits: of a full one, lineage of the record before that iteration; empty for a plain one."""
     @property
     def payload(self) -> global___Payload:
-        """Size of the part: scales as float32, then weights as int8; absent means none."""
+        """Size of the part: scales as float32, then weights as int8; of a full one weights and both moments; absent means none."""
 
     def __init__(
         self,
         *,
         payload: global___Payload | None = ...,
         iteration: builtins.int = ...,
+        lineage: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["payload", b"payload"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["iteration", b"iteration", "payload", b"payload"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["iteration", b"iteration", "lineage", b"lineage", "payload", b"payload"]) -> None: ...
 
 global___GetShadowResponse = GetShadowResponse
 
@@ -1369,17 +1385,21 @@ class KeptShadow(google.protobuf.message.Message):
 
     STAGE_FIELD_NUMBER: builtins.int
     ITERATION_FIELD_NUMBER: builtins.int
+    FULL_FIELD_NUMBER: builtins.int
     stage: builtins.int
     """Of which stage; zero does not occur."""
     iteration: builtins.int
     """What iteration its oldest part was ready for; zero is the first."""
+    full: builtins.bool
+    """With both moments, all parts of one iteration."""
     def __init__(
         self,
         *,
         stage: builtins.int = ...,
         iteration: builtins.int = ...,
+        full: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["iteration", b"iteration", "stage", b"stage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["full", b"full", "iteration", b"iteration", "stage", b"stage"]) -> None: ...
 
 global___KeptShadow = KeptShadow
 

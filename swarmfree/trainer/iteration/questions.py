@@ -1,0 +1,54 @@
+"""Questions about a member's books and state, which change nothing: its state, its records, its plan."""
+
+from __future__ import annotations
+
+from swarmfree.swarm.errors import RefusalKind, Refused
+from swarmfree.swarm.messages import GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
+from swarmfree.swarm.ports import Reply
+from swarmfree.trainer.iteration.member import MemberBooks
+from swarmfree.trainer.ring.device import Rank
+
+
+async def get_state(books: MemberBooks, request: GetState) -> Reply:
+    """One part of the state: at exactly the asked iteration, or where no lineage was asked for at the present one.
+
+    Raises:
+        Refused: `gone` or `not_yet`, this member is elsewhere.
+    """
+    standing = books.standing
+    if standing.stage == request.stage and standing.iteration < request.iteration:
+        await standing.moved.wait(books.context.timing.hold_s)
+    if standing.stage != request.stage:
+        raise Refused(RefusalKind.GONE, f"this peer holds stage {standing.stage}, not {request.stage}")
+    if standing.iteration < request.iteration:
+        raise Refused(RefusalKind.NOT_YET, f"this peer is at iteration {standing.iteration}")
+    engine = books.context.ports.engine
+
+    def read() -> tuple[int, str, bytes]:
+        data = engine.read_state(request.part, weights_only=request.weights_only)
+        return standing.iteration, standing.lineage, data
+
+    iteration, lineage, data = await books.device.run(Rank.BOOKS, 0, read)
+    if request.lineage and (iteration, lineage) != (request.iteration, request.lineage):
+        raise Refused(RefusalKind.GONE, f"this peer is at iteration {iteration}, lineage {lineage[:8]}")
+    return Reply(State(engine.part_count(request.stage), iteration), data)
+
+
+async def get_record(books: MemberBooks, request: GetRecord) -> Reply:
+    """A record that is held; the next one to come is waited for a while.
+
+    Raises:
+        Refused: `not_yet`, it is not held.
+    """
+    standing = books.standing
+    if request.iteration == standing.iteration:
+        await standing.moved.wait(books.context.timing.hold_s)
+    record = standing.record_of(request.iteration)
+    if record is None:
+        raise Refused(RefusalKind.NOT_YET, f"no record of iteration {request.iteration} is held here")
+    return Reply(RecordAnswer(record))
+
+
+async def get_plan(books: MemberBooks, _: GetPlan) -> Reply:
+    """The plan in force and what the run waits for."""
+    return Reply(PlanAnswer(books.standing.known_plan, books.waiting_for))

@@ -1,0 +1,265 @@
+"""Replaying a lost stage: from its full shadow alone through the iterations since, by the border logs of the stages around it.
+
+Bit for bit: the records say in which order gradients were added and with which numbers each step was done, and their digests are compared
+at every iteration. On hardware that rounds otherwise the result is near, and says so. Adjacent lost stages are replayed together: each builder
+runs all of them, since what crossed the borders between them is gone. Source: design section 6, rung 2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import TypeVar
+
+from swarmfree.swarm.actions import Replay
+from swarmfree.swarm.books import Record, StageEntry
+from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
+from swarmfree.swarm.events import Note
+from swarmfree.swarm.messages import Build, GetRecord, GetShadow, Pull, RecordAnswer, ShadowPart
+from swarmfree.swarm.names import ENDS_STAGE, Endpoint, WorkKey, WorkKind
+from swarmfree.swarm.ports import Engine
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.ring.borders import Borders
+from swarmfree.trainer.ring.device import Device, Rank
+
+IN_FLIGHT = 4
+Tensors = dict[int, bytes]
+W = TypeVar("W")
+
+
+class Replaying:
+    """One replay.
+
+    Attributes:
+        received_bytes: what came from holders and neighbours.
+        exact: so far every sum and state was that of the record.
+    """
+
+    def __init__(self, context: Context, device: Device, borders: Borders, request: Build, action: Replay) -> None:
+        """Nothing is here yet; the peer's engine holds the stage, blank."""
+        self._context, self._device, self._borders, self._request, self._action = context, device, borders, request, action
+        self._engines: dict[int, Engine] = {}
+        self._lineage = ""
+        self.received_bytes = 0
+        self.exact = True
+
+    async def run(self) -> None:
+        """Return when the stage is where it was.
+
+        Raises:
+            CallFailed: something that is needed is not kept any more, or does not fit together.
+        """
+        action = self._action
+        for stage in range(action.first, action.last + 1):
+            self._engines[stage] = await self._engine_of(stage)
+        await self._each(self._shadow_parts(), self._load)
+        records = await self._records()
+        failed: list[CallFailed] = []
+        fetched: asyncio.Queue[tuple[Tensors, Tensors]] = asyncio.Queue(maxsize=1)  # one iteration ahead
+
+        async def fetch() -> None:
+            for record in records:
+                try:
+                    borders = await self._fetch(record)
+                except CallFailed as error:
+                    failed.append(error)
+                    borders = {}, {}
+                await fetched.put(borders)
+                if failed:
+                    return
+
+        async def compute() -> None:
+            for place, record in enumerate(records):
+                borders = await fetched.get()
+                if not failed:
+                    try:
+                        await self._iteration(record, records[place - 1] if place else None, *borders)
+                    except CallFailed as error:
+                        failed.append(error)
+                if failed:
+                    fetching.cancel()
+                    return
+
+        async with asyncio.TaskGroup() as group:
+            fetching = group.create_task(fetch())
+            group.create_task(compute())
+        if failed:
+            raise failed[0]
+        for stage, engine in self._engines.items():
+            if stage != action.stage:
+                await self._work(engine.unload)
+
+    async def _engine_of(self, stage: int) -> Engine:
+        if stage == self._action.stage:
+            return self._context.ports.engine
+        engine = await self._device.run(Rank.BOOKS, 0, self._context.ports.spare_engine)
+        await self._work(partial(engine.blank, stage))
+        return engine
+
+    async def _work(self, work: Callable[[], W]) -> W:
+        return await self._device.run(Rank.BOOKS, 0, work)
+
+    # ---- what is needed ----------------------------------------------------------------------------------------------
+
+    def _shadow_parts(self) -> list[tuple[int, int]]:
+        return [(stage, part) for stage, engine in self._engines.items() for part in range(engine.part_count(stage))]
+
+    async def _load(self, which: tuple[int, int]) -> None:
+        stage, part = which
+        holder, engine = self._action.holders[stage - self._action.first], self._engines[stage]
+        reply = await self._context.call(holder, GetShadow(stage, part, self._action.iteration))
+        assert isinstance(reply.message, ShadowPart), "the network checks response types"
+        self._lineage = self._lineage or reply.message.lineage
+        if reply.message.lineage != self._lineage:
+            raise Refused(RefusalKind.FAILED, f"the shadow of stage {stage} stands on another record than the others")
+        self.received_bytes += len(reply.payload)
+        await self._work(partial(engine.write_state, part, reply.payload, weights_only=False))
+
+    async def _records(self) -> list[Record]:
+        """Those that the shadows lack, oldest first."""
+        request, found, lineage = self._request, deque[Record](), self._request.lineage
+        record = request.record
+        while record is not None and record.iteration >= self._action.iteration:
+            if record.lineage() != lineage:
+                raise Refused(RefusalKind.FAILED, f"record {record.iteration} is not of this lineage")
+            found.appendleft(record)
+            lineage = record.before
+            if record.iteration == self._action.iteration:
+                break
+            record = await self._record(record.iteration - 1)
+        if lineage != self._lineage:
+            raise Refused(RefusalKind.FAILED, f"the shadows are not of this lineage; iteration {self._action.iteration}")
+        return list(found)
+
+    async def _record(self, iteration: int) -> Record:
+        for donor in (*self._action.before, *self._action.after):
+            try:
+                reply = await self._context.call(donor, GetRecord(iteration))
+            except CallFailed:
+                continue
+            assert isinstance(reply.message, RecordAnswer), "the network checks response types"
+            if reply.message.record is not None:
+                return reply.message.record
+        raise Refused(RefusalKind.GONE, f"nobody around keeps record {iteration}")
+
+    async def _fetch(self, record: Record) -> tuple[Tensors, Tensors]:
+        """What went into the first stage and the gradients of what came out of the last one, by offset."""
+        count, body = self._context.manifest.batch.microbatches, self._context.manifest.stages.body
+        entered: Tensors = {}
+        returned: Tensors = {}
+        after = self._action.last + 1 if self._action.last < body else ENDS_STAGE
+
+        async def one(which: tuple[int, bool]) -> None:
+            offset, answer = which
+            stage, holders = (after, self._action.after) if answer else (self._action.first - 1, self._action.before)
+            key = WorkKey(record.iteration, record.base, WorkKind.TRAIN, record.iteration * count + offset, stage)
+            (returned if answer else entered)[offset] = await self._pull(key, holders, answer=answer)
+
+        await self._each([(offset, answer) for offset in range(count) for answer in (False, True)], one)
+        return entered, returned
+
+    async def _pull(self, key: WorkKey, holders: tuple[Endpoint, ...], *, answer: bool) -> bytes:
+        last: CallFailed = Refused(RefusalKind.GONE, f"stage {key.stage} has no member")
+        for turn in range(len(holders)):
+            try:
+                data = (await self._context.call(holders[(key.microbatch + turn) % len(holders)], Pull(key, answer))).payload
+            except CallFailed as error:
+                last = error
+                continue
+            self.received_bytes += len(data)
+            return data
+        raise last
+
+    async def _each(self, work: Iterable[W], one: Callable[[W], Awaitable[None]]) -> None:
+        waiting, failed = deque(work), list[CallFailed]()
+
+        async def lane() -> None:
+            while waiting and not failed:
+                try:
+                    await one(waiting.popleft())
+                except CallFailed as error:
+                    failed.append(error)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(IN_FLIGHT, len(waiting))):
+                group.create_task(lane())
+        if failed:
+            raise failed[0]
+
+    # ---- one iteration -----------------------------------------------------------------------------------------------
+
+    async def _iteration(self, record: Record, before: Record | None, entered: Tensors, returned: Tensors) -> None:
+        """Every lost stage computes its gradients again, in the order of the record, and steps."""
+        stages = list(self._engines)
+        inputs = {stages[0]: entered}
+        for stage in stages:
+            await self._check_state(stage, record, before)
+            if stage != stages[-1]:
+                engine, here = self._engines[stage], inputs[stage]
+                inputs[stage + 1] = {
+                    offset: await self._work(partial(engine.forward_only, data)) for offset, data in here.items()
+                }
+        gradients = returned
+        for stage in reversed(stages):
+            gradients = await self._stage(record, stage, inputs[stage], gradients)
+
+    async def _check_state(self, stage: int, record: Record, before: Record | None) -> None:
+        entry, engine = record.stages[stage], self._engines[stage]
+        goes_on = before is None or entry.step_count == before.stages[stage].step_count + 1
+        same = await self._work(engine.state_digest) == entry.state_digest
+        if same and goes_on:
+            return
+        if before is None or not goes_on:
+            raise Refused(
+                RefusalKind.FAILED, f"stage {stage} was rebuilt at iteration {record.iteration}: its shadow is of before"
+            )
+        self._is_near(f"the state of stage {stage} before iteration {record.iteration}")
+
+    def _is_near(self, what: str) -> None:
+        if self.exact:
+            self._context.tell(Note(f"replay of stage {self._action.stage}: {what} is near, but not bit for bit, what it was"))
+        self.exact = False
+
+    async def _stage(self, record: Record, stage: int, inputs: Tensors, gradients: Tensors) -> Tensors:
+        """One stage's gradients, average and step; the gradients of what went in, by offset."""
+        entry, engine, first = record.stages[stage], self._engines[stage], record.iteration * len(inputs)
+        if sorted(offset for addends in entry.sums for order in addends for offset in order) != sorted(inputs):
+            raise Refused(RefusalKind.GONE, f"record {record.iteration} does not say how the sums of stage {stage} were added up")
+        outputs: Tensors = {}
+        answers: Tensors = {}
+        contributors: list[list[int]] = []
+        number = 0
+        for addends in entry.sums:
+            contributors.append([])
+            for order in addends:
+                contributors[-1].append(number)
+                for offset in order:
+                    outputs[offset], answers[offset] = await self._device.run(
+                        Rank.BOOKS, 0, partial(_there_and_back, engine, first + offset, inputs[offset], gradients[offset], number)
+                    )
+                number += 1
+        await self._work(partial(_add_up, engine, engine.part_count(stage), contributors))
+        if await self._work(engine.average_digest) != entry.sum_digest:
+            self._is_near(f"the gradient of stage {stage} in iteration {record.iteration}")
+        await self._work(partial(_step, engine, entry))
+        if stage == self._action.stage:
+            by_number = ({first + offset: data for offset, data in found.items()} for found in (outputs, answers))
+            self._borders.keep(record.iteration, record.base, *by_number)
+        return answers
+
+
+def _there_and_back(engine: Engine, ticket: int, data: bytes, gradient: bytes, addend: int) -> tuple[bytes, bytes]:
+    return engine.forward(ticket, data), engine.backward(ticket, gradient, addend)
+
+
+def _add_up(engine: Engine, part_count: int, contributors: list[list[int]]) -> None:
+    for part in range(part_count):
+        average, _ = engine.reduce([engine.contribution(numbers, part) for numbers in contributors])
+        engine.keep_average(part, average)
+
+
+def _step(engine: Engine, entry: StageEntry) -> None:
+    engine.step(entry.scalars)
+    engine.clear()

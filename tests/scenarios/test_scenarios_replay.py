@@ -1,0 +1,117 @@
+"""Scenarios of lost body stages that are replayed from full shadows and border logs: as if they had never been lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from swarmfree.sim.rehearsal import RehearsalResult
+from swarmfree.sim.script import Director, Moment
+from swarmfree.sim.setup import Setup
+from swarmfree.swarm.messages import GetShadow, Pull, Train
+from tests.scenarios.scenario_world import Once, is_asked, lines, play, swarm, unhurried
+
+ITERATIONS, LOST_AT = 7, 5
+
+
+def logged(*, shadow_every: int = 3, standbys: int = 1, replicas: int = 2) -> Setup:
+    """A swarm with full shadows and border logs."""
+    setup = unhurried(swarm(shadow_every=shadow_every, standbys=standbys, replicas=replicas), iterations=ITERATIONS)
+    manifest = setup.manifest
+    return replace(setup, manifest=replace(manifest, recovery=replace(manifest.recovery, shadow_kind="full")))
+
+
+def lose(*stages: int, iteration: int = LOST_AT) -> Once:
+    """All replicas of these stages die as stage 1 begins to work on this iteration."""
+
+    def strike(director: Director, _: Moment) -> None:
+        director.kill(*(member for stage in stages for member in director.members(stage)))
+
+    return Once(is_asked(Train, key__iteration=iteration, key__stage=1), strike)
+
+
+def told(result: RehearsalResult) -> dict[str, str]:
+    """Losses as they were committed, by iteration."""
+    committed = lines(result, "IterationCommitted")
+    return {line.split("iteration=")[1].split()[0]: line.split(" loss=")[1].split()[0] for line in committed}
+
+
+def actions(result: RehearsalResult) -> dict[str, str]:
+    """How each lost stage came back, by stage."""
+    lost = [line for line in lines(result, "RecoveryDecided") if "iteration=0" not in line]
+    return {line.split("stage=")[1].split()[0]: line.split("action=")[1].split()[0] for line in lost}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_lost_stage_is_replayed_exactly(stage: int, replicas: int) -> None:
+    """First, middle and last one: every loss from there on is that of the run without the loss."""
+    setup = logged(replicas=replicas)
+    result = play(setup, lose(stage))
+    assert actions(result) == {str(stage): "Replay"}
+    assert lines(result, "StageBuilt", f"stage={stage}", "action=Replay", "exact=True")
+    assert told(result) == told(play(setup))
+
+
+def test_two_adjacent_stages_are_replayed_together() -> None:
+    """Each builder runs both: what crossed the border between them died with them."""
+    setup = logged(standbys=2)
+    result = play(setup, lose(2, 3))
+    assert actions(result) == {"2": "Replay", "3": "Replay"}
+    assert told(result) == told(play(setup))
+
+
+def test_a_stage_next_to_one_that_was_replayed_is_replayed_as_well() -> None:
+    """The builder keeps the borders of what it replays: its neighbour, lost next, finds a whole log there."""
+
+    class Twice(Once):
+        second = Once(is_asked(Train, key__iteration=LOST_AT + 1, key__stage=1), lambda d, _: d.kill(*d.members(3)))
+
+        def see(self, director: Director, moment: Moment) -> None:
+            super().see(director, moment)
+            self.second.see(director, moment)
+
+    first = lose(2)
+    setup = logged(standbys=2, shadow_every=4)
+    result = play(setup, Twice(first._fits, first._strike))
+    assert actions(result) == {"2": "Replay", "3": "Replay"}
+    assert told(result) == told(play(setup))
+
+
+def test_a_log_with_a_gap_is_not_replayed() -> None:
+    """A replica next to the lost stage died since the shadow, and its borders with it: the shadow is taken as it is."""
+
+    class Gap(Once):
+        earlier = Once(is_asked(Train, key__iteration=LOST_AT - 1, key__stage=2), lambda d, _: d.kill(d.members(1)[0]))
+
+        def see(self, director: Director, moment: Moment) -> None:
+            super().see(director, moment)
+            self.earlier.see(director, moment)
+
+    first = lose(2)
+    result = play(logged(standbys=2), Gap(first._fits, first._strike))
+    assert lines(result, "StageBuilt", "stage=2", "action=Restore")
+
+
+def test_a_holder_that_dies_while_a_stage_is_replayed_costs_the_replay_only() -> None:
+    """The only neighbour before it dies as its borders are asked for: both stages come back somehow, and the run goes on."""
+    struck: list[bool] = []
+
+    class Second(Once):
+        def see(self, director: Director, moment: Moment) -> None:
+            super().see(director, moment)
+            if self.struck and not struck and is_asked(Pull, key__iteration=LOST_AT - 1)(moment):
+                struck.append(True)
+                director.kill(*director.members(1))
+
+    first = lose(2)
+    result = play(logged(standbys=3, replicas=1), Second(first._fits, first._strike))
+    assert struck
+    assert lines(result, "StageBuilt", "stage=1")
+
+
+def test_full_shadows_are_fetched_once_by_each_holder() -> None:
+    """Every part of every body stage goes to at most two holders per renewal."""
+    result = play(logged(shadow_every=3))
+    assert 0 < result.statistics.calls[GetShadow.__name__] <= 2 * 2 * 3 * 4
