@@ -6,6 +6,7 @@ The trainer runs unchanged, with integers for tensors, in virtual time. Messages
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from swarmfree.sim.faults import CALM, FaultPlan
@@ -22,8 +23,10 @@ from swarmfree.swarm.manifest import (
     TimingSection,
 )
 from swarmfree.swarm.messages import Header, Request, Response
+from swarmfree.swarm.names import Member
 from swarmfree.wire.codec import to_proto
 from swarmfree.wire.codec_messages import encode_request, encode_response, rpc_of
+from swarmfree.wire.packing import Packer, is_packed
 
 SEED = 1
 REPLICAS_MAX = STAGES_MAX = 8
@@ -37,15 +40,21 @@ class ScaleFailed(Exception):
 
 
 class WireScales:
-    """`sim.traffic.Scales`: the bytes of the wire codec, without what follows a message. What goes to many peers is encoded once."""
+    """`sim.traffic.Scales`: the bytes of the wire codec, without what follows a message; packed where the wire packs, as if every answer arrived."""
 
     def __init__(self) -> None:
         """Nothing was weighed."""
         self._last: tuple[Request, int, int] | None = None
+        self._packers: defaultdict[Member, Packer] = defaultdict(Packer)
 
     def request_bytes(self, header: Header, request: Request, payload_bytes: int) -> int:
         """Size of the encoded request."""
         rpc = rpc_of(request)
+        if is_packed(rpc):
+            packer, to = self._packers[header.sender.member], Member("", header.receiver_incarnation)
+            encoded, body = packer.pack(rpc, header, request, to)
+            packer.got(rpc, to, body)
+            return len(encoded)
         message = rpc.request_message()
         to_proto(header, message.header)  # type: ignore[attr-defined]
         header_bytes = message.ByteSize()

@@ -9,7 +9,7 @@ import enum
 import hashlib
 from dataclasses import dataclass
 
-PROTOCOL_REVISION = 2
+PROTOCOL_REVISION = 3
 ENDS_STAGE = 0
 
 

@@ -20,8 +20,9 @@ from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.swarm.ports import Handler, Reply
 from swarmfree.wire.addresses import address_of
 from swarmfree.wire.client import Client
-from swarmfree.wire.codec_messages import encode_request, rpc_of
+from swarmfree.wire.codec_messages import Rpc, encode_request, rpc_of
 from swarmfree.wire.limits import WireLimits
+from swarmfree.wire.packing import Packer, is_packed
 from swarmfree.wire.server import Server
 
 _SHORT = 8
@@ -65,6 +66,7 @@ class GrpcNetwork:
         self._group = asyncio.TaskGroup()
         self._server = Server(self._limits, self._group, self.admit)
         self._client = Client(self._limits, self._group)
+        self._packer = Packer()
         self._listener: grpc.aio.Server | None = None
         self._here: Endpoint | None = None
 
@@ -133,8 +135,24 @@ class GrpcNetwork:
         assert self._here is not None, "the network has not been started"
         rpc = rpc_of(request)
         header = Header(self._run, self._revision, self._here, to.member.incarnation)
+        if is_packed(rpc):
+            return await self._call_packed(to, rpc, header, request, silence_s)
         encoded = encode_request(rpc, header, request, len(payload), waits=header_first)
         return await self._client.call(to, rpc, encoded, payload, silence_s=silence_s, header_first=header_first)
+
+    async def _call_packed(self, to: Endpoint, rpc: Rpc, header: Header, request: Request, silence_s: float) -> Reply:
+        """As what has changed for this receiver; once more alone, where it has not got what that was packed with."""
+        for alone in (False, True):
+            encoded, body = self._packer.pack(rpc, header, request, to.member, alone=alone)
+            try:
+                reply = await self._client.call(to, rpc, encoded, b"", silence_s=silence_s, header_first=False)
+            except Refused as refusal:
+                if alone or refusal.kind is not RefusalKind.UNKNOWN_DICTIONARY:
+                    raise
+            else:
+                self._packer.got(rpc, to.member, body)
+                return reply
+        raise AssertionError("unreachable")
 
     def admit(self, header: Header) -> None:
         """Refuse a caller that means another run, another protocol or another life of this peer.

@@ -23,6 +23,7 @@ from swarmfree.wire import frames
 from swarmfree.wire.codec_messages import RPCS, SERVICE, ReceivedRequest, Rpc, Shape, decode_request, encode_response
 from swarmfree.wire.frames import Assembly, FrameKind, Malformed, chunk_frames, decode_frame, encode_frame
 from swarmfree.wire.limits import WireLimits
+from swarmfree.wire.packing import Unpacker
 from swarmfree.wire.status import status_of
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -200,6 +201,7 @@ class Server:
         self._limits = limits
         self._group = group
         self._doorkeeper = doorkeeper
+        self._unpacker = Unpacker(limits.message_bytes_max)
         self._handling: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self.handler: Handler | None = None
@@ -296,7 +298,7 @@ class Server:
             raise Refused(RefusalKind.NOT_YET, "this peer is still starting")
         if len(self._handling) >= self._limits.calls_max:
             raise Refused(RefusalKind.NOT_YET, f"this peer works on {len(self._handling)} calls, more than it takes at once")
-        return received.rpc, received.header, received.content(), self.handler
+        return received.rpc, received.header, self._unpacker.content(received), self.handler
 
     def _begin(self, admitted: tuple[Rpc, Header, Request, Handler], incoming: Upload | Nothing, outcome: Outcome) -> None:
         rpc, header, request, handler = admitted

@@ -53,7 +53,7 @@ _INTEGERS = {
 }
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 _BITS = st.integers(0, (1 << 64) - 1).map("{:016x}".format)
-_HEADERS_OWN = {"header", "payload"}
+_HEADERS_OWN = {"header", "payload", "packed"}
 
 
 def _is_union(kind: Any) -> bool:

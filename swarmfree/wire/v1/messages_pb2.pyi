@@ -300,6 +300,7 @@ class OpenRequest(google.protobuf.message.Message):
 
     HEADER_FIELD_NUMBER: builtins.int
     PLAN_FIELD_NUMBER: builtins.int
+    PACKED_FIELD_NUMBER: builtins.int
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -308,14 +309,19 @@ class OpenRequest(google.protobuf.message.Message):
     def plan(self) -> swarmfree.wire.v1.books_pb2.Plan:
         """The plan; required."""
 
+    @property
+    def packed(self) -> global___Packed:
+        """In place of the other fields; see Packed."""
+
     def __init__(
         self,
         *,
         header: global___Header | None = ...,
         plan: swarmfree.wire.v1.books_pb2.Plan | None = ...,
+        packed: global___Packed | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["header", b"header", "plan", b"plan"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["header", b"header", "plan", b"plan"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["header", b"header", "packed", b"packed", "plan", b"plan"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["header", b"header", "packed", b"packed", "plan", b"plan"]) -> None: ...
 
 global___OpenRequest = OpenRequest
 
@@ -785,6 +791,7 @@ class SealRequest(google.protobuf.message.Message):
     HEADER_FIELD_NUMBER: builtins.int
     POSITION_FIELD_NUMBER: builtins.int
     RECORD_FIELD_NUMBER: builtins.int
+    PACKED_FIELD_NUMBER: builtins.int
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -797,15 +804,20 @@ class SealRequest(google.protobuf.message.Message):
     def record(self) -> swarmfree.wire.v1.books_pb2.Record:
         """What to store; required."""
 
+    @property
+    def packed(self) -> global___Packed:
+        """In place of the other fields; see Packed."""
+
     def __init__(
         self,
         *,
         header: global___Header | None = ...,
         position: swarmfree.wire.v1.names_pb2.Position | None = ...,
         record: swarmfree.wire.v1.books_pb2.Record | None = ...,
+        packed: global___Packed | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["header", b"header", "position", b"position", "record", b"record"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["header", b"header", "position", b"position", "record", b"record"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["header", b"header", "packed", b"packed", "position", b"position", "record", b"record"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["header", b"header", "packed", b"packed", "position", b"position", "record", b"record"]) -> None: ...
 
 global___SealRequest = SealRequest
 
@@ -833,6 +845,7 @@ class CommitRequest(google.protobuf.message.Message):
 
     HEADER_FIELD_NUMBER: builtins.int
     RECORD_FIELD_NUMBER: builtins.int
+    PACKED_FIELD_NUMBER: builtins.int
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -841,14 +854,19 @@ class CommitRequest(google.protobuf.message.Message):
     def record(self) -> swarmfree.wire.v1.books_pb2.Record:
         """What was decided; required."""
 
+    @property
+    def packed(self) -> global___Packed:
+        """In place of the other fields; see Packed."""
+
     def __init__(
         self,
         *,
         header: global___Header | None = ...,
         record: swarmfree.wire.v1.books_pb2.Record | None = ...,
+        packed: global___Packed | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["header", b"header", "record", b"record"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["header", b"header", "record", b"record"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["header", b"header", "packed", b"packed", "record", b"record"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["header", b"header", "packed", b"packed", "record", b"record"]) -> None: ...
 
 global___CommitRequest = CommitRequest
 
@@ -867,6 +885,30 @@ class CommitResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["iteration", b"iteration"]) -> None: ...
 
 global___CommitResponse = CommitResponse
+
+@typing.final
+class Packed(google.protobuf.message.Message):
+    """The fields of a request other than its header, serialized, then compressed with zstd."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BODY_FIELD_NUMBER: builtins.int
+    AGAINST_FIELD_NUMBER: builtins.int
+    body: builtins.bytes
+    """One zstd frame that says its content's size."""
+    @property
+    def against(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
+        """Dictionary: bodies that the receiver got from this sender, joined; each by 8 bytes of BLAKE2b. None is no dictionary."""
+
+    def __init__(
+        self,
+        *,
+        body: builtins.bytes = ...,
+        against: collections.abc.Iterable[builtins.bytes] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["against", b"against", "body", b"body"]) -> None: ...
+
+global___Packed = Packed
 
 @typing.final
 class Payload(google.protobuf.message.Message):
