@@ -19,7 +19,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "swarm": (set(), set()),
     "policy": ({"swarm"}, {"numpy", "scipy"}),
     "model": ({"swarm"}, {"torch", "numpy", "blake3", "safetensors"}),
-    "wire": ({"swarm"}, {"grpc", "google", "hivemind", "cryptography", "msgpack", "psutil"}),
+    "wire": ({"swarm"}, {"grpc", "google", "hivemind", "cryptography", "msgpack", "psutil", "zstandard"}),
     "storage": ({"swarm"}, {"numpy", "safetensors"}),
     "trainer": ({"swarm", "policy"}, set()),
     "sim": ({"swarm", "policy", "trainer"}, {"numpy"}),

@@ -24,10 +24,9 @@ from swarmfree.model.optimizer import canonical_step
 from swarmfree.model.shadow import from_int8, to_int8
 from swarmfree.model.stages import draw_weights
 from swarmfree.swarm.books import StepScalars, float32_bits
-from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.manifest import SWAP_STAGES_MIN, Manifest
 from swarmfree.swarm.ports import Tokens
-
-SWAP_STAGES_MIN = 4
+from swarmfree.swarm.routes import Routes
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +73,13 @@ class Staged(Alone):
         """
         super().__init__(manifest, tokens, threads=threads)
         assert not swaps or manifest.stages.body >= SWAP_STAGES_MIN, "swapped routes need four body stages"
-        self._swaps = swaps
+        self._routes = Routes.of(manifest.stages.body, swaps=swaps)
         self._borders: dict[int, list[Border]] = {}
         self.log: deque[Logged] = deque(maxlen=log_iterations)
 
     def route(self, number: int) -> list[int]:
         """Body stages in the order in which microbatch `number` goes through them."""
-        stages = list(range(1, self.manifest.stage_count))
-        if self._swaps and number % 2:
-            stages[0], stages[1], stages[-2], stages[-1] = stages[1], stages[0], stages[-1], stages[-2]
-        return stages
+        return list(self._routes.route(number).stages)
 
     def _through(self, stage: int, x: Tensor) -> Tensor:
         for block in self.manifest.blocks_of(stage):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from swarmfree.swarm.books import MicrobatchSet
 from swarmfree.swarm.messages import Segment
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint
+from swarmfree.swarm.routes import Route, straight
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +20,18 @@ class Ledger:
         stored: per member, microbatches whose output and answer it can still give.
         gone: (offset, stage) that turned out not to be stored after all.
         owners: by offset, the live source that feeds it.
+        routes: by offset; none = all go straight.
     """
 
     replicas: tuple[tuple[Endpoint, ...], ...]
     stored: Mapping[Endpoint, MicrobatchSet]
     gone: frozenset[tuple[int, int]] = frozenset()
     owners: Mapping[int, Endpoint] = field(default_factory=dict)
+    routes: Sequence[Route] = ()
+
+    def route(self, offset: int) -> Route:
+        """Of a microbatch."""
+        return self.routes[offset] if self.routes else straight(len(self.replicas) - 1)
 
     def holder(self, offset: int, stage: int) -> Endpoint | None:
         """A live member that stores this microbatch's tensors at this stage."""
@@ -37,13 +44,13 @@ class Ledger:
 
 
 def plan_segments(missing: Sequence[MicrobatchSet], ledger: Ledger, number: int) -> tuple[Segment, ...]:
-    """For each missing contribution, the stretch of stages that must redo it.
+    """For each missing contribution, the stretch of its route that must redo it.
 
     A stretch grows to both sides until the stage before it stores its output and the stage after it stores its answer; stage 0 is the
-    neighbour of both ends of the body. A stage that redoes one beyond need only passes it on: in one sum with what is needed it would spoil it.
+    neighbour of both ends of a route. A stage that redoes one beyond need only passes it on: in one sum with what is needed it would spoil it.
 
     Args:
-        missing: index = stage; microbatches without a live contribution. One that stage 0 lacks is redone at the last stage, which then
+        missing: index = stage; microbatches without a live contribution. One that stage 0 lacks is redone at its last stage, which then
             asks for its loss: that is the half which the new source of a dead one's share could not get.
         ledger: who holds what.
         number: of this redo.
@@ -56,25 +63,24 @@ def plan_segments(missing: Sequence[MicrobatchSet], ledger: Ledger, number: int)
     """
     body = len(missing) - 1
     segments = []
-    lacking = tuple(missing)
-    missing = [*missing[:-1], missing[body] | missing[ENDS_STAGE]]
-    offsets = sorted({offset for stage in range(1, body + 1) for offset in missing[stage].offsets()})
-    for offset in offsets:
-        done_until = 0
-        for stage in range(1, body + 1):
-            if offset not in missing[stage] or stage <= done_until:
+    for offset in sorted({offset for stage in missing for offset in stage.offsets()}):
+        route, done_until = ledger.route(offset), 0
+        for position in range(1, body + 1):
+            is_missing = offset in missing[route.at(position)] or (position == body and offset in missing[ENDS_STAGE])
+            if not is_missing or position <= done_until:
                 continue
-            first = last = stage
-            while first > 1 and ledger.holder(offset, first - 1) is None:
+            first = last = position
+            while first > 1 and ledger.holder(offset, route.at(first - 1)) is None:
                 first -= 1
-            while last < body and ledger.holder(offset, last + 1) is None:
+            while last < body and ledger.holder(offset, route.at(last + 1)) is None:
                 last += 1
             done_until = last
-            before = ledger.holder(offset, first - 1 if first > 1 else ENDS_STAGE)
-            after = ledger.holder(offset, last + 1) if last < body else ledger.owners.get(offset)
-            if before is None or after is None or any(not ledger.replicas[s] for s in range(first, last + 1)):
+            before = ledger.holder(offset, route.at(first - 1))
+            after = ledger.holder(offset, route.at(last + 1)) if last < body else ledger.owners.get(offset)
+            stages = [route.at(place) for place in range(first, last + 1)]
+            if before is None or after is None or any(not ledger.replicas[stage] for stage in stages):
                 continue
-            redoers = tuple(ledger.replicas[s][(offset + number) % len(ledger.replicas[s])] for s in range(first, last + 1))
-            wanted = tuple(s for s in range(first, last + 1) if offset in lacking[s])
+            redoers = tuple(ledger.replicas[stage][(offset + number) % len(ledger.replicas[stage])] for stage in stages)
+            wanted = tuple(stage for stage in stages if offset in missing[stage])
             segments.append(Segment(offset, number, first, redoers, before, after, wanted))
     return tuple(segments)

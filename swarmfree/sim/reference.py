@@ -14,6 +14,7 @@ from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore
 from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.routes import routes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class IntegerReference:
         """Nothing shown yet."""
         self._manifest, self._tokens = manifest, tokens
         self._microbatches = manifest.batch.microbatches
+        self._routes = routes_of(manifest)
         self._shown: dict[int, set[int]] = {}  # epoch -> sequences; only counted
 
     def name_of(self, tensor: bytes) -> tuple[bool, int]:
@@ -73,13 +75,13 @@ class IntegerReference:
                 gradient = arithmetic.weight_gradient(stage, part, self._microbatches, number, (weights[stage], *pieces))
                 totals[stage][part] += gradient
 
-        inputs = [arithmetic.embed(weights[0], tokens)]
-        for stage in range(1, len(states)):
+        inputs, route = [arithmetic.embed(weights[0], tokens)], self._routes.route(number)
+        for stage in route.stages:
             inputs.append(arithmetic.forward(stage, weights[stage], inputs[-1]))
         returned, loss = arithmetic.loss(weights[0], inputs[-1], tokens)
         count(0, range(EMBEDDING_PARTS, len(states[0])), inputs[-1].encode(), tokens)
-        for stage in range(len(states) - 1, 0, -1):
-            entering = inputs[stage - 1]
+        for place, stage in reversed(list(enumerate(route.stages))):
+            entering = inputs[place]
             count(stage, range(len(states[stage])), entering.encode(), returned.encode())
             returned = arithmetic.backward(stage, weights[stage], entering, returned)
         count(0, range(EMBEDDING_PARTS), tokens, returned.encode())

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from swarmfree.sim.faults import FaultPlan
 from swarmfree.swarm.actions import MergeMode
 from swarmfree.swarm.manifest import (
+    SWAP_STAGES_MIN,
     BatchSection,
     Manifest,
     ModelSection,
@@ -88,6 +89,8 @@ def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
             join_wait_s=20.0, split_wait_s=8.0, remeet_s=6.0, leave_s=stuck.choice((15.0, 0.6, 0.3)), stuck_s=1.0
         ),
     )
+    if body >= SWAP_STAGES_MIN and random.Random(f"{seed}/swaps").random() < 0.5:
+        manifest = replace(manifest, recovery=replace(manifest.recovery, mode="checkfree+"))
     setup = Setup(
         manifest=manifest,
         faults=replace(

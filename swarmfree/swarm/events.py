@@ -163,7 +163,7 @@ class RecoveryDecided:
 
 @dataclass(frozen=True, slots=True)
 class StageBuilt:
-    """A newcomer holds a stage's state; `exact` where it was lost and is bit for bit as if it had not been."""
+    """A newcomer holds a stage's state, ready for `iteration`; `exact` where it was lost and is bit for bit as if it had not been."""
 
     stage: int
     iteration: int

@@ -189,7 +189,9 @@ class RingSection:
             raise ConfigError(f"ring.part_bytes = {self.part_bytes}: must be a multiple of 4096, at most 16 MiB")
 
 
-RecoveryMode = Literal["checkfree", "auto"]
+RecoveryMode = Literal["checkfree", "checkfree+", "auto"]
+SWAP_STAGES_MIN = 4
+"""With fewer body stages the first two and the last two are not four."""
 ShadowKind = Literal["auto", "plain", "full"]
 Rung = Literal["replay", "restore", "merge"]
 
@@ -203,7 +205,8 @@ class RecoverySection:
         weight_ratio_max: a neighbour's weight is at most so many times the other's, so that one liar cannot own the result.
         rate_factor: rate factor of a rebuilt stage; does not compound (CheckFree Algorithm 1 has 1.1).
         ends_copies: members of the body that keep an exact copy of stage 0, so that it survives its last source; 0 = none.
-        mode: `checkfree` has a lost stage of the body made from its neighbours alone; `auto` takes its shadow where there is one.
+        mode: `checkfree` has a lost stage of the body made from its neighbours alone; `checkfree+` as well, and every second microbatch goes through
+            the first two and the last two body stages in swapped order (CheckFree+, four body stages at least); `auto` takes the best rung there is.
         shadow_every: both neighbours of a body stage renew their shadow of it after so many iterations; 0 = none are kept.
         shadow_kind: `plain`, int8 weights; `full`, float32 weights and both moments; `auto`, full where the links hardly notice.
         best: the best rung of the ladder that is used: `replay`, `restore` (a shadow as it is) or `merge`; see `policy.recovery`.
@@ -230,6 +233,11 @@ class RecoverySection:
             raise ConfigError(f"recovery.kept_mb_max = {self.kept_mb_max}: must be 1 or more")
         if not 0 <= self.ends_copies <= 8:
             raise ConfigError(f"recovery.ends_copies = {self.ends_copies}: must lie between 0 (none) and 8")
+
+    @property
+    def swaps(self) -> bool:
+        """Whether every second microbatch takes the swapped route."""
+        return self.mode == "checkfree+"
 
     @property
     def keeps_shadows(self) -> bool:
@@ -298,6 +306,11 @@ class Manifest:
         if self.stages.body > self.model.blocks:
             raise ConfigError(
                 f"stages.body = {self.stages.body}: more stages than model.blocks = {self.model.blocks}; each needs a block"
+            )
+        if self.recovery.swaps and self.stages.body < SWAP_STAGES_MIN:
+            raise ConfigError(
+                f"stages.body = {self.stages.body}: recovery.mode = checkfree+ swaps the first two and the last two body stages "
+                f"and needs {SWAP_STAGES_MIN} of them; take checkfree, or more stages"
             )
 
     @property

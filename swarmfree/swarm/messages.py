@@ -221,14 +221,14 @@ class BeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Consecutive stages first..last at which one microbatch is redone.
+    """Consecutive positions first..last of its route at which one microbatch is redone; on a straight route they are the stages' numbers.
 
     Args:
         offset: the microbatch.
         number: redo number; the same number is the same redo.
-        redoers: one per stage of the segment.
-        before: holder of the stored output of stage first - 1 (of the embedding, where first = 1).
-        after: holder of the stored answer of stage last + 1 (of the loss, where last = L).
+        redoers: one per position of the segment.
+        before: holder of the stored output at position first - 1 (of the embedding, where first = 1).
+        after: holder of the stored answer at position last + 1 (of the loss, where last = L).
         wanted: stages whose contribution is missing; the others redo the microbatch only to pass it on, and their sums must not have it.
 
     Source: protocol section 3.8. Differs: what is redone beyond need is not kept.
@@ -244,7 +244,7 @@ class Segment:
 
     @property
     def last(self) -> int:
-        """The last stage of the segment."""
+        """The last position of the segment."""
         return self.first + len(self.redoers) - 1
 
 

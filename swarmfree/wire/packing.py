@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import zstandard
+from google.protobuf.message import DecodeError
 
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.messages import Header, Request
@@ -122,11 +123,10 @@ class Unpacker:
         if not is_packed(received.rpc) or not message.HasField("packed"):
             return received.content()
         data = self._unpacked(received, bytes(message.packed.body), [bytes(digest) for digest in message.packed.against])
-        whole: Any = received.rpc.request_message()
         try:
-            whole.MergeFromString(data)
-        except Exception as error:  # protobuf's own exception class differs between its implementations
-            raise Malformed(f"{len(data):,} packed bytes that are no {whole.DESCRIPTOR.full_name}") from error
+            whole = received.rpc.request_message.FromString(data)
+        except DecodeError as error:
+            raise Malformed(f"{len(data):,} packed bytes that are no {received.rpc.name}Request") from error
         request: Request = from_proto(received.rpc.request, whole)
         self._keep(received.header.sender.member, data)
         return request

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from swarmfree.policy.repair import Ledger, plan_segments
 from swarmfree.swarm.books import MicrobatchSet
 from swarmfree.swarm.names import Endpoint, Member
+from swarmfree.swarm.routes import Routes
 
 BODY = 4
 REPLICAS = tuple(
@@ -17,8 +18,12 @@ REPLICAS = tuple(
 OWNERS = dict.fromkeys(range(6), REPLICAS[0][0])
 
 
-@given(st.lists(st.sets(st.integers(0, 5)), min_size=BODY, max_size=BODY), st.integers(1, 9))
-def test_segments_cover_what_is_missing_and_pull_only_from_holders(missing_sets: list[set[int]], number: int) -> None:
+@given(st.lists(st.sets(st.integers(0, 5)), min_size=BODY, max_size=BODY), st.integers(1, 9), st.booleans())
+def test_segments_cover_what_is_missing_and_pull_only_from_holders(
+    missing_sets: list[set[int]],
+    number: int,
+    swaps: bool,  # noqa: FBT001 - drawn
+) -> None:
     """Whatever is missing where: each missing (microbatch, stage) lies in one segment, whose neighbours store that microbatch."""
     missing = [MicrobatchSet(), *(MicrobatchSet.of(offsets) for offsets in missing_sets)]
     everything = MicrobatchSet.full(6)
@@ -27,15 +32,17 @@ def test_segments_cover_what_is_missing_and_pull_only_from_holders(missing_sets:
         for stage, replicas in enumerate(REPLICAS)
         for k, endpoint in enumerate(replicas)
     }
-    segments = plan_segments(missing, Ledger(REPLICAS, stored, owners=OWNERS), number)
-    covered = {(s.offset, stage) for s in segments for stage in range(s.first, s.last + 1)}
+    routes = Routes.of(BODY, swaps=swaps).of_offsets(1, 6)
+    segments = plan_segments(missing, Ledger(REPLICAS, stored, owners=OWNERS, routes=routes), number)
+    covered = {(s.offset, routes[s.offset].at(place)) for s in segments for place in range(s.first, s.last + 1)}
     assert covered == {(offset, stage) for stage in range(1, BODY + 1) for offset in missing[stage].offsets()}
     for segment in segments:
         assert segment.offset in stored[segment.before]
         assert segment.last == BODY or segment.offset in stored[segment.after]
-        assert segment.before in REPLICAS[segment.first - 1]
-        assert segment.after in REPLICAS[(segment.last + 1) % (BODY + 1)]
-        assert [r in REPLICAS[segment.first + k] for k, r in enumerate(segment.redoers)] == [True] * len(segment.redoers)
+        route = routes[segment.offset]
+        assert segment.before in REPLICAS[route.at(segment.first - 1)]
+        assert segment.after in REPLICAS[route.at(segment.last + 1)]
+        assert all(r in REPLICAS[route.at(segment.first + k)] for k, r in enumerate(segment.redoers))
 
 
 def test_two_adjacent_dead_stages_are_one_segment_and_a_gone_neighbour_joins_it() -> None:

@@ -87,6 +87,7 @@ async def training(
         stages=f"body = {len(whole) - 1}\nreplicas_min = {whole[1]}\nreplicas_max = {whole[1]}",
         microbatches=16,
         recovery=recovery,
+        blocks=len(whole) - 1,
     )
     manifest = load_run(run).manifest
     await processes.starter()

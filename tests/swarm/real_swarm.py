@@ -30,7 +30,7 @@ from swarmfree.swarm.events import Opened
 MODEL = """\
 [model]
 width = 32
-blocks = 3
+blocks = {blocks}
 heads = 2
 kv_heads = 1
 mlp_width = 64
@@ -46,12 +46,20 @@ POLL_S = 0.02
 
 
 def write_run(
-    folder: Path, *, iterations: int, stages: str = "body = 3", microbatches: int = 6, recovery: str = 'mode = "checkfree"'
+    folder: Path,
+    *,
+    iterations: int,
+    stages: str = "body = 3",
+    microbatches: int = 6,
+    recovery: str = 'mode = "checkfree"',
+    blocks: int = 3,
 ) -> Path:
     """A run config of the small model; `stages` and `recovery` are the contents of their sections."""
     path = folder / "run.toml"
     head = f'[run]\nname = "small"\nseed = 11\niterations = {iterations}\nevaluate_every = 0\nevaluate_windows = 2\n'
-    path.write_text(f"{head}\n{MODEL.format(microbatches=microbatches)}\n[stages]\n{stages}\n\n[recovery]\n{recovery}\n")
+    path.write_text(
+        f"{head}\n{MODEL.format(microbatches=microbatches, blocks=blocks)}\n[stages]\n{stages}\n\n[recovery]\n{recovery}\n"
+    )
     return path
 
 

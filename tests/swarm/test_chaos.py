@@ -19,7 +19,7 @@ iterations = 100000
 evaluate_every = 0
 evaluate_windows = 2
 
-{MODEL.format(microbatches=4)}
+{MODEL.format(microbatches=4, blocks=3)}
 [stages]
 body = 2
 replicas_max = 2

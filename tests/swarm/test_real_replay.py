@@ -1,7 +1,11 @@
-"""Stages that are killed whole, in a swarm of real processes with one replica each, come back bit for bit from full shadows and border logs."""
+"""Stages that are killed whole, in a swarm of real processes with one replica each.
+
+They are replayed bit for bit from full shadows and border logs; on swapped routes (CheckFree+) the ends of the body are copied from their partners.
+"""
 
 from __future__ import annotations
 
+import math
 import sys
 
 import pytest
@@ -16,6 +20,21 @@ pytestmark = pytest.mark.timeout(600)
 
 WHOLE = (1, 1, 1, 1)
 KEPT = 'shadow_every = 10\nshadow_kind = "full"'
+
+
+async def test_the_ends_of_the_body_are_copied_from_their_partners_on_swapped_routes(processes: Processes) -> None:
+    """CheckFree+ in real processes: stage 1 comes from 2, the last one from the one before it, and training goes on."""
+    async with training(processes, 'mode = "checkfree+"', (1, 1, 1, 1, 1)) as (world, running):
+        for stage, partner in ((1, 2), (4, 3)):
+            story = await lose_stage(world, stage)
+            tell(f"stage {stage}", story)
+            assert (story.stage, story.action) == (stage, "CopyNeighbour"), story
+            assert f"copy stage {partner}" in story.reason
+            await world.until_next_commit()
+        assert all(math.isfinite(commit.loss) for commit in world.audience.state.commits)
+        world.swarm.stop(Ending(0))
+        await running
+    await processes.require_nothing_left()
 
 
 def built(world: World, stage: int) -> StageBuilt:

@@ -307,7 +307,14 @@ class Assembly:
                     other.builds += 1  # what it loads is gone: its answer counts no more, and it begins again
         self._context.tell(
             StageBuilt(
-                stage, iteration, name, guest.member.peer_id, built.seconds, built.received_bytes, built.state_digest, built.exact
+                stage,
+                built.iteration,
+                name,
+                guest.member.peer_id,
+                built.seconds,
+                built.received_bytes,
+                built.state_digest,
+                built.exact,
             )
         )
 

@@ -19,6 +19,7 @@ from swarmfree.swarm.events import Repaired, RoundRetried
 from swarmfree.swarm.messages import Redo, Redone, Report, Response, RoundFailed, Segment, TakeRoll
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position
 from swarmfree.swarm.plan import Plan
+from swarmfree.swarm.routes import routes_of
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.recording import StageAverage
 from swarmfree.trainer.iteration.roster import Deposed, Guest, Roster
@@ -180,7 +181,9 @@ class Rolling:
         owners = {
             offset: endpoint for share in plan.shares for offset in share.offsets if (endpoint := plan.endpoint(share.source))
         }
-        segments = plan_segments(missing, Ledger(replicas, stored, frozenset(gone), owners), self._redo_number)
+        first_microbatch = plan.iteration * self._context.manifest.batch.microbatches
+        routes = routes_of(self._context.manifest).of_offsets(first_microbatch, plan.microbatches)
+        segments = plan_segments(missing, Ledger(replicas, stored, frozenset(gone), owners, routes), self._redo_number)
         by_redoer: dict[Endpoint, list[Segment]] = {}
         for segment in segments:
             by_redoer.setdefault(segment.redoers[0], []).append(segment)

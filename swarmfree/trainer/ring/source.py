@@ -16,6 +16,7 @@ from swarmfree.swarm.messages import Loss, LossAnswer, Pull
 from swarmfree.swarm.names import ENDS_STAGE, WorkKey, WorkKind
 from swarmfree.swarm.plan import Plan, Share
 from swarmfree.swarm.ports import Incoming, Reply, Tokens
+from swarmfree.swarm.routes import routes_of
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.standing import Standing
 from swarmfree.trainer.ring.book import AddendBook, Kind
@@ -60,6 +61,7 @@ class Source:
         self._hop = hop
         self._tasks = tasks
         self._news = news
+        self._routes = routes_of(context.manifest)
         self._sums: dict[int, int] = {}
         self._losses: dict[int, float] = {}
         self.share_done = False
@@ -195,7 +197,7 @@ class Source:
         """
         tokens, waits = self._context.ports.tokens, self._context.backoff_s()
         assert tokens is not None, "only a source drives"
-        there = key.at(self._context.manifest.stages.body)
+        there = key.at(self._routes.route(key.microbatch).last)
         for _ in range(PULLS):
             for holder in self._hop.order(there.stage, offset):
                 entry = self._table.find(key, LOSS_RUN)
@@ -214,10 +216,11 @@ class Source:
     async def _round(self, key: WorkKey, offset: int, output: bytes) -> bytes:
         """Round the ring, as often as it takes: a stage without anybody is rebuilt under another base, which ends this work."""
         waits = self._context.backoff_s()
-        attempt_number = int(offset in self._taken and key.kind is WorkKind.TRAIN)
+        trains = key.kind is WorkKind.TRAIN
+        attempt_number, first = int(offset in self._taken and trains), self._routes.route(key.microbatch, trains=trains).first
         while True:
             try:
-                return await self._hop.train(key.at(1), offset, output, self._context.here, attempt_number)
+                return await self._hop.train(key.at(first), offset, output, self._context.here, attempt_number)
             except Refused as refusal:
                 if refusal.kind is RefusalKind.PAST:
                     raise

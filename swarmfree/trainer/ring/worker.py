@@ -14,6 +14,7 @@ from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, Refu
 from swarmfree.swarm.messages import Loss, Pull, Pulled, Redo, Redone, Segment, Train, Trained
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, WorkKey, WorkKind
 from swarmfree.swarm.ports import Incoming, Reply
+from swarmfree.swarm.routes import Route, routes_of
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.standing import Standing
 from swarmfree.trainer.ring.book import AddendBook, Kind
@@ -45,6 +46,7 @@ class Worker:
         self._table = table
         self._hop = hop
         self._borders = borders
+        self._routes = routes_of(context.manifest)
         self._tickets = itertools.count()
         self.seconds_per_microbatch = 0.0
         self.closed = False
@@ -76,13 +78,15 @@ class Worker:
         gone: list[tuple[int, int]] = []
 
         async def one(segment: Segment) -> None:
-            key = WorkKey(plan.iteration, request.base, WorkKind.TRAIN, first_microbatch + segment.offset, segment.first)
+            number = first_microbatch + segment.offset
+            route = self._routes.route(number)
+            key = WorkKey(plan.iteration, request.base, WorkKind.TRAIN, number, route.at(segment.first))
             try:
                 entry = self._table.begin(key, segment.number, lambda begun: self._redo_work(begun, segment))
                 await self._table.outcome(entry)
             except Refused as refusal:
                 if refusal.kind is RefusalKind.GONE:
-                    gone.extend((segment.offset, s) for s in _body_neighbours(segment, self._context.manifest.stages.body))
+                    gone.extend((segment.offset, stage) for stage in _body_neighbours(segment, route))
             else:
                 done.append(segment.offset)
 
@@ -153,20 +157,22 @@ class Worker:
         return answer
 
     async def _redo_work(self, entry: Entry, segment: Segment) -> None:
-        before = entry.key.at(segment.first - 1)
+        before = entry.key.at(self._routes.route(entry.key.microbatch).at(segment.first - 1))
         activations = await self._pull_from(segment.before, before, answer=False)
         request = Train(entry.key, 1, segment.after, 0, segment)
         await self._work(entry, request, activations)
 
     async def _onward(self, entry: Entry, request: Train, output: bytes) -> bytes:
-        key, segment, body = entry.key, request.segment, self._context.manifest.stages.body
-        after = key.stage + 1 if key.stage < body else ENDS_STAGE
+        key, segment = entry.key, request.segment
+        route = self._routes.route(key.microbatch, trains=key.kind is WorkKind.TRAIN)
+        after = route.after(key.stage)
         if segment is not None:
-            if key.stage == segment.last and after == ENDS_STAGE:
+            position = route.position(key.stage)
+            if position == segment.last and after == ENDS_STAGE:
                 return await self._loss(request, key.at(ENDS_STAGE), output)
-            if key.stage == segment.last:
+            if position == segment.last:
                 return await self._pull_from(segment.after, key.at(after), answer=True)
-            redoer = segment.redoers[key.stage + 1 - segment.first]
+            redoer = segment.redoers[position + 1 - segment.first]
             onward = Train(key.at(after), request.attempt_number, request.source, request.plan_revision, segment)
             return (await self._context.call(redoer, onward, output)).payload
         if after == ENDS_STAGE:
@@ -204,8 +210,5 @@ class Worker:
         self.seconds_per_microbatch = seconds if last == 0 else last + SMOOTHING * (seconds - last)
 
 
-def _body_neighbours(segment: Segment, body: int) -> list[int]:
-    neighbours = [segment.first - 1] if segment.first > 1 else []
-    if segment.last < body:
-        neighbours.append(segment.last + 1)
-    return neighbours
+def _body_neighbours(segment: Segment, route: Route) -> list[int]:
+    return [stage for stage in (route.at(segment.first - 1), route.at(segment.last + 1)) if stage != ENDS_STAGE]
