@@ -217,6 +217,10 @@ class LiveSwarm:
         """Wait for the end of a peer; its exit code."""
         return await self._children[name].wait()
 
+    def pid(self, name: str) -> int:
+        """Of a process."""
+        return self._children[name].pid
+
     def is_alive(self, name: str) -> bool:
         """Whether it runs."""
         return name in self._children and self._children[name].is_alive

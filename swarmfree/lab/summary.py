@@ -12,6 +12,7 @@ from typing import Any
 
 from swarmfree.cockpit.lines import action_words
 from swarmfree.cockpit.state import LostMember, LostStage, SwarmState, bits_per_byte
+from swarmfree.lab.study_figures import beside_checkfree
 
 
 def summarise(state: SwarmState, code: int, line: str) -> dict[str, Any]:
@@ -171,6 +172,9 @@ def _stage_lines(lost: dict[str, Any]) -> list[str]:
     if lost["training_before_bits_per_byte"] is not None and lost["training_after_bits_per_byte"] is not None:
         before, after = lost["training_before_bits_per_byte"], lost["training_after_bits_per_byte"]
         lines.append(f"  training bits per byte: {before:.3f} in the last iteration before, {after:.3f} in the first one after")
+    beside = beside_checkfree(lost["action"] or "")
+    if beside:
+        lines.append(f"  {beside}")
     return lines
 
 

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from benchmarks import churn, churn_live, flexitrain, join, join_table
+from benchmarks import churn, churn_live, flexitrain, join, join_table, recovery
 from benchmarks.churn_rehearsal import STAGE, Story, Trace, ideal_tokens, live_counts, play
 from benchmarks.live import Commits, Said
+from benchmarks.plain_streams import pull
 from swarmfree.model.layout import layout_of
 from swarmfree.swarm.events import IterationCommitted, Opened
 
@@ -125,6 +126,20 @@ async def test_a_joiner_is_measured(tmp_path: Path) -> None:
     assert found.received_bytes >= join_table.state_bytes(manifest.model)
     assert found.before > 0
     assert found.during > 0
+
+
+# ---- recovery --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(180)
+async def test_a_lost_stage_is_measured(tmp_path: Path) -> None:
+    """A real stage of a tiny model is lost and merged: the times are in order, two neighbours' weights came, a standby's memory was watched."""
+    (model,) = recovery.QUICK_MODELS.values()
+    (found,) = await recovery.measure(recovery.run_of(model, full=False), tmp_path / "run", 1, full=False)
+    assert 0 < found.noticed_s < found.decided_s < found.built_s < found.resumed_s
+    assert found.action == "Merge"
+    assert found.received_bytes == 2 * recovery.FLOAT_BYTES * recovery.stage_parameters(model)
+    assert await pull(1 << 20) > 0
 
 
 # ---- churn -----------------------------------------------------------------------------------------------------------

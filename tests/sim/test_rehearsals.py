@@ -35,6 +35,12 @@ def test_those_who_return_under_an_open_without_a_majority_are_asked(seed: int) 
     assert rehearse(seed).violation is None
 
 
+@pytest.mark.parametrize("seed", [346, 1592])
+def test_a_stage_that_was_restored_is_not_replayed_from_before_that(seed: int) -> None:
+    """Its shadow is older than what was put in its place, and no record says so but by the state that it starts from."""
+    assert rehearse(seed).violation is None
+
+
 def test_the_same_seed_tells_the_same_story() -> None:
     """Played twice in one process, every line is the same, and so is the digest over every call; another seed differs."""
     first, second, other = rehearse(7), rehearse(7), rehearse(8)

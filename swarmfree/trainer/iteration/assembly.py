@@ -31,6 +31,7 @@ STANDBY_WAIT_S = 10.0
 FAILED_BUILDS_MAX = 5
 PASSED_OVER_MAX = 4
 FAILED_COPIES_MAX = 2
+FAILED_REPLAYS_MAX = 2  # the first one may have been begun before it was known that a neighbour is lost, too
 """Builds that a keeper of a copy or shadow may fail before another one is taken, or none."""
 FALLEN_BEHIND = 3
 """Iterations a joiner with its state may be behind; siblings keep an average for one only."""
@@ -185,7 +186,7 @@ class Assembly:
             newcomers = [g for g in self._roster.of_stage(stage) if not g.built]
             if newcomers and not self._roster.holders(stage):
                 recovery = self._context.manifest.recovery
-                logs = NO_LOGS if self._failed_replays else self._logs()
+                logs = NO_LOGS if self._failed_replays >= FAILED_REPLAYS_MAX else self._logs()
                 work.append((newcomers[0], choose_recovery(stage, replicas, record, recovery, usable, self._shadows(), logs)))
         return work
 

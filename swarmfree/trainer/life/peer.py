@@ -108,6 +108,7 @@ class Peer:
         self.tasks.start(self.books.borders.serve(), "border log")
         self.tasks.start(self.keeper.keep(), "keeper of the ends")
         self.tasks.start(self.shadows.keep(), "keeper of shadows")
+        self.tasks.start(self.shadows.keep_own(), "own shadows")
         self.tasks.start(self._join(), "join")
 
     def everything(self) -> tuple[Tasks, ...]:

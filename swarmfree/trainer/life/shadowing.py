@@ -22,9 +22,12 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.member import MemberBooks
 from swarmfree.trainer.iteration.standing import NO_STAGE
 from swarmfree.trainer.ring.device import Rank
+from swarmfree.trainer.tasks import Signal
 
 SPREAD = 0.25
 """The share of the time between two shadows over which one is fetched."""
+FULL_KEPT = 2
+"""Full shadows of one stage: adjacent lost stages are replayed from an iteration of which all have one, and holders are not renewed at once."""
 PAUSE_MAX_S = 1.0
 RETRY_S = 2.0
 
@@ -70,9 +73,10 @@ class ShadowKeeper:
         self._context, self._books = context, books
         self._shadows: dict[int, Shadow] = {}
         self._iteration_s = 0.0
-        self._full: dict[int, FullShadow] = {}
+        self._full: dict[int, list[FullShadow]] = {}  # newest last
         self._put_by: tuple[FullShadow, list[bytes]] | None = None
         self._own: FullShadow | None = None
+        self._shelved = Signal()
         self._is_full = has_full_shadows(context.manifest)
         if self._is_full:
             books.after_step = self._put_state_by
@@ -85,8 +89,6 @@ class ShadowKeeper:
         since: tuple[int, float] | None = None
         while True:
             plan = standing.plan if standing.stage != NO_STAGE else None
-            if self._put_by is not None:
-                await self._shelve(*self._put_by)
             if plan is not None:
                 now_s = self._context.now_s()
                 if since is not None and standing.iteration > since[0]:
@@ -95,7 +97,7 @@ class ShadowKeeper:
                 due = self._due(plan, recovery.shadow_every)
                 if due is not None:
                     if not await self._renew(plan, due):
-                        await asyncio.sleep(RETRY_S)
+                        await standing.moved.wait(RETRY_S)
                     continue
             await standing.moved.wait()
 
@@ -137,7 +139,7 @@ class ShadowKeeper:
 
     def _tell(self) -> None:
         kept = [KeptShadow(stage, shadow.iteration) for stage, shadow in sorted(self._shadows.items()) if shadow.is_complete]
-        kept += [KeptShadow(full.stage, full.iteration, full=True) for _, full in sorted(self._full.items())]
+        kept += [KeptShadow(stage, full.iteration, full=True) for stage, held in sorted(self._full.items()) for full in held]
         self._books.standing.shadows = tuple(kept)
 
     # ---- full shadows ------------------------------------------------------------------------------------------------
@@ -152,21 +154,29 @@ class ShadowKeeper:
             parts = [engine.read_state(part, weights_only=False) for part in range(engine.part_count(stage))]
             self._put_by = FullShadow(stage, standing.iteration, standing.lineage, len(parts)), parts
 
-    async def _shelve(self, shadow: FullShadow, parts: list[bytes]) -> None:
-        """Put what was read on the shelf, and what was there of an earlier iteration off it."""
-        self._put_by = None
-        shelf, before, self._own = self._context.ports.shelf, self._own, None
+    async def keep_own(self) -> None:
+        """Put on the shelf what was read of this peer's own state, and what was there of an earlier iteration off it, for ever."""
+        while self._is_full:
+            if self._put_by is not None:
+                (shadow, parts), self._put_by = self._put_by, None
+                if await self._shelve(shadow, parts):
+                    before, self._own = self._own, shadow
+                    if before is not None and before != shadow:
+                        self._drop(before)
+                self._shelved.tell()
+                continue
+            await self._books.standing.moved.wait()
+
+    async def _shelve(self, shadow: FullShadow, parts: list[bytes]) -> bool:
         for part, data in enumerate(parts):
-            if not await shelf.put(shadow.name(part), data):
+            if not await self._context.ports.shelf.put(shadow.name(part), data):
                 self._drop(shadow)
-                return
-        if before is not None:
-            self._drop(before)
-        self._own = shadow
+                return False
+        return True
 
     def _drop(self, shadow: FullShadow) -> None:
-        if shadow in self._full.values():
-            return  # what a holder keeps and what was put by here are of different stages, but for one that has moved
+        if shadow == self._own or shadow in self._full.get(shadow.stage, ()):
+            return
         for part in range(shadow.part_count):
             self._context.ports.shelf.drop(shadow.name(part))
 
@@ -174,10 +184,11 @@ class ShadowKeeper:
         """The stage whose full shadow has to be renewed most; forgets those that are no longer this peer's."""
         mine = shadows_of(plan, self._context.me)
         for stage in [stage for stage in self._full if stage not in mine]:
-            self._drop(self._full.pop(stage))
+            for shadow in self._full.pop(stage):
+                self._drop(shadow)
         self._tell()
         newest = plan.iteration // every * every
-        ages = {stage: newest - (self._full[stage].iteration if stage in self._full else 0) for stage in mine}
+        ages = {stage: newest - (self._full[stage][-1].iteration if stage in self._full else 0) for stage in mine}
         return max((stage for stage in mine if ages[stage] > 0), key=lambda stage: ages[stage], default=None)
 
     async def _renew_full(self, plan: Plan, stage: int) -> bool:
@@ -201,16 +212,27 @@ class ShadowKeeper:
                 self._drop(shadow)
             return False
         assert shadow is not None, "a stage has at least one part"
-        before = self._full.get(stage)
-        self._full[stage] = shadow
-        if before is not None and before != shadow:
-            self._drop(before)
+        held = [each for each in self._full.get(stage, ()) if each != shadow]
+        self._full[stage] = [*held, shadow][-FULL_KEPT:]
+        for old in held[:-1]:
+            self._drop(old)
         self._tell()
         return True
 
+    def _find(self, request: GetShadow) -> FullShadow | None:
+        held = [*self._full.get(request.stage, ()), *([self._own] if self._own is not None else [])]
+        return next((each for each in held if (each.stage, each.iteration) == (request.stage, request.iteration)), None)
+
     async def _get_full(self, request: GetShadow) -> Reply:
-        held = self._full.get(request.stage) or self._own
-        if held is None or (held.stage, held.iteration) != (request.stage, request.iteration):
+        """One part of a full shadow; one of this peer's own that is due is waited for."""
+        until_s = self._context.now_s() + self._context.timing.hold_s
+        while (held := self._find(request)) is None and self._books.standing.stage == request.stage:
+            left_s = until_s - self._context.now_s()
+            newer = self._own is not None and self._own.iteration > request.iteration
+            if left_s <= 0 or newer:
+                break
+            await self._shelved.wait(left_s)
+        if held is None:
             raise Refused(
                 RefusalKind.GONE, f"no full shadow of stage {request.stage} at iteration {request.iteration} is kept here"
             )

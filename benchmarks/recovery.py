@@ -1,0 +1,267 @@
+"""How soon does training go on after all replicas of a stage were killed? Noticed, decided, transferred, resumed, for a small and a large stage.
+
+``python -m benchmarks.recovery`` trains four stages of one replica each, with a standby, in real processes, kills stage 2 (SIGKILL) in the middle of
+an iteration, and measures until the next commit. The stage is merged from both neighbours (CheckFree): the weights of two stages travel to the
+standby at once. Beside it two plain gRPC streams carry as many bytes to one process; *transfer_over_plain* is the swarm's rate, merging and the
+digest of the new state included, over theirs. *memory_over_state* is the most that the standby's memory grew by while it rebuilt, over weights,
+moments and gradient of the stage (16 bytes per parameter). Losses are repeated in the same swarm; medians.
+
+With ``--full`` the stage is replayed from its full shadow and border logs instead.
+
+Prints a table and, as the last line, one JSON object for the largest stage. Progress goes to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.live import LiveFailed, LiveSwarm
+from benchmarks.plain_streams import pull
+from benchmarks.ring_runs import parameter_count, prepare_job
+from swarmfree.swarm.events import IterationCommitted, MemberLost, Opened, RecoveryDecided, StageBuilt, Started
+from swarmfree.swarm.manifest import (
+    BatchSection,
+    Manifest,
+    ModelSection,
+    OptimizerSection,
+    RecoverySection,
+    RingSection,
+    RunSection,
+    StagesSection,
+    TimingSection,
+)
+
+LOSSES, QUICK_LOSSES = 3, 1
+BODY, LOST = 3, 2
+PART_KIB = 16 << 10
+FLOAT_BYTES, STATE_BYTES = 4, 16
+LOOK_S = 0.02
+WITHIN_S = 240.0
+SOURCE = "source"
+MODELS = {
+    "20 MB": ModelSection(width=640, blocks=BODY, heads=8, kv_heads=8, mlp_width=1720, tokens_per_row=16),
+    "400 MB": ModelSection(width=2560, blocks=BODY, heads=16, kv_heads=16, mlp_width=9600, tokens_per_row=16),
+}
+QUICK_MODELS = {"0.2 MB": ModelSection(width=64, blocks=BODY, heads=2, kv_heads=2, mlp_width=128, tokens_per_row=16)}
+
+
+def say(text: str) -> None:
+    """One line of progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def run_of(model: ModelSection, *, full: bool) -> Manifest:
+    """A run without end; hardly any compute beside the weights."""
+    recovery = RecoverySection(mode="auto", shadow_every=5, shadow_kind="full") if full else RecoverySection(mode="checkfree")
+    return Manifest(
+        run=RunSection(name="recovery", seed=1, iterations=100_000, evaluate_every=0, evaluate_windows=1),
+        model=model,
+        stages=StagesSection(body=BODY, replicas_max=1),
+        batch=BatchSection(rows=1, microbatches=2),
+        optimizer=OptimizerSection(rate=3e-4, warmup_iterations=0),
+        ring=RingSection(part_bytes=PART_KIB << 10),
+        recovery=replace(recovery, ends_copies=0),
+        timing=TimingSection(join_wait_s=WITHIN_S),
+    )
+
+
+def stage_parameters(model: ModelSection) -> int:
+    """Of one body stage."""
+    return (parameter_count(model) - 2 * model.vocabulary * model.width - model.width) // BODY
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One loss of a stage; seconds since SIGKILL.
+
+    Args:
+        noticed_s, decided_s, built_s, resumed_s: the member is missed; what is done is decided; the state is there; the next commit.
+        build_s: how long the newcomer built.
+        received_bytes: what it received.
+        grown_bytes: the most that its memory grew by meanwhile.
+        action: how.
+    """
+
+    noticed_s: float
+    decided_s: float
+    built_s: float
+    resumed_s: float
+    build_s: float
+    received_bytes: int
+    grown_bytes: int
+    action: str
+
+
+async def lose(swarm: LiveSwarm, names: Sequence[str], full: bool) -> Loss:  # noqa: FBT001 - one of two kinds
+    """Kill whoever serves the stage, watch the one that stands by.
+
+    Raises:
+        LiveFailed: it did not come back.
+    """
+    victim = next(name for name in names if swarm.is_alive(name) and swarm.stage_of(name) == LOST)
+    standby = next(name for name in names if swarm.is_alive(name) and swarm.stage_of(name) < 0)
+    await swarm.commits(12 if full else 2, WITHIN_S)
+    opened = sum(1 for _ in swarm.told(Opened))
+    await swarm.until("an iteration is open", lambda: sum(1 for _ in swarm.told(Opened)) > opened, WITHIN_S)
+    process = psutil.Process(swarm.pid(standby))
+    before, most = process.memory_info().rss, 0
+    killed_s = swarm.kill(victim)
+
+    def is_built() -> bool:
+        return any(event.stage == LOST for _, event in swarm.told(StageBuilt, killed_s))
+
+    async with asyncio.timeout(WITHIN_S):
+        while not is_built():
+            most = max(most, process.memory_info().rss)
+            await asyncio.sleep(LOOK_S)
+    most = max(most, process.memory_info().rss)
+    await swarm.until("a commit", lambda: any(True for _ in swarm.told(IterationCommitted, _built(swarm, killed_s)[0])), WITHIN_S)
+    built_s, built = _built(swarm, killed_s)
+    return Loss(
+        noticed_s=next(t for t, e in swarm.told(MemberLost, killed_s) if e.stage == LOST) - killed_s,
+        decided_s=next(t for t, e in swarm.told(RecoveryDecided, killed_s) if e.stage == LOST) - killed_s,
+        built_s=built_s - killed_s,
+        resumed_s=next(t for t, _ in swarm.told(IterationCommitted, built_s)) - killed_s,
+        build_s=built.seconds,
+        received_bytes=built.received_bytes,
+        grown_bytes=most - before,
+        action=built.action,
+    )
+
+
+def _built(swarm: LiveSwarm, since_s: float) -> tuple[float, StageBuilt]:
+    return next((t, e) for t, e in swarm.told(StageBuilt, since_s) if e.stage == LOST)
+
+
+async def measure(manifest: Manifest, folder: Path, losses: int, *, full: bool) -> list[Loss]:
+    """A swarm of this run, whose stage is lost several times; a new standby comes each time."""
+    job = prepare_job(manifest, folder, 1, manifest.run.iterations - 1)
+    found: list[Loss] = []
+    async with LiveSwarm(folder, job.run_file, job.text_file) as swarm:
+        names = [f"peer-{number}" for number in range(1, BODY + 2)]
+        await swarm.start(SOURCE, feeds=True)
+        await swarm.until("the source is up", lambda: any(True for _ in swarm.told(Started, name=SOURCE)))
+        for name in names:
+            await swarm.start(name)
+        await swarm.commits(2, WITHIN_S)
+        for number in range(losses):
+            await swarm.until(
+                "all are up", lambda: all(any(True for _ in swarm.told(Started, name=name)) for name in names), WITHIN_S
+            )
+            found.append(loss := await lose(swarm, names, full))
+            say(
+                f"loss {number + 1}: {loss.action}, noticed {loss.noticed_s:.2f} s, decided {loss.decided_s:.2f} s, "
+                f"there {loss.built_s:.2f} s, next commit {loss.resumed_s:.2f} s after SIGKILL"
+            )
+            names.append(f"peer-{len(names) + 1}")
+            await swarm.start(names[-1])
+    return found
+
+
+def median_of(losses: Sequence[Loss], what: str) -> float:
+    """Of one figure."""
+    return float(statistics.median(getattr(loss, what) for loss in losses))
+
+
+def report(model: ModelSection, losses: Sequence[Loss], plain: float) -> dict[str, float]:
+    """What is reported of one size."""
+    return {
+        "noticed_s": round(median_of(losses, "noticed_s"), 3),
+        "decided_s": round(median_of(losses, "decided_s"), 3),
+        "transferred_s": round(median_of(losses, "built_s"), 3),
+        "resumed_s": round(median_of(losses, "resumed_s"), 3),
+        "transfer_over_plain": round(statistics.median(each.received_bytes / each.build_s for each in losses) / plain, 3),
+        "memory_over_state": round(median_of(losses, "grown_bytes") / (STATE_BYTES * stage_parameters(model)), 3),
+    }
+
+
+async def run(models: dict[str, ModelSection], losses: int, *, full: bool) -> dict[str, float]:
+    """Measure every size, print the table, return what is reported of the last."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None, "runs in a task"
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    table = Table(title="seconds from SIGKILL of a stage's only replica", title_justify="left", title_style="")
+    headings = (
+        "stage",
+        "how",
+        "noticed",
+        "decided",
+        "there",
+        "next commit",
+        "received MB",
+        "MB/s",
+        "plain MB/s",
+        "over plain",
+        "memory over state",
+    )
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if place < 2 else "right")
+    figures: dict[str, float] = {}
+    for name, model in models.items():
+        say(f"{name}: {stage_parameters(model) / 1e6:.1f} million parameters per stage")
+        with tempfile.TemporaryDirectory(prefix="swarmfree-recovery-", ignore_cleanup_errors=True) as folder:
+            begun_s = time.monotonic()
+            found = await measure(run_of(model, full=full), Path(folder) / "run", losses, full=full)
+            say(f"{name}: measured in {time.monotonic() - begun_s:.0f} s")
+        plain = await pull(FLOAT_BYTES * stage_parameters(model))
+        figures = report(model, found, plain)
+        rate = statistics.median(each.received_bytes / each.build_s for each in found)
+        seconds = (figures[f"{what}_s"] for what in ("noticed", "decided", "transferred", "resumed"))
+        table.add_row(
+            name,
+            found[0].action,
+            *(f"{each:.2f}" for each in seconds),
+            f"{median_of(found, 'received_bytes') / 1e6:.0f}",
+            f"{rate / 1e6:.0f}",
+            f"{plain / 1e6:.0f}",
+            f"{figures['transfer_over_plain']:.2f}",
+            f"{figures['memory_over_state']:.2f}",
+        )
+    Console(width=150, highlight=False).print(table)
+    return figures
+
+
+def main() -> int:
+    """Run the benchmark; the exit code is 0, 1 when the swarm failed, 130 or 143 after a signal."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.recovery", description=(__doc__ or "").split("\n\n", maxsplit=1)[0]
+    )
+    parser.add_argument("--losses", type=int, default=0, metavar="N", help=f"how many losses of each size (default {LOSSES})")
+    parser.add_argument("--only", choices=tuple(MODELS), help="one size")
+    parser.add_argument("--full", action="store_true", help="replay from full shadows and border logs instead of merging")
+    parser.add_argument("--quick", action="store_true", help="one loss of a tiny stage, to see that everything works")
+    asked = parser.parse_args()
+    if asked.losses < 0:
+        parser.error("--losses: must be 1 or more")
+    models = QUICK_MODELS if asked.quick else {asked.only: MODELS[asked.only]} if asked.only else MODELS
+    try:
+        found = asyncio.run(run(models, asked.losses or (QUICK_LOSSES if asked.quick else LOSSES), full=asked.full))
+    except LiveFailed as error:
+        say(f"benchmarks.recovery: {error}")
+        return 1
+    except KeyboardInterrupt:
+        say("benchmarks.recovery: interrupted")
+        return 130
+    except asyncio.CancelledError:
+        say("benchmarks.recovery: told to end")
+        return 143
+    print(json.dumps(found), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""What the project's own recovery study found, for people who look at a run: what another way of bringing a stage back would have cost.
+
+The table beside this file is the quick study's summary, as committed under ``docs/studies/recovery/quick``; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+from importlib import resources
+
+TABLE = "recovery_study.csv"
+MIDDLE = "middle"
+STRATEGIES = {"Replay": "replay", "Restore": "shadow-50", "Merge": "norm2"}
+"""Recovery action -> the study's strategy that it is."""
+
+
+@functools.cache
+def gaps_percent(kind: str = MIDDLE) -> dict[str, float]:
+    """Strategy -> by how much the final loss lay above that of the run without failures, percent.
+
+    Args:
+        kind: of traces, by the stages that they strike.
+    """
+    text = (resources.files("swarmfree.lab") / TABLE).read_text(encoding="utf-8")
+    return {row["strategy"]: float(row["gap_percent"]) for row in csv.DictReader(text.splitlines()) if row["kind"] == kind}
+
+
+def beside_checkfree(action: str) -> str:
+    """What a stage that came back this way would have cost with CheckFree alone; empty where it is CheckFree's own way, or nothing is known."""
+    gaps, strategy = gaps_percent(), STRATEGIES.get(action, "")
+    merge = STRATEGIES["Merge"]
+    if strategy in {"", merge} or strategy not in gaps or merge not in gaps:
+        return ""
+    return (
+        f"CheckFree alone would have merged the neighbours: in this project's study that ended {gaps[merge]:.1f} % above the loss "
+        f"without failures, {strategy} {gaps[strategy]:.1f} % (runs that lose middle stages several times)"
+    )
