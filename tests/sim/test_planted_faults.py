@@ -28,7 +28,8 @@ SEED = 11
 def quiet_setup(faults: FaultPlan = CALM, *, replicas: int = 2) -> Setup:
     """Three body stages, five iterations, and no faults but the given ones."""
     setup = draw_setup(SEED, iterations=5)
-    manifest = replace(setup.manifest, stages=StagesSection(body=3, replicas_max=replicas, sources_max=1))
+    recovery = replace(setup.manifest.recovery, mode="auto")
+    manifest = replace(setup.manifest, stages=StagesSection(body=3, replicas_max=replicas, sources_max=1), recovery=recovery)
     if manifest.model.blocks < 3:
         manifest = replace(manifest, model=replace(manifest.model, blocks=3))
     return Setup(manifest, faults, feeders=1, bodies=3 * replicas, standbys=0, start_spread_s=0.2)

@@ -1,0 +1,147 @@
+"""What does it cost to keep shadows and border logs while nothing fails? The same swarm with and without them, in turn.
+
+``python -m benchmarks.keeping`` trains one source and three body stages of one replica each in real processes, some rounds over: without anything
+kept for others (`recovery.mode = "checkfree"`), with plain shadows, and with full shadows and border logs, each of them renewed every 50 iterations.
+All sides of a round learn the same, one after the other, and the order turns from round to round. Tokens/s are those of two renewals, after the
+first. *plain_over_off* and *full_over_off* are medians over the rounds of each side over the one without.
+
+Prints a table and, as the last line, one JSON object. Progress goes to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.live import Commits, LiveFailed, LiveSwarm
+from benchmarks.ring_runs import prepare_job
+from swarmfree.swarm.events import IterationCommitted, Started
+from swarmfree.swarm.manifest import (
+    BatchSection,
+    Manifest,
+    ModelSection,
+    OptimizerSection,
+    RecoverySection,
+    RingSection,
+    RunSection,
+    StagesSection,
+)
+
+ROUNDS, QUICK_ROUNDS = 3, 1
+EVERY = 50
+WARMUP, MEASURED = EVERY + 10, 2 * EVERY
+WITHIN_S = 300.0
+SOURCE = "source"
+MODEL = ModelSection(width=256, blocks=3, heads=4, kv_heads=4, mlp_width=704, tokens_per_row=128)
+OFF, PLAIN, FULL = "off", "plain", "full"
+SIDES = {
+    OFF: RecoverySection(mode="checkfree", ends_copies=0),
+    PLAIN: RecoverySection(mode="auto", ends_copies=0, shadow_every=EVERY, shadow_kind="plain"),
+    FULL: RecoverySection(mode="auto", ends_copies=0, shadow_every=EVERY, shadow_kind="full"),
+}
+
+
+def say(text: str) -> None:
+    """One line of progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def run_of(side: str) -> Manifest:
+    """One side's run."""
+    return Manifest(
+        run=RunSection(name=f"keeping-{side}", seed=1, iterations=100_000, evaluate_every=0, evaluate_windows=1),
+        model=MODEL,
+        stages=StagesSection(body=3, replicas_max=1),
+        batch=BatchSection(rows=2, microbatches=4),
+        optimizer=OptimizerSection(rate=3e-4, warmup_iterations=0),
+        ring=RingSection(credits=4),
+        recovery=SIDES[side],
+    )
+
+
+async def rate(manifest: Manifest, folder: Path, warmup: int, measured: int) -> float:
+    """Committed tokens/s of a swarm of this run, in the iterations after the warm-up."""
+    job = prepare_job(manifest, folder, 1, manifest.run.iterations - 1)
+    async with LiveSwarm(folder, job.run_file, job.text_file) as swarm:
+        await swarm.start(SOURCE, feeds=True)
+        await swarm.until("the source is up", lambda: any(True for _ in swarm.told(Started, name=SOURCE)))
+        for number in range(manifest.stages.body):
+            await swarm.start(f"peer-{number + 1}")
+        await swarm.commits(warmup + measured, WITHIN_S)
+        times = [time_s for time_s, _ in swarm.told(IterationCommitted)]
+        return Commits.of(swarm.said).rate(times[warmup - 1], times[warmup + measured - 1])
+
+
+async def measure(rounds: int, warmup: int, measured: int) -> dict[str, list[float]]:
+    """Tokens/s by side, round by round."""
+    found: dict[str, list[float]] = {side: [] for side in SIDES}
+    for number in range(rounds):
+        order = list(SIDES)[number % len(SIDES) :] + list(SIDES)[: number % len(SIDES)]
+        for side in order:
+            with tempfile.TemporaryDirectory(prefix="swarmfree-keeping-", ignore_cleanup_errors=True) as folder:
+                found[side].append(await rate(run_of(side), Path(folder) / "run", warmup, measured))
+            say(f"round {number + 1}, {side}: {found[side][-1]:,.0f} tokens/s")
+    return found
+
+
+def report(found: dict[str, list[float]]) -> dict[str, float]:
+    """Medians of the paired ratios."""
+    return {f"{side}_over_off": round(_ratio(found[side], found[OFF]), 4) for side in (PLAIN, FULL)}
+
+
+def _ratio(side: Sequence[float], off: Sequence[float]) -> float:
+    return statistics.median(one / other for one, other in zip(side, off, strict=True))
+
+
+async def run(rounds: int, *, quick: bool) -> dict[str, float]:
+    """Measure, print the table, return what is reported."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None, "runs in a task"
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    found = await measure(rounds, *((5, 10) if quick else (WARMUP, MEASURED)))
+    table = Table(title="tokens/s while nothing fails", title_justify="left", title_style="")
+    for place, heading in enumerate(("kept", "tokens/s", "over off")):
+        table.add_column(heading, justify="left" if not place else "right")
+    for side, rates in found.items():
+        table.add_row(side, f"{statistics.median(rates):,.0f}", f"{_ratio(rates, found[OFF]):.3f}")
+    Console(width=100, highlight=False).print(table)
+    return report(found)
+
+
+def main() -> int:
+    """Run the benchmark; the exit code is 0, 1 when the swarm failed, 130 or 143 after a signal."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.keeping", description=(__doc__ or "").split("\n\n", maxsplit=1)[0]
+    )
+    parser.add_argument("--rounds", type=int, default=0, metavar="N", help=f"how many rounds (default {ROUNDS})")
+    parser.add_argument("--quick", action="store_true", help="a few iterations of each side, to see that everything works")
+    asked = parser.parse_args()
+    if asked.rounds < 0:
+        parser.error("--rounds: must be 1 or more")
+    try:
+        found = asyncio.run(run(asked.rounds or (QUICK_ROUNDS if asked.quick else ROUNDS), quick=asked.quick))
+    except LiveFailed as error:
+        say(f"benchmarks.keeping: {error}")
+        return 1
+    except KeyboardInterrupt:
+        say("benchmarks.keeping: interrupted")
+        return 130
+    except asyncio.CancelledError:
+        say("benchmarks.keeping: told to end")
+        return 143
+    print(json.dumps(found), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
