@@ -41,6 +41,11 @@ def test_a_stage_that_was_restored_is_not_replayed_from_before_that(seed: int) -
     assert rehearse(seed).violation is None
 
 
+def test_a_spare_replica_moves_to_a_stage_that_nobody_comes_for() -> None:
+    """The newcomer took the place of one that was falsely lost, and the stage whose replica had died waited for ever."""
+    assert rehearse(614).violation is None
+
+
 def test_the_same_seed_tells_the_same_story() -> None:
     """Played twice in one process, every line is the same, and so is the digest over every call; another seed differs."""
     first, second, other = rehearse(7), rehearse(7), rehearse(8)

@@ -28,6 +28,8 @@ from swarmfree.trainer.iteration.telling import Telling
 from swarmfree.trainer.tasks import Tasks
 
 STANDBY_WAIT_S = 10.0
+MOVE_WAIT_S = 10.0
+"""For a standby or newcomer, before a replica of another stage is moved to one that is lost."""
 FAILED_BUILDS_MAX = 5
 PASSED_OVER_MAX = 4
 FAILED_COPIES_MAX = 2
@@ -54,6 +56,7 @@ class Assembly:
         self._rebuilt: dict[int, Rebuilt] = {}
         self._failed_copies: Counter[Member] = Counter()
         self._failed_replays = 0
+        self._lost_since_s: dict[int, float] = {}
 
     def rebuilt_stages(self) -> tuple[Rebuilt, ...]:
         """Stages built from something else than a sibling since the last commit."""
@@ -168,6 +171,7 @@ class Assembly:
             return
         for stage, count in enumerate(self._counts()):
             if count:
+                self._lost_since_s.pop(stage, None)
                 continue
             waiting = [
                 g for g in self._roster.guests() if g.stage == STANDBY and (stage != ENDS_STAGE or self._may_feed(g.hello))
@@ -175,6 +179,24 @@ class Assembly:
             if waiting:
                 waiting[0].stage = stage
                 self._context.tell(Placed(waiting[0].member.peer_id, stage))
+            elif self._opened:
+                self._move_to(stage)
+
+    def _move_to(self, stage: int) -> None:
+        """Nobody has come for a lost stage: the youngest replica of the stage that has most of them goes there, if one can be spared."""
+        now_s = self._context.now_s()
+        if now_s - self._lost_since_s.setdefault(stage, now_s) < MOVE_WAIT_S:
+            return
+        spare: Guest | None = None
+        most = 1
+        for other in range(1, self._context.manifest.stage_count):
+            holders = [guest for guest in self._roster.holders(other) if not guest.leaving]
+            fit = [g for g in holders if g.member != self._context.me and (stage != ENDS_STAGE or self._may_feed(g.hello))]
+            if len(holders) > most and fit:
+                most, spare = len(holders), fit[-1]
+        if spare is not None:
+            spare.stage, spare.built, spare.opened = stage, False, None
+            self._context.tell(Placed(spare.member.peer_id, stage))
 
     def _work(self, record: Record | None, kept: Sequence[KeptCopy] = ()) -> list[tuple[Guest, BuildAction]]:
         """What has to be built before the swarm can go on: one newcomer of each stage that nobody holds; `kept` are copies of the ends."""
