@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import signal
 import statistics
 import sys
@@ -23,7 +22,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.live import Commits, LiveFailed, LiveSwarm
+from benchmarks.command import finish
+from benchmarks.live import Commits, LiveSwarm
 from benchmarks.ring_runs import prepare_job
 from swarmfree.swarm.events import IterationCommitted, Started
 from swarmfree.swarm.manifest import (
@@ -128,19 +128,7 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.rounds < 0:
         parser.error("--rounds: must be 1 or more")
-    try:
-        found = asyncio.run(run(asked.rounds or (QUICK_ROUNDS if asked.quick else ROUNDS), quick=asked.quick))
-    except LiveFailed as error:
-        say(f"benchmarks.keeping: {error}")
-        return 1
-    except KeyboardInterrupt:
-        say("benchmarks.keeping: interrupted")
-        return 130
-    except asyncio.CancelledError:
-        say("benchmarks.keeping: told to end")
-        return 143
-    print(json.dumps(found), flush=True)
-    return 0
+    return finish("benchmarks.keeping", run(asked.rounds or (QUICK_ROUNDS if asked.quick else ROUNDS), quick=asked.quick))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import signal
 import statistics
 import sys
@@ -29,7 +28,8 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.live import LiveFailed, LiveSwarm
+from benchmarks.command import finish
+from benchmarks.live import LiveSwarm
 from benchmarks.plain_streams import pull
 from benchmarks.ring_runs import parameter_count, prepare_job
 from swarmfree.swarm.events import IterationCommitted, MemberLost, Opened, RecoveryDecided, StageBuilt, Started
@@ -248,19 +248,7 @@ def main() -> int:
     if asked.losses < 0:
         parser.error("--losses: must be 1 or more")
     models = QUICK_MODELS if asked.quick else {asked.only: MODELS[asked.only]} if asked.only else MODELS
-    try:
-        found = asyncio.run(run(models, asked.losses or (QUICK_LOSSES if asked.quick else LOSSES), full=asked.full))
-    except LiveFailed as error:
-        say(f"benchmarks.recovery: {error}")
-        return 1
-    except KeyboardInterrupt:
-        say("benchmarks.recovery: interrupted")
-        return 130
-    except asyncio.CancelledError:
-        say("benchmarks.recovery: told to end")
-        return 143
-    print(json.dumps(found), flush=True)
-    return 0
+    return finish("benchmarks.recovery", run(models, asked.losses or (QUICK_LOSSES if asked.quick else LOSSES), full=asked.full))
 
 
 if __name__ == "__main__":

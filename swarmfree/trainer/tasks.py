@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from swarmfree.swarm.errors import RefusalKind, Refused
+from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
+
+W = TypeVar("W")
 
 
 class Tasks:
@@ -77,3 +80,25 @@ class Signal:
 def _wake(waiter: asyncio.Future[bool], *, told: bool) -> None:
     if not waiter.done():
         waiter.set_result(told)
+
+
+async def each(work: Iterable[W], one: Callable[[W], Awaitable[None]], in_flight: int) -> None:
+    """Do `one` for each piece of work, so many at a time, in order; after a failure no further one is begun.
+
+    Raises:
+        CallFailed: the first one.
+    """
+    waiting, failed = deque(work), list[CallFailed]()
+
+    async def lane() -> None:
+        while waiting and not failed:
+            try:
+                await one(waiting.popleft())
+            except CallFailed as error:
+                failed.append(error)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(in_flight, len(waiting))):
+            group.create_task(lane())
+    if failed:
+        raise failed[0]

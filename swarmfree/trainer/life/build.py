@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -27,7 +26,7 @@ from swarmfree.trainer.iteration.member import MemberBooks
 from swarmfree.trainer.life.copying import Copying, Place, keep_up
 from swarmfree.trainer.life.replaying import Replaying
 from swarmfree.trainer.ring.device import Rank
-from swarmfree.trainer.tasks import Tasks
+from swarmfree.trainer.tasks import Tasks, each
 
 PARTS_IN_FLIGHT = 4
 ASKS = 6
@@ -123,21 +122,7 @@ class Builder:
         return request.iteration, request.record
 
     async def _parts(self, stage: int, one: Callable[[int], Awaitable[None]]) -> None:
-        waiting = deque(range(self._context.ports.engine.part_count(stage)))
-        failed: list[CallFailed] = []
-
-        async def lane() -> None:
-            while waiting and not failed:
-                try:
-                    await one(waiting.popleft())
-                except CallFailed as error:
-                    failed.append(error)
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(PARTS_IN_FLIGHT, len(waiting))):
-                group.create_task(lane())
-        if failed:
-            raise failed[0]
+        await each(range(self._context.ports.engine.part_count(stage)), one, PARTS_IN_FLIGHT)
 
     async def _kept_part(self, building: Building, action: CopyKept, part: int) -> None:
         """One part with its moments; the holder gives it at exactly the action's iteration and lineage, so all parts belong together."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -23,6 +23,7 @@ from swarmfree.swarm.ports import Engine
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.ring.borders import Borders
 from swarmfree.trainer.ring.device import Device, Rank
+from swarmfree.trainer.tasks import each
 
 IN_FLIGHT = 4
 Tensors = dict[int, bytes]
@@ -54,7 +55,7 @@ class Replaying:
         action = self._action
         for stage in range(action.first, action.last + 1):
             self._engines[stage] = await self._engine_of(stage)
-        await self._each(self._shadow_parts(), self._load)
+        await each(self._shadow_parts(), self._load, IN_FLIGHT)
         records = await self._records()
         failed: list[CallFailed] = []
         fetched: asyncio.Queue[tuple[Tensors, Tensors]] = asyncio.Queue(maxsize=1)  # one iteration ahead
@@ -157,7 +158,7 @@ class Replaying:
             key = WorkKey(record.iteration, record.base, WorkKind.TRAIN, record.iteration * count + offset, stage)
             (returned if answer else entered)[offset] = await self._pull(key, holders, answer=answer)
 
-        await self._each([(offset, answer) for offset in range(count) for answer in (False, True)], one)
+        await each([(offset, answer) for offset in range(count) for answer in (False, True)], one, IN_FLIGHT)
         return entered, returned
 
     async def _pull(self, key: WorkKey, holders: tuple[Endpoint, ...], *, answer: bool) -> bytes:
@@ -171,22 +172,6 @@ class Replaying:
             self.received_bytes += len(data)
             return data
         raise last
-
-    async def _each(self, work: Iterable[W], one: Callable[[W], Awaitable[None]]) -> None:
-        waiting, failed = deque(work), list[CallFailed]()
-
-        async def lane() -> None:
-            while waiting and not failed:
-                try:
-                    await one(waiting.popleft())
-                except CallFailed as error:
-                    failed.append(error)
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(IN_FLIGHT, len(waiting))):
-                group.create_task(lane())
-        if failed:
-            raise failed[0]
 
     # ---- one iteration -----------------------------------------------------------------------------------------------
 
