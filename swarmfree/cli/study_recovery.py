@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from swarmfree.cli.study_trials import Trial, base_path
+from swarmfree.cli.study_trials import PLAIN_REPLAY, Trial, base_path
 from swarmfree.cli.study_worker import STUDY_FILE
 from swarmfree.cockpit.live import span
 from swarmfree.lab.processes import Child, start_child, stop_children
@@ -34,6 +34,7 @@ STRATEGIES = (
     "norm",
     "refit",
     "replay",
+    PLAIN_REPLAY,
     "shadow-100",
     "shadow-50",
     "shadow-10",
@@ -51,7 +52,7 @@ SMALL = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Size:
-    """How much is run: bases (seeds), traces of each kind and base, iterations, rates of failure per stage and hour."""
+    """How much is run: bases (seeds), traces of each kind and base, iterations, rates of failure per stage and hour, and strategies left out."""
 
     base_iterations: int
     seeds: tuple[int, ...]
@@ -59,10 +60,13 @@ class Size:
     all_traces: int
     iterations: int
     rates: tuple[float, ...]
+    without: tuple[str, ...] = ()
 
 
-QUICK = Size(base_iterations=1500, seeds=(1,), middle_traces=2, all_traces=1, iterations=270, rates=(RATE,))
-FULL = Size(base_iterations=2500, seeds=(1, 2), middle_traces=3, all_traces=2, iterations=460, rates=(0.05, 0.10, RATE))
+QUICK = Size(
+    base_iterations=1500, seeds=(1,), middle_traces=2, all_traces=1, iterations=270, rates=(RATE,), without=(PLAIN_REPLAY,)
+)
+FULL = Size(base_iterations=1500, seeds=(1, 2), middle_traces=2, all_traces=2, iterations=300, rates=(0.05, 0.10, RATE))
 
 
 def run_of_study(iterations: int) -> Manifest:
@@ -84,13 +88,14 @@ def trials_of(size: Size) -> list[Trial]:
     for seed in size.seeds:
         trials += [Trial(name, "none", 0.0, (), 0, seed, size.iterations) for name in ("none", "swapped")]
         for trace in range(1, size.middle_traces + 1):
-            trials += [Trial(s, f"middle-{trace}", RATE, MIDDLE, trace, seed, size.iterations) for s in STRATEGIES]
+            tried = [strategy for strategy in STRATEGIES if strategy not in size.without]
+            trials += [Trial(s, f"middle-{trace}", RATE, MIDDLE, trace, seed, size.iterations) for s in tried]
         for trace in range(1, size.all_traces + 1):
             trials += [Trial(s, f"all-{trace}", RATE, ALL, 100 + trace, seed, size.iterations) for s in ENDS_STRATEGIES]
         for rate in size.rates:
             if rate != RATE:
                 name = f"middle{100 * rate:.0f}"
-                trials += [Trial("norm2", f"{name}-{t}", rate, MIDDLE, t, seed, size.iterations) for t in range(1, 4)]
+                trials += [Trial("norm2", f"{name}-{t}", rate, MIDDLE, t, seed, size.iterations) for t in range(1, 3)]
     return trials
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,18 @@ from swarmfree.lab.failures import Failure, draw_failures
 from swarmfree.lab.report import write_whole
 from swarmfree.model.staged import Copy, Staged
 from swarmfree.policy.recovery import merge_weights
+from swarmfree.policy.refit import REFIT_ITERATIONS, REFIT_STEPS, refit_scalars
 from swarmfree.policy.schedule import clip_factors, step_scalars
 from swarmfree.storage.arrays import read_arrays, write_arrays
 from swarmfree.swarm.actions import MergeMode
-from swarmfree.swarm.books import StepScalars
+from swarmfree.swarm.books import StepScalars, bits_float32
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.ports import Tokens
 
 SNAPSHOT_EVERY, SNAPSHOTS_KEPT = 10, 12
 FULL_SHADOW_EVERY = 50
-LOG_ITERATIONS = 60
-REFIT_STEPS, REFIT_RATE = 300, 5e-3
+LOG_ITERATIONS = max(60, REFIT_ITERATIONS)
+PLAIN_REPLAY = "replay-plain"
 QUIET = 60
 """Iterations at the start of a trial without failures: that long it takes until every strategy has what it keeps."""
 
@@ -39,7 +40,8 @@ class Trial:
     """What is run.
 
     Args:
-        strategy: `none`, a merge mode, `checkfree+`, `checkpoint-K`, `shadow-K`, `replay` or `refit`.
+        strategy: `none`, a merge mode, `checkfree+`, `checkpoint-K`, `shadow-K`, `replay`, `replay-plain`
+            (from int8 weights without moments) or `refit`.
         trace: name of the trace, for people.
         rate_per_hour: of each stage that may fail; 0 for none.
         stages: those.
@@ -182,14 +184,16 @@ class TrialRun:
     def __init__(self, trial: Trial, manifest: Manifest, tokens: Tokens, base: Path, evaluate_every: int) -> None:
         """From the base."""
         self._trial, self._every = trial, evaluate_every
-        logs = LOG_ITERATIONS if trial.strategy in {"replay", "refit"} else 0
+        logs = LOG_ITERATIONS if trial.strategy in {"replay", PLAIN_REPLAY, "refit"} else 0
         self._training = Training(manifest, tokens, swaps=trial.swaps, log_iterations=logs)
         self._shadows = self._training.load(base)
         self._begun_at = self._training.done
         self._full: tuple[int, list[Copy]] = (self._training.done, [])
         self._checkpoint: tuple[int, list[Copy], list[int]] | None = None
         kind, _, number = trial.strategy.partition("-")
-        self._kind, self._number = kind, int(number or 0)
+        self._kind, self._number = kind, int(number) if number.isdecimal() else 0
+        self._is_plain = trial.strategy == PLAIN_REPLAY
+        self._plain: list[bytes] = []
         self._gone: set[int] = set()
         self.recovered: list[Recovered] = []
 
@@ -233,6 +237,9 @@ class TrialRun:
             _keep_shadows(self._shadows, training)
         elif self._kind == "replay" and (done % FULL_SHADOW_EVERY == 0 or not self._full[1]):
             self._full = (done, training.copies())
+            self._plain = (
+                [training.model.shadow(stage) for stage in range(training.manifest.stage_count)] if self._is_plain else []
+            )
             training.model.log.clear()
         elif self._kind == "checkpoint" and (self._checkpoint is None or done % self._number == 0):
             self._checkpoint = (done, training.copies(), list(training.step_counts))
@@ -273,11 +280,23 @@ class TrialRun:
         return undone
 
     def _replay(self, stages: Sequence[int]) -> None:
-        """Exact: counters and rates stay as they are."""
+        """From full shadows exact: counters and rates stay as they are. From plain ones the moments, and the steps they count, begin anew."""
         training, (done, copies) = self._training, self._full
-        logged = list(training.model.log)
+        model, logged = training.model, list(training.model.log)
         assert len(logged) == training.done - done, "the log reaches back to the full shadow"
-        training.model.replay(stages, [copies[stage] for stage in stages], logged)
+        for stage in stages:
+            if self._is_plain:
+                model.restore(stage, self._plain[stage])
+                training.step_counts[stage] = len(logged)
+            else:
+                model.put(stage, copies[stage])
+        model.replay(stages, logged, self._plain_scalars if self._is_plain else None)
+
+    def _plain_scalars(self, place: int, stage: int, logged: StepScalars) -> StepScalars:
+        training, optimizer = self._training, self._training.manifest.optimizer
+        iteration = self._full[0] + place
+        scale, clip = training.rate_scales[stage], bits_float32(logged.grad_scale)
+        return step_scalars(optimizer, training.manifest.run.iterations, iteration, place + 1, scale, clip)
 
     def _recover(self, stage: int) -> None:
         training, model = self._training, self._training.model
@@ -291,7 +310,8 @@ class TrialRun:
                 self._merge(stage)
         training.step_counts[stage] = 0
         if self._kind == "refit":
-            model.refit(stage, list(model.log), REFIT_STEPS, self._fit_scalars)
+            optimizer = training.manifest.optimizer
+            model.refit(stage, list(model.log), REFIT_STEPS, lambda step: refit_scalars(optimizer, REFIT_STEPS, step))
         elif self._kind not in {"shadow", "random"}:
             training.rate_scales[stage] = training.manifest.recovery.rate_factor
 
@@ -310,12 +330,6 @@ class TrialRun:
         ratio_max = training.manifest.recovery.weight_ratio_max
         weights = merge_weights(mode, training.norms[before], training.norms[after], ratio_max, nearness)
         training.model.merge(stage, before, after, (weights.before, weights.after))
-
-    def _fit_scalars(self, step: int) -> StepScalars:
-        optimizer = replace(
-            self._training.manifest.optimizer, rate=REFIT_RATE, schedule="constant", warmup_iterations=0, weight_decay=0.0
-        )
-        return step_scalars(optimizer, REFIT_STEPS, step, step + 1, 1.0, 1.0)
 
 
 def _neighbours(stages: Sequence[int]) -> list[list[int]]:

@@ -1,7 +1,7 @@
 """The files of a recovery study: tables as CSV, figures as PNG, and one HTML page with both.
 
-Figures follow those of the paper: 2 (ways of making a lost stage from its neighbours), 3 (against checkpoints), 4b (how often one is taken), 5b (what
-swapped routes cost). A figure without data is left out.
+Figures follow those of the paper: 2 (ways of making a lost stage from its neighbours), 3 (against checkpoints), 4a (rates of failure), 4b (how often
+a checkpoint is taken), 5b (what swapped routes cost). A figure without data is left out.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from swarmfree.lab.report import write_whole
 from swarmfree.lab.study_table import REDUNDANT, Row, Summary, kind_of
 
 LABELS = {"none": "no failures", "norm2": "CheckFree (squared norms)", "norm": "CheckFree (norms)", "checkfree+": "CheckFree+"}
+RATES = {"middle5": "5 % an hour", "middle10": "10 % an hour"}
+"""Kinds of traces -> what sets them apart from the others, for a curve that is named `strategy@kind`."""
 RESTART_S = 30.0
 """How long the others wait for a recovery, as the paper counts it."""
 DASHED = {"replay"}
@@ -38,6 +40,11 @@ FIGURES = {
         ("none", "norm2", "checkpoint-100", "shadow-100", "refit", "replay"),
     ),
     "figure-3-ends": ("Every body stage may be lost", "all", ("none", "norm2", "checkfree+", "shadow-100", "replay")),
+    "figure-4a": (
+        "CheckFree at several rates of failure",
+        "middle",
+        ("none", "norm2@middle5", "norm2@middle10", "norm2"),
+    ),
     "figure-4b": (
         "How often a checkpoint is taken",
         "middle",
@@ -77,14 +84,16 @@ def _draw(results: Results, title: str, kind: str, strategies: Sequence[str]) ->
     mpl.use("Agg")
     import matplotlib.pyplot as plt  # noqa: PLC0415
 
-    curves = {strategy: _mean_curve(results, strategy, kind) for strategy in strategies}
+    named = {strategy: strategy.partition("@") for strategy in strategies}
+    curves = {strategy: _mean_curve(results, alone, other or kind) for strategy, (alone, _, other) in named.items()}
     drawn = {strategy: curve for strategy, curve in curves.items() if curve}
     if len(drawn) < 2:
         return None
     figure, axes = plt.subplots(figsize=(7.5, 4.2), dpi=120)
     for strategy, curve in drawn.items():
         style = "--" if strategy in DASHED else "-"
-        label = LABELS.get(strategy, strategy)
+        alone, _, other = named[strategy]
+        label = ", ".join(part for part in (LABELS.get(alone, alone), RATES.get(other, "")) if part)
         axes.plot([at for at, _ in curve], [loss for _, loss in curve], style, label=label, linewidth=1.4)
     axes.set(title=title, xlabel="iterations after the base", ylabel="held-out loss, nats per byte")
     axes.grid(alpha=0.3)

@@ -163,17 +163,20 @@ class Staged(Alone):
         target = self.stages[stage].weights
         target.copy_(from_int8(shadow, len(target)))
 
-    def replay(self, stages: Sequence[int], copies: Sequence[Copy], logged: Sequence[Logged]) -> None:
-        """Run lost stages alone through the iterations since their full shadows: bit for bit where they were.
+    def replay(
+        self,
+        stages: Sequence[int],
+        logged: Sequence[Logged],
+        scalars_of: Callable[[int, int, StepScalars], StepScalars] | None = None,
+    ) -> None:
+        """Run lost stages, which are as their shadows were, alone through the iterations since: from full ones bit for bit where they were.
 
         Args:
             stages: consecutive ones, plain routes.
-            copies: of each, as it was when the first logged iteration began.
-            logged: the iterations since; only the outer two borders are read.
+            logged: the iterations since the shadows; only the outer two borders are read.
+            scalars_of: (place in the log from 0, stage, logged scalars) -> those to step with; the logged ones where it is None.
         """
-        for stage, copy in zip(stages, copies, strict=True):
-            self.put(stage, copy)
-        for entry in logged:
+        for place, entry in enumerate(logged):
             self.model.zero_grad(set_to_none=True)
             for first, last in zip(entry.borders[stages[0]], entry.borders[stages[-1]], strict=True):
                 x = first.entered.clone().requires_grad_()
@@ -181,7 +184,9 @@ class Staged(Alone):
                     x = self._through(stage, x)
                 x.backward(last.returned)  # type: ignore[no-untyped-call]
             for stage in stages:
-                canonical_step(self.stages[stage], self.flat_gradient(stage), entry.scalars[stage])
+                logged_ones = entry.scalars[stage]
+                scalars = logged_ones if scalars_of is None else scalars_of(place, stage, logged_ones)
+                canonical_step(self.stages[stage], self.flat_gradient(stage), scalars)
 
     def refit(self, stage: int, logged: Sequence[Logged], steps: int, scalars_of: Callable[[int], StepScalars]) -> None:
         """Fit the stage as it is to what its neighbours saw go in and out: mean squared error, one logged iteration a step, moments zero after.

@@ -77,6 +77,11 @@ def test_a_report_has_tables_figures_and_a_page(tmp_path: Path) -> None:
     assert page.count("<img") == sum(name.endswith(".png") for name in names)
     assert (tmp_path / "figure-2.png").read_bytes().startswith(b"\x89PNG")
     assert len((tmp_path / "trials.csv").read_text().splitlines()) == len(results) + 1
+    rarely = [{**r, "trial": {**r["trial"], "trace": "middle5-1"}} for r in results if r["trial"]["strategy"] == "norm2"]
+    rows = rows_of([*results, *rarely])
+    before = (tmp_path / "figure-4a.png").read_bytes()
+    write_report(tmp_path, [*results, *rarely], rows, summaries(rows), [])
+    assert (tmp_path / "figure-4a.png").read_bytes() != before, "with a curve for each rate"
 
 
 def test_time_is_counted_as_the_paper_does() -> None:

@@ -94,7 +94,9 @@ def test_a_replayed_stage_is_what_it_was_to_the_bit(manifest: Manifest, lost: tu
     assert not same(model, right)
     inner = dict.fromkeys(lost[1:-1], ())
     logged = [dataclasses.replace(entry, borders={**entry.borders, **inner}) for entry in model.log]
-    model.replay(lost, [full[stage] for stage in lost], logged)
+    for stage in lost:
+        model.put(stage, full[stage])
+    model.replay(lost, logged)
     assert same(model, right)
 
 

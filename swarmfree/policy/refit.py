@@ -1,0 +1,52 @@
+"""The numbers of recoveries that train a stage alone: a refit to what its neighbours saw, and a replay that begins without moments. Pure.
+
+Source: design section 6, rungs 2 and 4; the step counts and the rate are those that measured best with a small model within a bounded time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from swarmfree.policy.schedule import step_scalars
+from swarmfree.swarm.books import StageEntry, StepScalars, bits_float32
+from swarmfree.swarm.manifest import Manifest, OptimizerSection
+
+REFIT_STEPS = 300
+REFIT_ITERATIONS = 60
+"""How many of the last iterations' borders a stage is fitted to: each step takes one of them, in turn."""
+RATE_FACTOR = 2.5
+"""Over the peak rate of the run: a fit is short, and its own moments are thrown away."""
+STEPS_MIN = 20
+"""A fit of fewer steps is no better than the merge that it begins with."""
+
+
+def refit_steps(iteration_s: float, limit_s: float) -> int:
+    """How many steps fit into a bounded time; 0 where a refit is not worth it.
+
+    Args:
+        iteration_s: that one stage computes for one iteration, seconds.
+        limit_s: so long at most.
+    """
+    steps = REFIT_STEPS if iteration_s <= 0 else min(REFIT_STEPS, int(limit_s / iteration_s))
+    return steps if steps >= STEPS_MIN else 0
+
+
+def refit_scalars(optimizer: OptimizerSection, steps: int, step: int) -> StepScalars:
+    """Numbers of one step of a refit: a constant rate, no decay, nothing clipped.
+
+    Args:
+        step: from 0.
+    """
+    rate = RATE_FACTOR * optimizer.rate
+    plain = replace(optimizer, rate=rate, schedule="constant", warmup_iterations=0, weight_decay=0.0)
+    return step_scalars(plain, steps, step, step + 1, 1.0, 1.0)
+
+
+def restarted_scalars(manifest: Manifest, iteration: int, entry: StageEntry, step_count: int) -> StepScalars:
+    """Numbers of a step that is replayed with moments that began at zero: the rate and the clip of the record, its own bias correction.
+
+    Args:
+        step_count: steps since the moments were zero, this one included.
+    """
+    rate_scale, clip = bits_float32(entry.rate_scale_bits), bits_float32(entry.scalars.grad_scale)
+    return step_scalars(manifest.optimizer, manifest.run.iterations, iteration, step_count, rate_scale, clip)

@@ -1,0 +1,38 @@
+"""Numbers of recoveries that train a stage alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmfree.policy.refit import RATE_FACTOR, REFIT_STEPS, STEPS_MIN, refit_scalars, refit_steps, restarted_scalars
+from swarmfree.policy.schedule import step_scalars
+from swarmfree.swarm.books import StageEntry, bits_float32, float32_bits, float64_bits
+from swarmfree.swarm.manifest import Manifest, OptimizerSection, RunSection
+
+
+def test_a_refit_takes_as_many_steps_as_its_time_allows() -> None:
+    """All of them where nothing is known or they are cheap, none where too few would fit."""
+    assert refit_steps(0.0, 30.0) == refit_steps(1e-4, 30.0) == REFIT_STEPS
+    assert refit_steps(0.3, 30.0) == 100
+    assert refit_steps(30.0 / STEPS_MIN, 30.0) == STEPS_MIN
+    assert refit_steps(2.0, 30.0) == 0
+
+
+def test_a_refit_steps_at_a_rate_of_its_own() -> None:
+    """Whatever the run's schedule, decay and clip are; the first step's bias correction is that of one step."""
+    optimizer = OptimizerSection(rate=2e-3, schedule="cosine", warmup_iterations=100, weight_decay=0.1, clip_norm=0.01)
+    first, last = refit_scalars(optimizer, 300, 0), refit_scalars(optimizer, 300, 299)
+    assert bits_float32(first.step_size) * (1 - optimizer.beta1) == pytest.approx(RATE_FACTOR * 2e-3, rel=1e-5)
+    assert bits_float32(last.step_size) == pytest.approx(RATE_FACTOR * 2e-3, rel=1e-5)
+    assert bits_float32(first.decay) == bits_float32(first.grad_scale) == 1.0
+
+
+def test_a_replay_without_moments_keeps_the_rate_and_the_clip_of_the_record() -> None:
+    """And corrects the bias of moments as young as they are; with the count of the record it is the recorded step."""
+    manifest = Manifest(run=RunSection(name="r", seed=1, iterations=1000))
+    logged = step_scalars(manifest.optimizer, 1000, 500, 501, 1.1, 0.25)
+    entry = StageEntry("", float64_bits(1.0), "", 501, float32_bits(1.1), logged, ())
+    assert restarted_scalars(manifest, 500, entry, 501) == logged
+    young = restarted_scalars(manifest, 500, entry, 1)
+    assert young.grad_scale == logged.grad_scale
+    assert bits_float32(young.root_bias2) < bits_float32(logged.root_bias2)
