@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -202,7 +203,7 @@ class RecoveryStudy:
         results = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
         rows = rows_of(results)
         found = summaries(rows)
-        swap = next(row.gap_percent for row in rows if row.strategy == "swapped")
+        swap = statistics.fmean(row.gap_percent for row in rows if row.strategy == "swapped")
         exact = max(row.distance for row in rows if row.strategy == "replay")
         size = self._size
         what = (

@@ -19,7 +19,7 @@ from swarmfree.lab.failures import Failure, draw_failures
 from swarmfree.lab.report import write_whole
 from swarmfree.model.staged import Copy, Staged
 from swarmfree.policy.recovery import merge_weights
-from swarmfree.policy.refit import REFIT_ITERATIONS, REFIT_STEPS, refit_scalars
+from swarmfree.policy.refit import REFIT_ITERATIONS, REFIT_STEPS, WARM_ITERATIONS, refit_scalars, restarted_scalars
 from swarmfree.policy.schedule import clip_factors, step_scalars
 from swarmfree.storage.arrays import read_arrays, write_arrays
 from swarmfree.swarm.actions import MergeMode
@@ -29,7 +29,7 @@ from swarmfree.swarm.ports import Tokens
 
 SNAPSHOT_EVERY, SNAPSHOTS_KEPT = 10, 12
 FULL_SHADOW_EVERY = 50
-LOG_ITERATIONS = max(60, REFIT_ITERATIONS)
+LOG_ITERATIONS = max(FULL_SHADOW_EVERY + WARM_ITERATIONS, REFIT_ITERATIONS)
 PLAIN_REPLAY = "replay-plain"
 QUIET = 60
 """Iterations at the start of a trial without failures: that long it takes until every strategy has what it keeps."""
@@ -240,7 +240,8 @@ class TrialRun:
             self._plain = (
                 [training.model.shadow(stage) for stage in range(training.manifest.stage_count)] if self._is_plain else []
             )
-            training.model.log.clear()
+            if not self._is_plain:
+                training.model.log.clear()
         elif self._kind == "checkpoint" and (self._checkpoint is None or done % self._number == 0):
             self._checkpoint = (done, training.copies(), list(training.step_counts))
 
@@ -283,7 +284,9 @@ class TrialRun:
         """From full shadows exact: counters and rates stay as they are. From plain ones the moments, and the steps they count, begin anew."""
         training, (done, copies) = self._training, self._full
         model, logged = training.model, list(training.model.log)
-        assert len(logged) == training.done - done, "the log reaches back to the full shadow"
+        if self._is_plain:
+            logged = logged[-(training.done - done + WARM_ITERATIONS) :]
+        assert len(logged) >= training.done - done, "the log reaches back to the shadow"
         for stage in stages:
             if self._is_plain:
                 model.restore(stage, self._plain[stage])
@@ -293,10 +296,10 @@ class TrialRun:
         model.replay(stages, logged, self._plain_scalars if self._is_plain else None)
 
     def _plain_scalars(self, place: int, stage: int, logged: StepScalars) -> StepScalars:
-        training, optimizer = self._training, self._training.manifest.optimizer
-        iteration = self._full[0] + place
+        training = self._training
+        iteration = training.done - training.step_counts[stage] + place
         scale, clip = training.rate_scales[stage], bits_float32(logged.grad_scale)
-        return step_scalars(optimizer, training.manifest.run.iterations, iteration, place + 1, scale, clip)
+        return restarted_scalars(training.manifest, iteration, scale, clip, place + 1, moves=iteration >= self._full[0])
 
     def _recover(self, stage: int) -> None:
         training, model = self._training, self._training.model
@@ -311,7 +314,7 @@ class TrialRun:
         training.step_counts[stage] = 0
         if self._kind == "refit":
             optimizer = training.manifest.optimizer
-            model.refit(stage, list(model.log), REFIT_STEPS, lambda step: refit_scalars(optimizer, REFIT_STEPS, step))
+            model.refit(stage, list(model.log)[-REFIT_ITERATIONS:], REFIT_STEPS, lambda step: refit_scalars(optimizer, REFIT_STEPS, step))
         elif self._kind not in {"shadow", "random"}:
             training.rate_scales[stage] = training.manifest.recovery.rate_factor
 

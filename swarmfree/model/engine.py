@@ -171,6 +171,16 @@ class TorchEngine:
         self._settle()
         return passes.run_forward_only(self._body(), self._shape, activations)
 
+    def mismatch(self, found: bytes, wanted: bytes, count: int) -> tuple[bytes, float]:
+        """Mean squared error over `count`, and its gradient; no state is touched.
+
+        Raises:
+            ValueError: wrong length.
+        """
+        self._settle()
+        wrong = self._shape.decode(found) - self._shape.decode(wanted)
+        return self._shape.encode(wrong * (2.0 / wrong.numel() / count)), wrong.square().mean().item() / count
+
     # -- work of the ends
 
     def embed(self, ticket: int, tokens: bytes) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from swarmfree.policy.refit import REFIT_ITERATIONS
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member
 from swarmfree.swarm.plan import Plan
@@ -28,24 +29,35 @@ class StageShadow:
     full: bool = False
 
 
+def body_parameters(manifest: Manifest) -> int:
+    """Weights of the largest body stage, how many."""
+    model = manifest.model
+    heads_width = model.width // model.heads * model.kv_heads
+    block = 2 * model.width * (model.width + heads_width) + 3 * model.width * model.mlp_width + 2 * model.width
+    return block * max(len(manifest.blocks_of(stage)) for stage in range(1, manifest.stage_count))
+
+
 def has_full_shadows(manifest: Manifest) -> bool:
     """Whether shadows are full ones: as the run says, or where two holders of each add little to the activations and gradients of a stage."""
     recovery = manifest.recovery
     if not recovery.keeps_shadows or recovery.shadow_kind != "auto":
         return recovery.keeps_shadows and recovery.shadow_kind == "full"
     model, batch = manifest.model, manifest.batch
-    heads_width = model.width // model.heads * model.kv_heads
-    block = 2 * model.width * (model.width + heads_width) + 3 * model.width * model.mlp_width + 2 * model.width
-    blocks = max(len(manifest.blocks_of(stage)) for stage in range(1, manifest.stage_count))
-    shadows_bytes = 2 * FULL_BYTES * block * blocks / recovery.shadow_every
+    shadows_bytes = 2 * FULL_BYTES * body_parameters(manifest) / recovery.shadow_every
     ring_bytes = 2 * WIRE_BYTES * batch.microbatches * batch.rows * model.tokens_per_row * model.width
     return shadows_bytes <= FULL_SHARE_MAX * ring_bytes
 
 
+def replays_exactly(manifest: Manifest) -> bool:
+    """Whether a lost stage can come back bit for bit: from full shadows, with border logs and the order of every sum in the record."""
+    return manifest.recovery.best == "replay" and has_full_shadows(manifest)
+
+
 def borders_kept(manifest: Manifest) -> int:
-    """How many iterations of border logs are kept: since the full shadow before the last one; 0 where nothing would be replayed."""
+    """How many iterations of border logs are kept: since the shadow before the last one, and what a refit needs; 0 where neither is done."""
     recovery = manifest.recovery
-    return 2 * recovery.shadow_every + BORDERS_SPARE if recovery.best == "replay" and has_full_shadows(manifest) else 0
+    replayed = 2 * recovery.shadow_every + BORDERS_SPARE if recovery.best == "replay" and recovery.keeps_shadows else 0
+    return max(replayed, REFIT_ITERATIONS if recovery.refits else 0)
 
 
 @dataclass(frozen=True, slots=True)

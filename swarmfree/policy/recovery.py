@@ -1,4 +1,4 @@
-"""How a stage's state comes to a newcomer: copy of a sibling, a kept copy, replay, a shadow, merge of the neighbours, copy of one, or first weights.
+"""How a stage's state comes to a newcomer: copy of a sibling, a kept copy, replay, a shadow, a refit, a merge, copy of a neighbour, or first weights.
 
 Source: design section 6; CheckFree Algorithm 1. Differs: weights are bounded; the ends of the body copy their body neighbour also without swapped
 routes; before the first commit nothing is merged, since first weights can be drawn again exactly.
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from swarmfree.policy.costs import FRESH_LOST, MERGE_LOST, NEIGHBOUR_LOST, NO_COSTS, REFIT_LOST, Costs, Estimate
 from swarmfree.policy.keepers import KeptCopy, StageShadow
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Replay, Restore
+from swarmfree.policy.refit import REFIT_ITERATIONS, WARM_ITERATIONS, refit_steps
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Refit, Replay, Restore
 from swarmfree.swarm.books import Record, float32_bits
 from swarmfree.swarm.manifest import RecoverySection
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member
@@ -49,22 +51,26 @@ def merge_weights(
     return MergeWeights(ratio / (1.0 + ratio), 1.0 / (1.0 + ratio))
 
 
+LADDER = ("replay", "restore", "refit", "merge")
+"""Rungs of `recovery.best`, best first."""
+PAIRS_MIN = 4
+"""Iterations of borders; a stage that is fitted to fewer learns these by heart."""
+
+
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """What is known of border logs.
+    """What is known of border logs, and of what things cost.
 
     Args:
         since: member -> the iteration from which on its log is whole; who has none is not in it.
-        seconds: that one stage computes for one iteration.
-        limit_s: a replay that is expected to take longer is not begun.
+        costs: what is known of the run.
     """
 
     since: Mapping[Member, int]
-    seconds: float
-    limit_s: float
+    costs: Costs = NO_COSTS
 
 
-NO_LOGS = Logs({}, 0.0, 0.0)
+NO_LOGS = Logs({})
 
 
 def choose_recovery(
@@ -76,7 +82,7 @@ def choose_recovery(
     shadows: Sequence[StageShadow] = (),
     logs: Logs = NO_LOGS,
 ) -> BuildAction:
-    """Decide how `stage`'s state is made, and say why.
+    """Decide how `stage`'s state is made, and say why: what is expected to cost least, of what is possible and allowed.
 
     Args:
         stage: the stage to be filled.
@@ -85,7 +91,7 @@ def choose_recovery(
         recovery: the run's settings.
         kept: complete copies of the ends, in order of preference among those that are as new.
         shadows: complete ones of body stages, in order of preference among those that are as new.
-        logs: of all members.
+        logs: of all members, and what things cost.
     """
     if replicas[stage]:
         return Copy(stage, tuple(replicas[stage]), f"stage {stage} has a live replica: copy it")
@@ -93,13 +99,65 @@ def choose_recovery(
         return Fresh(stage, 0, "no iteration committed yet: first weights are drawn")
     if stage == ENDS_STAGE:
         return _choose_for_ends(record, kept)
-    replay = _choose_replay(stage, replicas, record, shadows, logs) if recovery.best == "replay" else None
-    if replay is not None:
-        return replay
-    shadow = max((s for s in shadows if s.stage == stage), key=lambda s: s.iteration, default=None)
-    if recovery.keeps_shadows and shadow is not None:
-        age = record.iteration + 1 - shadow.iteration
-        return Restore(stage, shadow.holder, shadow.iteration, _restore_reason(shadow, age, record.iteration + 1), shadow.full)
+    last_resort = _from_neighbours(stage, replicas, record, recovery)
+    rungs: dict[str, BuildAction | None] = {"merge": last_resort}
+    if recovery.keeps_shadows:
+        rungs["replay"] = _replay(stage, replicas, record, shadows, logs)
+        rungs["restore"] = _restore(stage, record, shadows)
+    if recovery.refits and isinstance(last_resort, Merge | CopyNeighbour):
+        rungs["refit"] = _refit(last_resort, replicas, record, logs)
+    allowed = LADDER[LADDER.index(recovery.best) :]
+    possible = [action for rung in allowed if (action := rungs.get(rung)) is not None]
+    costs = logs.costs
+    if recovery.choose == "highest" or costs.iteration_s <= 0 or len(possible) == 1:
+        return possible[0]
+    estimates = [expected(action, record, costs) for action in possible]
+    best, second = sorted(range(len(possible)), key=lambda place: estimates[place].total_s)[:2]
+    told = f"; about {estimates[best]}, against {estimates[second]} for {LADDER_WORDS[type(possible[second]).__name__]}"
+    return replace(possible[best], reason=possible[best].reason + told)
+
+
+LADDER_WORDS = {
+    "Replay": "a replay",
+    "Restore": "the shadow as it is",
+    "Refit": "a merge and a refit",
+    "Merge": "a merge",
+    "CopyNeighbour": "a copy of the neighbour",
+    "Fresh": "new weights",
+}
+
+
+def expected(action: BuildAction, record: Record, costs: Costs) -> Estimate:
+    """What a recovery is expected to cost.
+
+    Args:
+        record: the last sealed one: no more can be lost than was learned so far, and less of it early in a run.
+    """
+    kind, done = type(action).__name__, record.iteration + 1
+    weights, lost, moved, compute_s = costs.weights_bytes, 0.0, 0.0, 0.0
+    match action:
+        case Replay():
+            moved = (3 if action.full else 1 / 4) * weights * len(action.holders)
+            compute_s = (done - action.iteration) * len(action.holders) * costs.stage_s
+        case Restore():
+            moved, lost = (3 if action.full else 1 / 4) * weights, done - action.iteration
+        case Refit():
+            moved, compute_s, lost = 2 * weights, action.steps * costs.stage_s, REFIT_LOST
+        case Merge():
+            moved, lost = 2 * weights, MERGE_LOST
+        case CopyNeighbour():
+            moved, lost = weights, NEIGHBOUR_LOST
+        case Fresh():
+            lost = FRESH_LOST
+        case Copy() | CopyKept():
+            moved = 3 * weights
+    return costs.estimate(kind, moved, compute_s, lost * done / (lost + done))
+
+
+def _from_neighbours(
+    stage: int, replicas: Sequence[Sequence[Endpoint]], record: Record, recovery: RecoverySection
+) -> Merge | CopyNeighbour | Fresh:
+    """What is possible without anything that was kept: CheckFree, and drawing anew where no neighbour is left."""
     body = len(replicas) - 1
     if recovery.merge is MergeMode.RANDOM:
         return Fresh(stage, record.iteration + 1, "recovery.merge = random: drawn anew")
@@ -134,28 +192,56 @@ def choose_recovery(
     )
 
 
-def _choose_replay(
+def _replay(
     stage: int, replicas: Sequence[Sequence[Endpoint]], record: Record, shadows: Sequence[StageShadow], logs: Logs
 ) -> Replay | None:
-    """Replay this stage and the lost ones next to it, if their full shadows are of one iteration and both outer borders were kept since."""
+    """Replay this stage and the lost ones next to it, if there are shadows of all and both outer borders were kept since.
+
+    Full ones of one iteration give back what was lost to the bit; plain ones may be of several, and come near.
+    """
     first = last = stage
     while first > 1 and not replicas[first - 1]:
         first -= 1
     while last + 1 < len(replicas) and not replicas[last + 1]:
         last += 1
     before, after = replicas[first - 1], replicas[last + 1 if last + 1 < len(replicas) else ENDS_STAGE]
-    stages = range(first, last + 1)
-    held = {(s.stage, s.iteration): s.holder for s in reversed(shadows) if s.full and s.iteration <= record.iteration + 1}
+    stages, present, costs = range(first, last + 1), record.iteration + 1, logs.costs
+    usable = [s for s in reversed(shadows) if s.iteration <= present]
+    held = {(s.stage, s.iteration): s.holder for s in usable if s.full}
     common = [iteration for s, iteration in held if s == first and all((other, iteration) in held for other in stages)]
-    newest = max(common, default=-1)
-    count = record.iteration + 1 - newest
+    newest, holders = max(common, default=-1), tuple[Endpoint, ...]()
+    if newest >= 0:
+        holders = tuple(held[s, newest] for s in stages)
+    else:
+        plain = {s.stage: s for s in sorted(usable, key=lambda s: s.iteration) if not s.full}
+        if not all(s in plain for s in stages):
+            return None
+        shadowed = min(plain[s].iteration for s in stages)
+        if shadowed == present:
+            return None  # nothing has happened since: it is taken as it is
+        since = [min((logs.since.get(e.member, present) for e in members), default=present) for members in (before, after)]
+        newest = min(shadowed, max(*since, shadowed - WARM_ITERATIONS))
+        holders = tuple(plain[s].holder for s in stages)
+    count = present - newest
     kept = [any(logs.since.get(e.member, newest + 1) <= newest for e in members) for members in (before, after)]
-    if newest < 0 or (count and not all(kept)) or count * len(stages) * logs.seconds > logs.limit_s:
+    if (count and not all(kept)) or count * len(stages) * costs.stage_s > costs.limit_s:
         return None
     alone = "" if first == last else f" together with stages {first} to {last},"
-    what = f"its full shadow of iteration {newest},{alone} and {count} logged iterations since: bit for bit on like hardware"
+    if common:
+        what = f"its full shadow of iteration {newest},{alone} and {count} logged iterations since: bit for bit on like hardware"
+    else:
+        what = f"its plain shadow,{alone} and {count} logged iterations from iteration {newest} on: near, not exact, int8 without moments"
     reason = f"stage {stage} has no live replica: replay {what}"
-    return Replay(stage, first, tuple(held[s, newest] for s in stages), newest, tuple(before), tuple(after), reason)
+    return Replay(stage, first, holders, newest, tuple(before), tuple(after), reason, full=bool(common))
+
+
+def _restore(stage: int, record: Record, shadows: Sequence[StageShadow]) -> Restore | None:
+    shadow = max((s for s in shadows if s.stage == stage), key=lambda s: s.iteration, default=None)
+    if shadow is None:
+        return None
+    iterations = record.iteration + 1
+    reason = _restore_reason(shadow, iterations - shadow.iteration, iterations)
+    return Restore(stage, shadow.holder, shadow.iteration, reason, shadow.full)
 
 
 def _restore_reason(shadow: StageShadow, age: int, iterations: int) -> str:
@@ -163,6 +249,19 @@ def _restore_reason(shadow: StageShadow, age: int, iterations: int) -> str:
     cost = "which costs nothing that can be measured" if 10 * age <= iterations else "which costs less than a merge"
     found = f"stage {shadow.stage} has no live replica: {shadow.holder.member} keeps a shadow of it, {age} iterations old in a run of {iterations}"
     return f"{found}, {cost}"
+
+
+def _refit(start: Merge | CopyNeighbour, replicas: Sequence[Sequence[Endpoint]], record: Record, logs: Logs) -> Refit | None:
+    """Fit what comes of the neighbours, if those next to it kept enough of what went in and out, and there is time for it."""
+    stage, present = start.stage, record.iteration + 1
+    before, after = replicas[stage - 1], replicas[stage + 1 if stage + 1 < len(replicas) else ENDS_STAGE]
+    oldest = [min((logs.since.get(e.member, present) for e in members), default=present) for members in (before, after)]
+    first = max(*oldest, present - REFIT_ITERATIONS)
+    steps = refit_steps(logs.costs.stage_s, logs.costs.limit_s)
+    if present - first < PAIRS_MIN or not steps:
+        return None
+    pairs = f"{steps} steps on what went in and came out in {present - first} iterations, as its neighbours kept it"
+    return Refit(stage, start, first, steps, tuple(before), tuple(after), f"{start.reason}; then fit it, {pairs}")
 
 
 def _choose_for_ends(record: Record, kept: Sequence[KeptCopy]) -> BuildAction:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from swarmfree.policy.schedule import step_scalars
-from swarmfree.swarm.books import StageEntry, StepScalars, bits_float32
+from swarmfree.swarm.books import StepScalars, float32_bits
 from swarmfree.swarm.manifest import Manifest, OptimizerSection
 
 REFIT_STEPS = 300
@@ -16,6 +16,9 @@ REFIT_ITERATIONS = 60
 """How many of the last iterations' borders a stage is fitted to: each step takes one of them, in turn."""
 RATE_FACTOR = 2.5
 """Over the peak rate of the run: a fit is short, and its own moments are thrown away."""
+WARM_ITERATIONS = 20
+"""Iterations before a plain shadow from which its moments are guessed. Without them the first steps go as far as the rate allows, in directions
+that nothing corrects, since what crossed the borders was computed with other weights: the loss rose by up to a quarter."""
 STEPS_MIN = 20
 """A fit of fewer steps is no better than the merge that it begins with."""
 
@@ -42,11 +45,16 @@ def refit_scalars(optimizer: OptimizerSection, steps: int, step: int) -> StepSca
     return step_scalars(plain, steps, step, step + 1, 1.0, 1.0)
 
 
-def restarted_scalars(manifest: Manifest, iteration: int, entry: StageEntry, step_count: int) -> StepScalars:
+def restarted_scalars(
+    manifest: Manifest, iteration: int, rate_scale: float, clip: float, step_count: int, *, moves: bool
+) -> StepScalars:
     """Numbers of a step that is replayed with moments that began at zero: the rate and the clip of the record, its own bias correction.
 
     Args:
+        rate_scale: the stage's own rate factor.
+        clip: what the gradient is multiplied by.
         step_count: steps since the moments were zero, this one included.
+        moves: False for a step that only the moments take: an iteration before the shadow.
     """
-    rate_scale, clip = bits_float32(entry.rate_scale_bits), bits_float32(entry.scalars.grad_scale)
-    return step_scalars(manifest.optimizer, manifest.run.iterations, iteration, step_count, rate_scale, clip)
+    found = step_scalars(manifest.optimizer, manifest.run.iterations, iteration, step_count, rate_scale, clip)
+    return found if moves else replace(found, step_size=float32_bits(0.0), decay=float32_bits(1.0))

@@ -116,6 +116,11 @@ def backward(stage: int, weights: bytes, activations: Tensor, gradient: Tensor) 
     return Tensor(GRADIENT, gradient.kind, gradient.number, content)
 
 
+def difference(found: Tensor, wanted: Tensor) -> Tensor:
+    """Gradient of what a stage gave, where it should have given something else."""
+    return Tensor(GRADIENT, found.kind, found.number, mix("difference", found.encode(), wanted.encode()))
+
+
 # ---- sums ----------------------------------------------------------------------------------------------------------
 
 

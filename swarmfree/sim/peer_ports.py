@@ -135,6 +135,11 @@ class MemoryShelf:
         """Empty."""
         self._blobs: dict[str, bytes] = {}
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of what is kept."""
+        return tuple(self._blobs)
+
     async def put(self, name: str, data: bytes) -> bool:
         """Keep it."""
         self._blobs[name] = data

@@ -63,6 +63,7 @@ def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
         iterations: of the run; None = drawn as well.
     """
     rng, ends, stuck, shadow = (random.Random(f"{seed}/{name}") for name in ("setup", "ends", "stuck", "shadow"))
+    rungs = random.Random(f"{seed}/rungs")
     body = rng.choice((2, 3, 3, 3, 4))
     sources = rng.choice((1, 2, 2, 2))
     replicas = rng.choice((1, 2, 2, 2, 3))
@@ -84,6 +85,9 @@ def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
             ends_copies=ends.choice((0, 1, 2, 2, 3)),
             shadow_every=shadow.choice((0, 1, 2, 5)),
             shadow_kind=random.Random(f"{seed}/full").choice(("plain", "full")),
+            best=rungs.choice(("replay", "replay", "restore", "refit")),
+            choose=rungs.choice(("cheapest", "highest")),
+            kept_ram_mb_max=rungs.choice((0, 1)),
         ),
         timing=TimingSection(
             join_wait_s=20.0, split_wait_s=8.0, remeet_s=6.0, leave_s=stuck.choice((15.0, 0.6, 0.3)), stuck_s=1.0

@@ -107,16 +107,17 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Take a lost stage from its full shadow and run it alone through the iterations since: bit for bit where it was.
+    """Take a lost stage from its shadow and run it alone through the iterations since: from a full one bit for bit where it was.
 
     Adjacent lost stages are replayed together, by the builder of each: only what crossed the outer two borders was kept by others.
 
     Args:
         first: of the adjacent lost stages, of which `stage` is one.
         holders: who keeps the shadow of `first`, of the next one, and so on.
-        iteration: that all these shadows are ready for.
+        iteration: that all these shadows are ready for; with plain ones some iterations earlier, from which on the moments are guessed.
         before: members of stage `first` - 1, which keep what went in.
         after: members of the stage after the last one, which keep the gradients of what came out.
+        full: the shadows have their moments. Plain ones, int8, have none: they begin at zero, and the stage comes back near and not exact.
 
     Source: design section 6.
     """
@@ -128,6 +129,7 @@ class Replay:
     before: tuple[Endpoint, ...]
     after: tuple[Endpoint, ...]
     reason: str
+    full: bool = True
 
     @property
     def last(self) -> int:
@@ -135,4 +137,27 @@ class Replay:
         return self.first + len(self.holders) - 1
 
 
-BuildAction = Fresh | Copy | Merge | CopyNeighbour | CopyKept | Restore | Replay
+@dataclass(frozen=True, slots=True)
+class Refit:
+    """Make a lost stage from its neighbours, and fit it to what went in and came out of it in the last iterations, as they saw it.
+
+    Args:
+        start: what it begins with.
+        first: the oldest iteration whose borders are used.
+        steps: of fitting, each on one iteration's borders.
+        before: members of the stage before, which keep what went in.
+        after: members of the stage after, which keep what came out.
+
+    Source: design section 6.
+    """
+
+    stage: int
+    start: Merge | CopyNeighbour
+    first: int
+    steps: int
+    before: tuple[Endpoint, ...]
+    after: tuple[Endpoint, ...]
+    reason: str
+
+
+BuildAction = Fresh | Copy | Merge | CopyNeighbour | CopyKept | Restore | Replay | Refit

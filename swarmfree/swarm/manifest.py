@@ -193,7 +193,8 @@ RecoveryMode = Literal["checkfree", "checkfree+", "auto"]
 SWAP_STAGES_MIN = 4
 """With fewer body stages the first two and the last two are not four."""
 ShadowKind = Literal["auto", "plain", "full"]
-Rung = Literal["replay", "restore", "merge"]
+Rung = Literal["replay", "restore", "refit", "merge"]
+Choice = Literal["cheapest", "highest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +210,11 @@ class RecoverySection:
             the first two and the last two body stages in swapped order (CheckFree+, four body stages at least); `auto` takes the best rung there is.
         shadow_every: both neighbours of a body stage renew their shadow of it after so many iterations; 0 = none are kept.
         shadow_kind: `plain`, int8 weights; `full`, float32 weights and both moments; `auto`, full where the links hardly notice.
-        best: the best rung of the ladder that is used: `replay`, `restore` (a shadow as it is) or `merge`; see `policy.recovery`.
-        kept_mb_max: border logs that a peer may keep on its disk, MB; the oldest go first.
+        best: the best rung of the ladder that is used: `replay`, `restore` (a shadow as it is), `refit` (a merge, fitted to what the neighbours
+            saw) or `merge`; see `policy.recovery`.
+        choose: of the rungs that are possible, `cheapest` takes the one that is expected to cost least time and learning, `highest` the first one.
+        kept_mb_max: border logs and full shadows that a peer may keep for others, MB; the oldest go first.
+        kept_ram_mb_max: of the border logs, how many MB stay in memory; the rest lies on disk.
     """
 
     mode: RecoveryMode = "auto"
@@ -221,7 +225,9 @@ class RecoverySection:
     shadow_every: int = 50
     shadow_kind: ShadowKind = "auto"
     best: Rung = "replay"
+    choose: Choice = "cheapest"
     kept_mb_max: int = 4096
+    kept_ram_mb_max: int = 256
 
     def __post_init__(self) -> None:
         _positive("recovery", self, "rate_factor")
@@ -231,6 +237,8 @@ class RecoverySection:
             raise ConfigError(f"recovery.shadow_every = {self.shadow_every}: must be 0 (none) or more")
         if self.kept_mb_max < 1:
             raise ConfigError(f"recovery.kept_mb_max = {self.kept_mb_max}: must be 1 or more")
+        if self.kept_ram_mb_max < 0:
+            raise ConfigError(f"recovery.kept_ram_mb_max = {self.kept_ram_mb_max}: must be 0 (all on disk) or more")
         if not 0 <= self.ends_copies <= 8:
             raise ConfigError(f"recovery.ends_copies = {self.ends_copies}: must lie between 0 (none) and 8")
 
@@ -242,7 +250,12 @@ class RecoverySection:
     @property
     def keeps_shadows(self) -> bool:
         """Whether neighbours keep shadows of body stages."""
-        return self.mode == "auto" and self.shadow_every > 0 and self.best != "merge"
+        return self.mode == "auto" and self.shadow_every > 0 and self.best in {"replay", "restore"}
+
+    @property
+    def refits(self) -> bool:
+        """Whether neighbours keep what a stage got and gave, so that one made from them can be fitted to it."""
+        return self.mode == "auto" and self.best != "merge"
 
 
 @dataclass(frozen=True, slots=True)

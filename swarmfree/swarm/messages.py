@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from swarmfree.swarm.actions import BuildAction
 from swarmfree.swarm.books import Addend, Evaluation, MicrobatchSet, Microloss, Record, Roll
-from swarmfree.swarm.names import Endpoint, Member, Position, Term, WorkKey
+from swarmfree.swarm.names import Endpoint, Member, Position, Side, Term, WorkKey
 from swarmfree.swarm.plan import Plan
 
 
@@ -399,10 +399,13 @@ class LossAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Redoer to a holder: the stored output (`answer` False) or answer (True) of this work. Response payload: the stored bytes."""
+    """Redoer, or whoever rebuilds a neighbour stage, to a holder: a stored tensor of this work. Response payload: the stored bytes.
+
+    Inputs are kept for rebuilders only, of past iterations.
+    """
 
     key: WorkKey
-    answer: bool
+    side: Side
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import enum
 import hashlib
 from dataclasses import dataclass
 
-PROTOCOL_REVISION = 3
+PROTOCOL_REVISION = 4
 ENDS_STAGE = 0
 
 
@@ -68,6 +68,14 @@ class WorkKind(enum.StrEnum):
 
     TRAIN = "train"
     EVALUATE = "evaluate"
+
+
+class Side(enum.StrEnum):
+    """A tensor of one microbatch's work at a peer: what came in, what was sent on, what was sent back."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    ANSWER = "answer"
 
 
 @dataclass(frozen=True, slots=True, order=True)

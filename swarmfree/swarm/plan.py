@@ -40,6 +40,9 @@ class Share:
     taken: tuple[int, ...] = ()
 
 
+AS_RECORDED = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
     """A stage whose state since the last commit is not simply that of the last record: built from something else than a sibling, or disputed.
@@ -48,14 +51,14 @@ class Rebuilt:
         stage: which.
         state_digest: of what came out.
         rate_scaled: it starts with the run's rate factor.
-        built: it counts its steps anew, its moments being zero; False where it only was disputed, or came with its moments from a kept copy.
+        steps: how many optimizer steps its moments hold; `AS_RECORDED` where it only was disputed, or came with its moments.
         disputes: how often two of its replicas turned out to have different states; work that went through the wrong one is void each time.
     """
 
     stage: int
     state_digest: str
     rate_scaled: bool
-    built: bool = True
+    steps: int = 0
     disputes: int = 0
 
     @property

@@ -238,6 +238,17 @@ class Engine(Protocol):
         """The same forward without a graph."""
         ...
 
+    def mismatch(self, found: bytes, wanted: bytes, count: int) -> tuple[bytes, float]:
+        """Mean squared error between two (B, T, D) in wire dtype, divided by `count`.
+
+        Returns:
+            Its gradient with respect to `found`, in wire dtype, and the error itself.
+
+        Raises:
+            ValueError: wrong length.
+        """
+        ...
+
     # -- work of the ends
     def embed(self, ticket: int, tokens: bytes) -> bytes:
         """Embed (B, T) of tokens (B, T + 1); keeps what `embed_backward` needs."""

@@ -61,7 +61,7 @@ def committed(manifest: Manifest, last: Record | None, scaled: set[int]) -> Reco
     iteration, lineage = (0, GENESIS_LINEAGE) if last is None else (last.iteration + 1, last.lineage())
     plan = Plan(Position(Term(1, SOMEBODY), iteration, 0, 1), "b", lineage, replicas, (), last, 1)
     averages = [StageAverage("d", float64_bits(1.0), "s", (SOMEBODY,))] * manifest.stage_count
-    restarted, rate_scaled = frozenset(scaled), frozenset(scaled)
+    restarted, rate_scaled = dict.fromkeys(scaled, 0), frozenset(scaled)
     return make_record(plan, averages, manifest, Circumstances([1.0], "", restarted, rate_scaled, False, {SOMEBODY: 0}))
 
 

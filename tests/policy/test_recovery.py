@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarmfree.policy.costs import Costs, Seen
 from swarmfree.policy.keepers import KeptCopy, StageShadow
 from swarmfree.policy.recovery import Logs, choose_recovery, donor_block, merge_weights
-from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Replay, Restore
+from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Refit, Replay, Restore
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
 from swarmfree.swarm.manifest import RecoverySection
 from swarmfree.swarm.names import Endpoint, Member, Term
@@ -169,7 +170,7 @@ def _full(replicas: list[tuple[Endpoint, ...]], *held: tuple[int, int, int]) -> 
 def _logs(replicas: list[tuple[Endpoint, ...]], *since: int, seconds: float = 0.1) -> Logs:
     """Of the first replica of each stage, by stage; -1 for none."""
     held = {members[0].member: begin for members, begin in zip(replicas, since, strict=True) if members and begin >= 0}
-    return Logs(held, seconds, 10.0)
+    return Logs(held, Costs(stage_s=seconds, limit_s=10.0))
 
 
 def test_a_lost_stage_is_replayed_where_its_full_shadow_and_both_borders_are_kept() -> None:
@@ -222,3 +223,65 @@ def test_a_run_says_which_rung_is_its_best() -> None:
     now = choose_recovery(2, replicas, record, RECOVERY, (), _full(replicas, (3, 2, 8)), _logs(replicas, -1, -1, -1, -1))
     assert isinstance(now, Replay)
     assert now.iteration == 8
+
+
+def test_a_plain_shadow_is_replayed_too_and_the_reason_says_that_it_is_near() -> None:
+    """The newest of each stage, from the oldest of them on; one that is of this iteration is taken as it is."""
+    replicas, record = _replicas(1, 1, 0, 0, 1), _record([1] * 5)
+    plain = [StageShadow(replicas[1][0], 2, 3), StageShadow(replicas[4][0], 3, 5), StageShadow(replicas[1][0], 3, 2)]
+    action = choose_recovery(3, replicas, record, RECOVERY, (), plain, _logs(replicas, -1, 1, -1, -1, 3))
+    assert isinstance(action, Replay)
+    assert (action.iteration, action.full, action.holders) == (3, False, (replicas[1][0], replicas[4][0]))
+    assert "near, not exact" in action.reason
+    now = [StageShadow(replicas[1][0], 2, 8), StageShadow(replicas[4][0], 3, 8)]
+    assert isinstance(choose_recovery(3, replicas, record, RECOVERY, (), now, _logs(replicas, -1, 1, -1, -1, 1)), Restore)
+
+
+def test_without_a_shadow_what_comes_of_the_neighbours_is_fitted_to_what_they_kept() -> None:
+    """From the first iteration of which both have the borders; too few of them, or too little time, leave a merge."""
+    replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 3])
+    action = choose_recovery(2, replicas, record, RECOVERY, (), (), _logs(replicas, -1, 2, -1, 3))
+    assert isinstance(action, Refit)
+    assert isinstance(action.start, Merge)
+    assert (action.stage, action.first, action.steps) == (2, 3, 100)
+    assert (action.before, action.after) == (replicas[1], replicas[3])
+    assert "100 steps" in action.reason
+    assert isinstance(choose_recovery(2, replicas, record, RECOVERY, (), (), _logs(replicas, -1, 2, -1, 5)), Merge)
+    assert isinstance(choose_recovery(2, replicas, record, RECOVERY, (), (), _logs(replicas, -1, 2, -1, 2, seconds=1)), Merge)
+    at_the_end = _replicas(1, 1, 1, 0)
+    action = choose_recovery(3, at_the_end, record, RECOVERY, (), (), _logs(at_the_end, 0, -1, 1, -1))
+    assert isinstance(action, Refit)
+    assert isinstance(action.start, CopyNeighbour)
+    assert action.after == at_the_end[0]
+    apart = _replicas(1, 1, 0, 0, 1)
+    assert isinstance(choose_recovery(2, apart, _record([1] * 5), RECOVERY, (), (), _logs(apart, 0, 0, -1, -1, 0)), Merge)
+    for without in (dataclasses.replace(RECOVERY, mode="checkfree"), dataclasses.replace(RECOVERY, best="merge")):
+        assert isinstance(choose_recovery(2, replicas, record, without, (), (), _logs(replicas, -1, 2, -1, 3)), Merge)
+
+
+def test_every_rung_can_be_forced() -> None:
+    """Whatever is kept, nothing above the best rung is taken, and the ones below it are there when it is not possible."""
+    replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 1])
+    given = (_full(replicas, (3, 2, 4)), _logs(replicas, -1, 3, -1, 3))
+    kinds = {"replay": Replay, "restore": Restore, "refit": Refit, "merge": Merge}
+    for best, kind in kinds.items():
+        assert isinstance(choose_recovery(2, replicas, record, dataclasses.replace(RECOVERY, best=best), (), *given), kind)
+    random = dataclasses.replace(RECOVERY, best="refit", merge=MergeMode.RANDOM)
+    assert isinstance(choose_recovery(2, replicas, record, random, (), *given), Fresh)
+
+
+def test_what_is_expected_to_cost_least_is_taken_and_the_reason_tells_both() -> None:
+    """Four iterations of replay at 0.1 s against four that are lost at 1 s each, of eight; where shadows have cost nothing before, they are taken."""
+    replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 1])
+    shadows, logs = _full(replicas, (3, 2, 4)), _logs(replicas, -1, 3, -1, 3)
+    costs = dataclasses.replace(logs.costs, iteration_s=1.0)
+    action = choose_recovery(2, replicas, record, RECOVERY, (), shadows, Logs(logs.since, costs))
+    assert isinstance(action, Replay)
+    assert (
+        "about 0.4 s and 0 iterations' learning, against 0.0 s and 3 iterations' learning for the shadow as it is"
+        in action.reason
+    )
+    learned = dataclasses.replace(costs, seen={"Restore": Seen(3, 1.0, 0.0)})
+    assert isinstance(choose_recovery(2, replicas, record, RECOVERY, (), shadows, Logs(logs.since, learned)), Restore)
+    slow = dataclasses.replace(costs, seen={"Replay": Seen(3, 50.0, 1.0)})
+    assert isinstance(choose_recovery(2, replicas, record, RECOVERY, (), shadows, Logs(logs.since, slow)), Restore)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from swarmfree.policy.refit import RATE_FACTOR, REFIT_STEPS, STEPS_MIN, refit_scalars, refit_steps, restarted_scalars
 from swarmfree.policy.schedule import step_scalars
-from swarmfree.swarm.books import StageEntry, bits_float32, float32_bits, float64_bits
+from swarmfree.swarm.books import bits_float32
 from swarmfree.swarm.manifest import Manifest, OptimizerSection, RunSection
 
 
@@ -28,11 +30,13 @@ def test_a_refit_steps_at_a_rate_of_its_own() -> None:
 
 
 def test_a_replay_without_moments_keeps_the_rate_and_the_clip_of_the_record() -> None:
-    """And corrects the bias of moments as young as they are; with the count of the record it is the recorded step."""
+    """And corrects the bias of moments as young as they are; with the count of the record it is its step; before the shadow nothing moves."""
     manifest = Manifest(run=RunSection(name="r", seed=1, iterations=1000))
     logged = step_scalars(manifest.optimizer, 1000, 500, 501, 1.1, 0.25)
-    entry = StageEntry("", float64_bits(1.0), "", 501, float32_bits(1.1), logged, ())
-    assert restarted_scalars(manifest, 500, entry, 501) == logged
-    young = restarted_scalars(manifest, 500, entry, 1)
+    assert restarted_scalars(manifest, 500, 1.1, 0.25, 501, moves=True) == logged
+    young = restarted_scalars(manifest, 500, 1.1, 0.25, 1, moves=True)
     assert young.grad_scale == logged.grad_scale
     assert bits_float32(young.root_bias2) < bits_float32(logged.root_bias2)
+    still = restarted_scalars(manifest, 500, 1.1, 0.25, 1, moves=False)
+    assert (bits_float32(still.step_size), bits_float32(still.decay)) == (0.0, 1.0)
+    assert dataclasses.replace(still, step_size=young.step_size, decay=young.decay) == young

@@ -15,6 +15,7 @@ from swarmfree.swarm.manifest import (
     ModelSection,
     RecoverySection,
     RingSection,
+    Rung,
     RunSection,
     StagesSection,
     TimingSection,
@@ -45,7 +46,9 @@ def swarm(
         stages=StagesSection(body=body, replicas_min=replicas_min or replicas, replicas_max=replicas, sources_max=sources),
         batch=BatchSection(rows=1, microbatches=6),
         ring=RingSection(credits=3),
-        recovery=RecoverySection(ends_copies=ends_copies, shadow_every=shadow_every, shadow_kind="plain"),
+        recovery=RecoverySection(
+            ends_copies=ends_copies, shadow_every=shadow_every, shadow_kind="plain", best="restore", choose="highest"
+        ),
         timing=TimingSection(join_wait_s=20.0, split_wait_s=10.0),
     )
     return Setup(
@@ -56,6 +59,12 @@ def swarm(
         standbys=standbys,
         start_spread_s=0.1,
     )
+
+
+def reaching(best: Rung, setup: Setup) -> Setup:
+    """The same with another best rung of the recovery ladder than shadows as they are."""
+    recovery = replace(setup.manifest.recovery, best=best)
+    return replace(setup, manifest=replace(setup.manifest, recovery=recovery))
 
 
 def unhurried(setup: Setup, *, iterations: int = 4) -> Setup:

@@ -10,14 +10,16 @@ from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
 from swarmfree.swarm.messages import GetShadow, Pull, Train
-from tests.scenarios.scenario_world import Once, is_asked, lines, play, swarm, unhurried
+from tests.scenarios.scenario_world import Once, is_asked, lines, play, reaching, swarm, unhurried
 
 ITERATIONS, LOST_AT = 7, 5
 
 
 def logged(*, shadow_every: int = 3, standbys: int = 1, replicas: int = 2) -> Setup:
     """A swarm with full shadows and border logs."""
-    setup = unhurried(swarm(shadow_every=shadow_every, standbys=standbys, replicas=replicas), iterations=ITERATIONS)
+    setup = unhurried(
+        reaching("replay", swarm(shadow_every=shadow_every, standbys=standbys, replicas=replicas)), iterations=ITERATIONS
+    )
     manifest = setup.manifest
     return replace(setup, manifest=replace(manifest, recovery=replace(manifest.recovery, shadow_kind="full")))
 

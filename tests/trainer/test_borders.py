@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 from swarmfree.sim.peer_ports import MemoryShelf
-from swarmfree.swarm.names import WorkKey, WorkKind
-from swarmfree.trainer.ring.borders import NONE, Borders
+from swarmfree.swarm.names import Side, WorkKey, WorkKind
+from swarmfree.trainer.ring.borders import NONE, Borders, Bounds
 
 
 def key(iteration: int, microbatch: int, base: str = "b") -> WorkKey:
@@ -12,11 +16,14 @@ def key(iteration: int, microbatch: int, base: str = "b") -> WorkKey:
     return WorkKey(iteration, base, WorkKind.TRAIN, microbatch, 1)
 
 
-def kept(iterations: range, *, iterations_max: int = 10, bytes_max: int = 1000) -> Borders:
-    """A log of two microbatches of ten bytes each, one output and one answer."""
-    borders = Borders(MemoryShelf(), iterations_max, bytes_max)
+def kept(
+    iterations: range, *, iterations_max: int = 10, bytes_max: int = 1000, ram_max: int = 1000, shelf: MemoryShelf | None = None
+) -> Borders:
+    """A log of one microbatch, one output and one answer of ten bytes each."""
+    borders = Borders(shelf or MemoryShelf(), Bounds(iterations_max, bytes_max, ram_max))
     for iteration in iterations:
-        borders.keep(iteration, "b", {2 * iteration: b"o" * 10}, {2 * iteration: b"a" * 10})
+        number = 2 * iteration
+        borders.keep(iteration, "b", {(number, Side.OUTPUT): b"o" * 10, (number, Side.ANSWER): b"%10d" % iteration})
     return borders
 
 
@@ -24,10 +31,31 @@ async def test_what_was_sent_on_and_back_is_found() -> None:
     """By iteration, base and microbatch; nothing else is."""
     borders = kept(range(3, 6))
     assert borders.since == 3
-    assert await borders.find(key(4, 8), answer=False) == b"o" * 10
-    assert await borders.find(key(4, 8), answer=True) == b"a" * 10
+    assert await borders.find(key(4, 8), Side.OUTPUT) == b"o" * 10
+    assert await borders.find(key(4, 8), Side.ANSWER) == b"%10d" % 4
+    assert await borders.find(key(4, 8), Side.INPUT) is None
     for other in (key(4, 9), key(4, 8, "c"), key(7, 14)):
-        assert await borders.find(other, answer=False) is None
+        assert await borders.find(other, Side.OUTPUT) is None
+
+
+async def test_memory_holds_the_newest_and_the_shelf_the_others() -> None:
+    """Every one of them is found the same; what is dropped leaves the shelf."""
+    shelf = MemoryShelf()
+    borders = kept(range(8), ram_max=50, shelf=shelf)
+    serving = asyncio.get_running_loop().create_task(borders.serve())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert borders.ram_bytes == 40
+    assert len(shelf.names) == 6
+    for iteration in range(8):
+        assert await borders.find(key(iteration, 2 * iteration), Side.ANSWER) == b"%10d" % iteration
+    assert await borders.find(key(1, 2), Side.INPUT) is None
+    borders.clear()
+    assert not shelf.names
+    assert borders.ram_bytes == borders.size_bytes == 0
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
 
 
 def test_the_oldest_iterations_go_first() -> None:
@@ -41,8 +69,8 @@ def test_the_oldest_iterations_go_first() -> None:
 def test_after_a_gap_the_log_begins_anew() -> None:
     """Iteration 5 was missed."""
     borders = kept(range(5))
-    borders.keep(6, "b", {}, {})
+    borders.keep(6, "b", {})
     assert borders.since == 6
     borders.clear()
     assert borders.since == NONE
-    assert borders.size_bytes == 0
+    assert borders.size_bytes == borders.ram_bytes == 0

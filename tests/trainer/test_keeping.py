@@ -17,7 +17,7 @@ from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, StagesSection
 from swarmfree.swarm.messages import Average, GetAverage, GetRecord, GetState, RecordAnswer, Request, State
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
-from swarmfree.swarm.plan import Plan, Rebuilt, Replica
+from swarmfree.swarm.plan import AS_RECORDED, Plan, Rebuilt, Replica
 from swarmfree.swarm.ports import Handler, Ports, Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.member import MemberBooks
@@ -172,7 +172,7 @@ class World:
 def plan(keeper: Endpoint = ME, iteration: int = 0, lineage: str = GENESIS_LINEAGE, rebuilt: str = "") -> Plan:
     """Stage 1 is served by this one; `rebuilt` is the digest that the ends came back with."""
     stages = tuple((Replica(endpoint),) for endpoint in (SOURCE, keeper, OTHER))
-    marks = (Rebuilt(0, rebuilt, rate_scaled=False, built=False),) if rebuilt else ()
+    marks = (Rebuilt(0, rebuilt, rate_scaled=False, steps=AS_RECORDED),) if rebuilt else ()
     return Plan(Position(TERM, iteration, 0, iteration), f"b{iteration}{rebuilt}", lineage, stages, (), None, 4, marks)
 
 

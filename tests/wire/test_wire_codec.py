@@ -29,7 +29,7 @@ from swarmfree.swarm import messages
 from swarmfree.swarm.actions import BuildAction
 from swarmfree.swarm.books import Addend, MicrobatchSet, Roll
 from swarmfree.swarm.messages import Header, Request, Response
-from swarmfree.swarm.names import Endpoint, WorkKey
+from swarmfree.swarm.names import Endpoint, Side, WorkKey
 from swarmfree.wire.codec import from_proto, to_proto
 from swarmfree.wire.codec_messages import (
     RPCS,
@@ -246,4 +246,4 @@ def test_what_cannot_be_said_is_a_programmers_error() -> None:
     with pytest.raises(AssertionError, match="not the 16 hex digits"):
         encode_response(BY_NAME["Loss"], messages.LossAnswer("0.5"))
     with pytest.raises(AssertionError, match="PullRequest has no payload"):
-        encode_request(BY_NAME["Pull"], HEADER, messages.Pull(KEY, answer=False), 5)
+        encode_request(BY_NAME["Pull"], HEADER, messages.Pull(KEY, Side.OUTPUT), 5)

@@ -20,7 +20,7 @@ from swarmfree.swarm.books import (
     float64_bits,
 )
 from swarmfree.swarm.messages import Header, Request, Response
-from swarmfree.swarm.names import AddendId, Endpoint, Member, Position, Term, WorkKey, WorkKind
+from swarmfree.swarm.names import AddendId, Endpoint, Member, Position, Side, Term, WorkKey, WorkKind
 from swarmfree.swarm.plan import Plan, Rebuilt, Replica, Share
 from swarmfree.wire.codec_messages import RPCS, Rpc, encode_request, encode_response, rpc_of
 
@@ -49,7 +49,7 @@ PLAN = Plan(
     (Share(ALICE, (0, 1, 3), (0, 1), 4), Share(BOB, (2,), (), 1, (2,))),
     RECORD,
     8,
-    (Rebuilt(2, "22" * 32, rate_scaled=True), Rebuilt(3, "33" * 32, False, False, 1)),
+    (Rebuilt(2, "22" * 32, rate_scaled=True), Rebuilt(3, "33" * 32, False, -1, 1), Rebuilt(4, "44" * 32, False, 12)),
 )
 SEGMENT = messages.Segment(5, 1, 2, (AT_ALICE, AT_BOB), AT_BOB, AT_ALICE, (3,))
 MERGE = actions.Merge(2, AT_ALICE, AT_BOB, 1, 3, 0x3F400000, 0x3E800000, 3.0, 1.0, "both neighbours of stage 2 are there")
@@ -72,6 +72,13 @@ REQUESTS: dict[str, Request] = {
         RECORD,
         0,
     ),
+    "build_refit": messages.Build(
+        POSITION, actions.Refit(2, MERGE, 40, 300, (AT_BOB,), (AT_ALICE, AT_BOB), "pairs were kept"), 7, LINEAGE, RECORD, 0
+    ),
+    "build_near_replay": messages.Build(
+        POSITION, actions.Replay(2, 2, (AT_BOB,), 5, (AT_BOB,), (), "int8", full=False), 7, LINEAGE, RECORD, 0
+    ),
+    "pull_input": messages.Pull(KEY, Side.INPUT),
     "get_shadow": messages.GetShadow(2, 3),
     "get_full_shadow": messages.GetShadow(2, 3, 50),
     "build_neighbour": messages.Build(POSITION, actions.CopyNeighbour(3, AT_ALICE, 2, "end of the body"), 7, LINEAGE, RECORD, 0),
@@ -85,7 +92,7 @@ REQUESTS: dict[str, Request] = {
     "train": messages.Train(KEY, 0, AT_ALICE, 2),
     "train_redo": messages.Train(WorkKey(7, BASE, WorkKind.EVALUATE, 0, 1), 1, AT_ALICE, 2, SEGMENT),
     "loss": messages.Loss(KEY.at(0), 1),
-    "pull": messages.Pull(KEY, answer=True),
+    "pull": messages.Pull(KEY, Side.ANSWER),
     "reduce": messages.Reduce(BASE, 3, contributes=True),
     "hand_over": messages.HandOver(7, BASE, 2, ADDENDS[0], 3),
     "roll_detailed": messages.TakeRoll(POSITION, ROLL, detailed=True),

@@ -14,14 +14,15 @@ from collections.abc import Callable, Sequence
 from swarmfree.policy.keepers import KeptCopy, StageShadow
 from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence
 from swarmfree.policy.recovery import NO_LOGS, Logs, choose_recovery
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Merge, Replay, Restore
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Merge, Refit, Replay, Restore
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float32
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import Placed, RecoveryDecided, StageBuilt, Waiting
 from swarmfree.swarm.messages import Build, Built, Hello, Place
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position
-from swarmfree.swarm.plan import Plan, Rebuilt
+from swarmfree.swarm.plan import AS_RECORDED, Plan, Rebuilt
 from swarmfree.trainer.context import Context
+from swarmfree.trainer.iteration.experience import Experience
 from swarmfree.trainer.iteration.kept import kept_copies
 from swarmfree.trainer.iteration.roster import Guest, Roster
 from swarmfree.trainer.iteration.telling import Telling
@@ -56,6 +57,7 @@ class Assembly:
         self._rebuilt: dict[int, Rebuilt] = {}
         self._failed_copies: Counter[Member] = Counter()
         self._failed_replays = 0
+        self.experience = Experience(context)
         self._lost_since_s: dict[int, float] = {}
 
     def rebuilt_stages(self) -> tuple[Rebuilt, ...]:
@@ -67,12 +69,13 @@ class Assembly:
         known = self._rebuilt.get(stage)
         if known is None or known.state_digest != state_digest:
             known = Rebuilt(
-                stage, state_digest, rate_scaled=False, built=False, disputes=known.disputes if known is not None else 0
+                stage, state_digest, rate_scaled=False, steps=AS_RECORDED, disputes=known.disputes if known is not None else 0
             )
         self._rebuilt[stage] = dataclasses.replace(known, disputes=known.disputes + 1)
 
-    def committed(self) -> None:
+    def committed(self, record: Record) -> None:
         """An iteration is committed: what was rebuilt before it has become a state like any other."""
+        self.experience.committed(record)
         self._rebuilt = {}
         self._failed_copies.clear()
         self._failed_replays = 0
@@ -222,12 +225,11 @@ class Assembly:
         ]
 
     def _logs(self) -> Logs:
-        """Border logs that members say they keep, and what a replay may cost."""
+        """Border logs that members say they keep, and what a recovery may cost."""
         answers = {g.member: g.answer for g in self._roster.guests() if g.answer is not None}
         since = {member: answer.borders_since for member, answer in answers.items() if answer.borders_since >= 0}
-        measured = sorted(a.seconds_per_microbatch for a in answers.values() if a.seconds_per_microbatch > 0)
-        seconds = measured[len(measured) // 2] if measured else 0.0
-        return Logs(since, seconds * self._context.manifest.batch.microbatches, self._context.timing.join_wait_s / 2)
+        measured = [a.seconds_per_microbatch for a in answers.values() if a.seconds_per_microbatch > 0]
+        return Logs(since, self.experience.costs(measured, self._context.timing.join_wait_s / 2))
 
     def _current(self, holders: Sequence[Guest]) -> list[Guest]:
         """Those that are where the swarm is, so that others can be built from them; all of them where nobody is known to be."""
@@ -302,7 +304,7 @@ class Assembly:
             guest.failed_builds += 1
             if isinstance(action, (CopyKept, Restore)):
                 self._failed_copies[action.holder.member] += 1
-            if isinstance(action, Replay):
+            if isinstance(action, (Replay, Refit)):
                 self._failed_replays += 1
             if guest.failed_builds > FAILED_BUILDS_MAX:
                 self._roster.bar(guest.member, str(refusal))
@@ -318,13 +320,12 @@ class Assembly:
             return
         guest.built, guest.failed_builds, guest.built_at = True, 0, built.iteration
         if lost:
-            # With its moments; as good as it was, if it is not a step behind.
-            is_kept = isinstance(action, (CopyKept, Replay)) or (isinstance(action, Restore) and action.full)
+            self.experience.built(action, record, self._logs().costs, built)
             is_as_it_was = isinstance(action, (Restore, Replay)) or (
                 isinstance(action, CopyKept) and action.iteration == iteration
             )
             is_scaled = record is not None and not is_as_it_was
-            self._rebuilt[stage] = Rebuilt(stage, built.state_digest, is_scaled, built=not is_kept)
+            self._rebuilt[stage] = Rebuilt(stage, built.state_digest, is_scaled, _steps_held(action, iteration))
             for other in self._roster.of_stage(stage):
                 if other.member in self._joining:
                     other.builds += 1  # what it loads is gone: its answer counts no more, and it begins again
@@ -356,17 +357,28 @@ class Assembly:
         raise AssertionError("unreachable")
 
 
+def _steps_held(action: BuildAction, iteration: int) -> int:
+    """Optimizer steps that the moments of what was built hold."""
+    match action:
+        case CopyKept() | Replay(full=True) | Restore(full=True):
+            return AS_RECORDED
+        case Replay():
+            return iteration - action.iteration
+    return 0
+
+
 def _decided(action: BuildAction, iteration: int, guest: Guest) -> RecoveryDecided:
-    if isinstance(action, Merge):
+    merge = action.start if isinstance(action, Refit) else action
+    if isinstance(merge, Merge):
         return RecoveryDecided(
             action.stage,
             iteration,
             type(action).__name__,
             action.reason,
             guest.member.peer_id,
-            bits_float32(action.weight_before),
-            bits_float32(action.weight_after),
-            action.norm_before,
-            action.norm_after,
+            bits_float32(merge.weight_before),
+            bits_float32(merge.weight_after),
+            merge.norm_before,
+            merge.norm_after,
         )
     return RecoveryDecided(action.stage, iteration, type(action).__name__, action.reason, guest.member.peer_id)

@@ -17,7 +17,7 @@ from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.events import Evaluated, Note, Opened
 from swarmfree.swarm.messages import BeatAnswer, Commit, Hello, Open, Place, Promise, Seal
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position, Term, base_of
-from swarmfree.swarm.plan import Plan, Replica, Share
+from swarmfree.swarm.plan import AS_RECORDED, Plan, Replica, Share
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.assembly import Assembly
 from swarmfree.trainer.iteration.dealing import replicas_of
@@ -179,7 +179,7 @@ class Coordinator:
         self._record, self._lineage, self._iteration, self._attempt = record, lineage, record.iteration + 1, 0
         self._may_force, self._sealed = False, None
         self.meeting.tip()
-        self.assembly.committed()
+        self.assembly.committed(record)
 
     def _make_plan(self, microbatches: int) -> Plan:
         manifest = self._context.manifest
@@ -346,7 +346,7 @@ class Coordinator:
         circumstances = Circumstances(
             losses=losses_of(self._told(plan), plan.microbatches),
             evaluation=mean_evaluation(answers) or "",
-            restarted=frozenset(s.stage for s in plan.rebuilt if s.built) if self._record is not None else frozenset(),
+            restarted={s.stage: s.steps for s in plan.rebuilt if s.steps != AS_RECORDED} if self._record is not None else {},
             rate_scaled=frozenset(stage.stage for stage in plan.rebuilt if stage.rate_scaled),
             forced=forced,
             seniority=order,

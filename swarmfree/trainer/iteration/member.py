@@ -30,7 +30,7 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.averaging import Averaging
 from swarmfree.trainer.iteration.standing import NO_STAGE, Standing
 from swarmfree.trainer.ring.book import AddendBook
-from swarmfree.trainer.ring.borders import Borders
+from swarmfree.trainer.ring.borders import Borders, Bounds
 from swarmfree.trainer.ring.device import Device, Rank
 from swarmfree.trainer.ring.hop import Hop
 from swarmfree.trainer.ring.source import Source
@@ -72,7 +72,8 @@ class MemberBooks:
         hop = Hop(context)
         self.hop = hop
         recovery = context.manifest.recovery
-        self.borders = Borders(context.ports.shelf, borders_kept(context.manifest), recovery.kept_mb_max * 10**6)
+        bounds = Bounds(borders_kept(context.manifest), recovery.kept_mb_max * 10**6, recovery.kept_ram_mb_max * 10**6)
+        self.borders = Borders(context.ports.shelf, bounds)
         self.after_step: Callable[[], None] = lambda: None
         self.worker = Worker(context, self.standing, self.device, self.book, self.table, hop, self.borders)
         self.source = Source(context, self.standing, self.device, self.book, self.table, hop, feeding, self.tell_news)
@@ -360,7 +361,7 @@ class MemberBooks:
         if found is None:
             self.borders.clear()
         else:
-            self.borders.keep(record.iteration, record.base, *found)
+            self.borders.keep(record.iteration, record.base, found)
 
     async def _end_work(self, why: Refused) -> None:
         """End everything that belongs to the present base; nothing new can begin on it from here on."""

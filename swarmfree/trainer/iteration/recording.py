@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from swarmfree.policy.keepers import borders_kept
+from swarmfree.policy.keepers import replays_exactly
 from swarmfree.policy.schedule import clip_factors, step_scalars
 from swarmfree.swarm.books import (
     Record,
@@ -73,7 +73,7 @@ class Circumstances:
     Args:
         losses: by offset, nats per token of the iteration.
         evaluation: float64 bits or empty.
-        restarted: stages rebuilt since the last record: they count their steps from 1.
+        restarted: stage rebuilt since the last record -> optimizer steps that its moments hold.
         rate_scaled: those of them that start with the run's rate factor.
         forced: this iteration has no majority.
         seniority: order of admission by member.
@@ -81,7 +81,7 @@ class Circumstances:
 
     losses: Sequence[float]
     evaluation: str
-    restarted: AbstractSet[int]
+    restarted: Mapping[int, int]
     rate_scaled: AbstractSet[int]
     forced: bool
     seniority: Mapping[Member, int]
@@ -97,8 +97,8 @@ def make_record(plan: Plan, averages: Sequence[StageAverage], manifest: Manifest
     factors = clip_factors(manifest.optimizer, [bits_float64(a.squared_norm_bits) for a in averages])
     entries = []
     for stage, (average, factor) in enumerate(zip(averages, factors, strict=True)):
-        fresh = last is None or stage in circumstances.restarted
-        step_count = 1 if last is None or fresh else last.stages[stage].step_count + 1
+        before = 0 if last is None else last.stages[stage].step_count
+        step_count = circumstances.restarted.get(stage, before) + 1
         rate_bits = UNSCALED if last is None else last.stages[stage].rate_scale_bits
         if stage in circumstances.rate_scaled:
             rate_bits = float32_bits(manifest.recovery.rate_factor)
@@ -113,7 +113,7 @@ def make_record(plan: Plan, averages: Sequence[StageAverage], manifest: Manifest
                     manifest.optimizer, manifest.run.iterations, plan.iteration, step_count, bits_float32(rate_bits), factor
                 ),
                 members=average.members,
-                sums=average.sums if borders_kept(manifest) else (),
+                sums=average.sums if replays_exactly(manifest) else (),
             )
         )
     reporters = {member for average in averages for member in average.members}

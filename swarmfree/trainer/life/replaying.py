@@ -1,32 +1,33 @@
-"""Replaying a lost stage: from its full shadow alone through the iterations since, by the border logs of the stages around it.
+"""Replaying a lost stage: from its shadow alone through the iterations since, by the border logs of the stages around it.
 
-Bit for bit: the records say in which order gradients were added and with which numbers each step was done, and their digests are compared
-at every iteration. On hardware that rounds otherwise the result is near, and says so. Adjacent lost stages are replayed together: each builder
-runs all of them, since what crossed the borders between them is gone. Source: design section 6, rung 2.
+From a full shadow bit for bit: the records say in which order gradients were added and with which numbers each step was done, and their digests are
+compared at every iteration. On hardware that rounds otherwise the result is near, and says so. A plain shadow has no moments, and its parts may be
+of several iterations: the replay begins some iterations before it, in which the moments are guessed and nothing else moves, each part goes on from
+its own iteration, and the result is near. Adjacent lost stages are replayed together: each builder runs all of them, since what crossed the borders
+between them is gone. Source: design section 6, rung 2.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from swarmfree.policy.refit import restarted_scalars
 from swarmfree.swarm.actions import Replay
-from swarmfree.swarm.books import Record, StageEntry
+from swarmfree.swarm.books import Record, StageEntry, bits_float32
 from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
 from swarmfree.swarm.events import Note
-from swarmfree.swarm.messages import Build, GetRecord, GetShadow, Pull, RecordAnswer, ShadowPart
-from swarmfree.swarm.names import ENDS_STAGE, Endpoint, WorkKey, WorkKind
+from swarmfree.swarm.messages import Build, GetShadow, ShadowPart
+from swarmfree.swarm.names import Side
 from swarmfree.swarm.ports import Engine
 from swarmfree.trainer.context import Context
+from swarmfree.trainer.life.past import IN_FLIGHT, Around, Past, Tensors
 from swarmfree.trainer.ring.borders import Borders
 from swarmfree.trainer.ring.device import Device, Rank
 from swarmfree.trainer.tasks import each
 
-IN_FLIGHT = 4
-Tensors = dict[int, bytes]
 W = TypeVar("W")
 
 
@@ -34,17 +35,23 @@ class Replaying:
     """One replay.
 
     Attributes:
-        received_bytes: what came from holders and neighbours.
         exact: so far every sum and state was that of the record.
     """
 
     def __init__(self, context: Context, device: Device, borders: Borders, request: Build, action: Replay) -> None:
         """Nothing is here yet; the peer's engine holds the stage, blank."""
         self._context, self._device, self._borders, self._request, self._action = context, device, borders, request, action
+        self._past = Past(context, Around(action.first, action.last, action.before, action.after))
         self._engines: dict[int, Engine] = {}
         self._lineage = ""
-        self.received_bytes = 0
-        self.exact = True
+        self._late: dict[tuple[int, int], int] = {}  # (stage, part) of plain shadows -> their iteration
+        self._shadow_bytes = 0
+        self.exact = action.full
+
+    @property
+    def received_bytes(self) -> int:
+        """What came from holders and neighbours."""
+        return self._shadow_bytes + self._past.received_bytes
 
     async def run(self) -> None:
         """Return when the stage is where it was.
@@ -63,7 +70,7 @@ class Replaying:
         async def fetch() -> None:
             for record in records:
                 try:
-                    borders = await self._fetch(record)
+                    borders = await self._past.borders(record, Side.ANSWER)
                 except CallFailed as error:
                     failed.append(error)
                     borders = {}, {}
@@ -110,68 +117,26 @@ class Replaying:
     async def _load(self, which: tuple[int, int]) -> None:
         stage, part = which
         holder, engine = self._action.holders[stage - self._action.first], self._engines[stage]
-        reply = await self._context.call(holder, GetShadow(stage, part, self._action.iteration))
+        asked = GetShadow(stage, part, self._action.iteration if self._action.full else -1)
+        reply = await self._context.call(holder, asked)
         assert isinstance(reply.message, ShadowPart), "the network checks response types"
+        self._shadow_bytes += len(reply.payload)
+        if not self._action.full:
+            self._late[stage, part] = reply.message.iteration
+            await self._work(partial(engine.write_shadow, part, reply.payload))
+            return
         self._lineage = self._lineage or reply.message.lineage
         if reply.message.lineage != self._lineage:
             raise Refused(RefusalKind.FAILED, f"the shadow of stage {stage} stands on another record than the others")
-        self.received_bytes += len(reply.payload)
         await self._work(partial(engine.write_state, part, reply.payload, weights_only=False))
 
     async def _records(self) -> list[Record]:
         """Those that the shadows lack, oldest first."""
-        request, found, lineage = self._request, deque[Record](), self._request.lineage
-        record = request.record
-        while record is not None and record.iteration >= self._action.iteration:
-            if record.lineage() != lineage:
-                raise Refused(RefusalKind.FAILED, f"record {record.iteration} is not of this lineage")
-            found.appendleft(record)
-            lineage = record.before
-            if record.iteration == self._action.iteration:
-                break
-            record = await self._record(record.iteration - 1)
-        if lineage != self._lineage:
-            raise Refused(RefusalKind.FAILED, f"the shadows are not of this lineage; iteration {self._action.iteration}")
-        return list(found)
-
-    async def _record(self, iteration: int) -> Record:
-        for donor in (*self._action.before, *self._action.after):
-            try:
-                reply = await self._context.call(donor, GetRecord(iteration))
-            except CallFailed:
-                continue
-            assert isinstance(reply.message, RecordAnswer), "the network checks response types"
-            if reply.message.record is not None:
-                return reply.message.record
-        raise Refused(RefusalKind.GONE, f"nobody around keeps record {iteration}")
-
-    async def _fetch(self, record: Record) -> tuple[Tensors, Tensors]:
-        """What went into the first stage and the gradients of what came out of the last one, by offset."""
-        count, body = self._context.manifest.batch.microbatches, self._context.manifest.stages.body
-        entered: Tensors = {}
-        returned: Tensors = {}
-        after = self._action.last + 1 if self._action.last < body else ENDS_STAGE
-
-        async def one(which: tuple[int, bool]) -> None:
-            offset, answer = which
-            stage, holders = (after, self._action.after) if answer else (self._action.first - 1, self._action.before)
-            key = WorkKey(record.iteration, record.base, WorkKind.TRAIN, record.iteration * count + offset, stage)
-            (returned if answer else entered)[offset] = await self._pull(key, holders, answer=answer)
-
-        await each([(offset, answer) for offset in range(count) for answer in (False, True)], one, IN_FLIGHT)
-        return entered, returned
-
-    async def _pull(self, key: WorkKey, holders: tuple[Endpoint, ...], *, answer: bool) -> bytes:
-        last: CallFailed = Refused(RefusalKind.GONE, f"stage {key.stage} has no member")
-        for turn in range(len(holders)):
-            try:
-                data = (await self._context.call(holders[(key.microbatch + turn) % len(holders)], Pull(key, answer))).payload
-            except CallFailed as error:
-                last = error
-                continue
-            self.received_bytes += len(data)
-            return data
-        raise last
+        request, first = self._request, self._action.iteration
+        found, lineage = await self._past.records(request.record, request.lineage, first)
+        if self._lineage and lineage != self._lineage:
+            raise Refused(RefusalKind.FAILED, f"the shadows are not of this lineage; iteration {first}")
+        return found
 
     # ---- one iteration -----------------------------------------------------------------------------------------------
 
@@ -191,6 +156,8 @@ class Replaying:
             gradients = await self._stage(record, stage, inputs[stage], gradients)
 
     async def _check_state(self, stage: int, record: Record, before: Record | None) -> None:
+        if not self._action.full:
+            return
         entry, engine = record.stages[stage], self._engines[stage]
         goes_on = before is None or entry.step_count == before.stages[stage].step_count + 1
         same = await self._work(engine.state_digest) == entry.state_digest
@@ -206,13 +173,14 @@ class Replaying:
     async def _stage(self, record: Record, stage: int, inputs: Tensors, gradients: Tensors) -> Tensors:
         """One stage's gradients, average and step; the gradients of what went in, by offset."""
         entry, engine, first = record.stages[stage], self._engines[stage], record.iteration * len(inputs)
-        if sorted(offset for addends in entry.sums for order in addends for offset in order) != sorted(inputs):
+        sums = entry.sums if self._action.full else ((tuple(sorted(inputs)),),)
+        if sorted(offset for addends in sums for order in addends for offset in order) != sorted(inputs):
             raise Refused(RefusalKind.GONE, f"record {record.iteration} does not say how the sums of stage {stage} were added up")
         outputs: Tensors = {}
         answers: Tensors = {}
         contributors: list[list[int]] = []
         number = 0
-        for addends in entry.sums:
+        for addends in sums:
             contributors.append([])
             for order in addends:
                 contributors[-1].append(number)
@@ -222,13 +190,27 @@ class Replaying:
                     )
                 number += 1
         await self._work(partial(_add_up, engine, engine.part_count(stage), contributors))
-        if await self._work(engine.average_digest) != entry.sum_digest:
-            self._is_near(f"the gradient of stage {stage} in iteration {record.iteration}")
-        await self._work(partial(_step, engine, entry))
+        if self._action.full:
+            if await self._work(engine.average_digest) != entry.sum_digest:
+                self._is_near(f"the gradient of stage {stage} in iteration {record.iteration}")
+            await self._work(partial(_step, engine, entry))
+        else:
+            await self._work(partial(self._step_late, engine, stage, record))
         if stage == self._action.stage:
-            by_number = ({first + offset: data for offset, data in found.items()} for found in (outputs, answers))
-            self._borders.keep(record.iteration, record.base, *by_number)
+            sides = ((Side.INPUT, inputs), (Side.OUTPUT, outputs), (Side.ANSWER, answers))
+            tensors = {(first + offset, side): data for side, found in sides for offset, data in found.items()}
+            self._borders.keep(record.iteration, record.base, tensors)
         return answers
+
+    def _step_late(self, engine: Engine, stage: int, record: Record) -> None:
+        """Step the parts whose iteration has come; of the others only the moments."""
+        entry, count = record.stages[stage], record.iteration - self._action.iteration + 1
+        rate_scale, clip = bits_float32(entry.rate_scale_bits), bits_float32(entry.scalars.grad_scale)
+        for part in range(engine.part_count(stage)):
+            moves = self._late[stage, part] <= record.iteration
+            scalars = restarted_scalars(self._context.manifest, record.iteration, rate_scale, clip, count, moves=moves)
+            engine.step_part(part, engine.read_average(part), scalars)
+        engine.clear()
 
 
 def _there_and_back(engine: Engine, ticket: int, data: bytes, gradient: bytes, addend: int) -> tuple[bytes, bytes]:

@@ -1,7 +1,7 @@
-"""The border log: what this peer sent on and sent back in past iterations, so that a lost neighbour stage can be replayed.
+"""The border log: what this peer got, sent on and sent back in past iterations, so that a lost neighbour stage can be replayed or refitted.
 
-The outputs and answers that repair pulls anyway are kept on when their iteration is committed: on the shelf, since the last full shadows and somewhat
-longer, and within bounds. Nothing of it travels until a stage is lost. Source: design section 6, rung 2.
+The tensors that repair pulls anyway are kept on when their iteration is committed: the newest in memory, the others on the shelf, since the last
+shadows and somewhat longer, and within bounds. Nothing of it travels until a stage is lost. Source: design section 6, rungs 2 and 4.
 """
 
 from __future__ import annotations
@@ -10,22 +10,39 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from swarmfree.swarm.names import WorkKey
+from swarmfree.swarm.names import Side, WorkKey
 from swarmfree.swarm.ports import Shelf
 from swarmfree.trainer.tasks import Signal
 
 NONE = -1
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much is kept.
+
+    Args:
+        iterations: so many of the last ones; 0 = none.
+        size_bytes: of all of them; the oldest go first.
+        ram_bytes: of these, so many in memory; older ones lie on the shelf.
+    """
+
+    iterations: int
+    size_bytes: int
+    ram_bytes: int
+
+
 @dataclass(slots=True, eq=False)
 class Logged:
-    """One iteration's borders: where each microbatch lies in the blob, and the blob until it is on the shelf."""
+    """One iteration's borders: the tensors while they are in memory, then where each lies in the blob on the shelf."""
 
     iteration: int
     base: str
-    places: dict[tuple[int, bool], tuple[int, int]] = field(default_factory=dict)
-    size_bytes: int = 0
-    blob: bytes | None = None
+    tensors: dict[tuple[int, Side], bytes]
+    size_bytes: int
+    places: dict[tuple[int, Side], tuple[int, int]] = field(default_factory=dict)
+    is_shelved: bool = False
+    is_dropped: bool = False
 
     @property
     def name(self) -> str:
@@ -37,18 +54,16 @@ class Borders:
     """This peer's border log.
 
     Args:
-        shelf: where it is kept.
-        iterations_max: so many of the last ones are kept; 0 = none.
-        bytes_max: of all of them; the oldest go first.
+        shelf: where it is kept when memory is full.
+        bounds: how much is kept.
     """
 
-    def __init__(self, shelf: Shelf, iterations_max: int, bytes_max: int) -> None:
+    def __init__(self, shelf: Shelf, bounds: Bounds) -> None:
         """Empty."""
-        self._shelf, self._iterations_max, self._bytes_max = shelf, iterations_max, bytes_max
+        self._shelf, self._bounds = shelf, bounds
         self._logged: deque[Logged] = deque()
-        self._fresh: deque[Logged] = deque()
         self._filled = Signal()
-        self.size_bytes = 0
+        self.size_bytes = self.ram_bytes = 0
 
     @property
     def since(self) -> int:
@@ -58,27 +73,22 @@ class Borders:
     @property
     def is_kept(self) -> bool:
         """Whether there is a log at all."""
-        return self._iterations_max > 0
+        return self._bounds.iterations > 0
 
-    def keep(self, iteration: int, base: str, outputs: Mapping[int, bytes], answers: Mapping[int, bytes]) -> None:
+    def keep(self, iteration: int, base: str, tensors: Mapping[tuple[int, Side], bytes]) -> None:
         """An iteration is committed: keep its borders, by microbatch; after a gap the log begins anew."""
         if not self.is_kept:
             return
         if self._logged and self._logged[-1].iteration != iteration - 1:
             self.clear()
-        entry, pieces = Logged(iteration, base), []
-        for is_answer, found in ((False, outputs), (True, answers)):
-            for microbatch, data in found.items():
-                entry.places[microbatch, is_answer] = entry.size_bytes, len(data)
-                entry.size_bytes += len(data)
-                pieces.append(data)
-        entry.blob = b"".join(pieces)
+        entry = Logged(iteration, base, dict(tensors), sum(map(len, tensors.values())))
         self._logged.append(entry)
-        self._fresh.append(entry)
         self.size_bytes += entry.size_bytes
-        while len(self._logged) > self._iterations_max or (self.size_bytes > self._bytes_max and self._logged):
+        self.ram_bytes += entry.size_bytes
+        while len(self._logged) > self._bounds.iterations or (self.size_bytes > self._bounds.size_bytes and self._logged):
             self._drop(self._logged.popleft())
-        self._filled.tell()
+        if self.ram_bytes > self._bounds.ram_bytes:
+            self._filled.tell()
 
     def clear(self) -> None:
         """Forget everything: this peer has missed an iteration, or is about to hold another stage."""
@@ -87,34 +97,43 @@ class Borders:
 
     def _drop(self, entry: Logged) -> None:
         self.size_bytes -= entry.size_bytes
-        if entry.blob is None:
+        entry.is_dropped = True
+        if entry.is_shelved:
             self._shelf.drop(entry.name)
-        entry.blob = b""
+        else:
+            self.ram_bytes -= entry.size_bytes
+            entry.tensors = {}
 
     async def serve(self) -> None:
-        """Put what is new on the shelf, for ever; where the disk refuses, the log begins anew."""
+        """Put the oldest on the shelf while memory is full, for ever; where the disk refuses, the log begins anew."""
         while True:
-            while self._fresh:
-                entry = self._fresh.popleft()
-                if not entry.blob:
-                    continue
-                if not await self._shelf.put(entry.name, entry.blob):
-                    self.clear()
-                elif entry in self._logged:
-                    entry.blob = None
-                else:
-                    self._shelf.drop(entry.name)
+            while self.ram_bytes > self._bounds.ram_bytes:
+                entry = next(entry for entry in self._logged if not entry.is_shelved)
+                await self._shelve(entry)
             await self._filled.wait()
 
-    async def find(self, key: WorkKey, *, answer: bool) -> bytes | None:
-        """What was sent on, or back, for a microbatch of a past iteration; None where it is not kept."""
+    async def _shelve(self, entry: Logged) -> None:
+        places, start = {}, 0
+        for what, data in entry.tensors.items():
+            places[what] = start, len(data)
+            start += len(data)
+        is_kept = await self._shelf.put(entry.name, b"".join(entry.tensors.values()))
+        if entry.is_dropped:
+            self._shelf.drop(entry.name)
+        elif is_kept:
+            entry.places, entry.tensors, entry.is_shelved = places, {}, True
+            self.ram_bytes -= entry.size_bytes
+        else:
+            self.clear()
+
+    async def find(self, key: WorkKey, side: Side) -> bytes | None:
+        """A tensor of a microbatch of a past iteration; None where it is not kept."""
         for entry in self._logged:
             if (entry.iteration, entry.base) == (key.iteration, key.base):
-                place = entry.places.get((key.microbatch, answer))
-                if place is None:
+                what = key.microbatch, side
+                if not entry.is_shelved:
+                    return entry.tensors.get(what)
+                if what not in entry.places:
                     return None
-                start, size = place
-                if entry.blob is not None:
-                    return entry.blob[start : start + size]
-                return await self._shelf.get(entry.name, start, size)
+                return await self._shelf.get(entry.name, *entry.places[what])
         return None

@@ -13,7 +13,7 @@ from functools import partial
 from swarmfree.swarm.books import Evaluation, Microloss, bits_float64, float64_bits
 from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
 from swarmfree.swarm.messages import Loss, LossAnswer, Pull
-from swarmfree.swarm.names import ENDS_STAGE, WorkKey, WorkKind
+from swarmfree.swarm.names import ENDS_STAGE, Side, WorkKey, WorkKind
 from swarmfree.swarm.plan import Plan, Share
 from swarmfree.swarm.ports import Incoming, Reply, Tokens
 from swarmfree.swarm.routes import routes_of
@@ -116,6 +116,8 @@ class Source:
             loss = await self._device.run(Rank.FORWARD, key.microbatch, lambda: engine.loss_only(activations, window))
             entry.loss_bits = float64_bits(loss)
             return
+        if self._context.manifest.recovery.refits:
+            entry.entered = activations
         offset = self._standing.offset_of(key)
         text = tokens.microbatch(key.microbatch)
 
@@ -205,7 +207,7 @@ class Source:
                     await self._table.outcome(entry)
                     return True
                 try:
-                    activations = (await self._context.call(holder, Pull(there, answer=False))).payload
+                    activations = (await self._context.call(holder, Pull(there, Side.OUTPUT))).payload
                 except CallFailed:
                     continue
                 self._standing.check(key)

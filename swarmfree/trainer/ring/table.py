@@ -12,7 +12,7 @@ from typing import Any
 
 from swarmfree.swarm.books import MicrobatchSet
 from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
-from swarmfree.swarm.names import ENDS_STAGE, WorkKey, WorkKind
+from swarmfree.swarm.names import ENDS_STAGE, Side, WorkKey, WorkKind
 from swarmfree.trainer.tasks import Tasks
 
 FIRST_RUN = 0
@@ -27,6 +27,7 @@ class Entry:
         key: its name.
         run: `FIRST_RUN` for work that travels the ring, `LOSS_RUN` for the loss at the source, 1.. for a redo.
         done: None once it succeeded, the refusal to answer once it failed.
+        entered: what came in, wire bytes, where border logs are kept.
         output: what the forward pass sent on, wire bytes.
         answer: what was sent back, wire bytes.
         loss_bits: of the loss, where this entry computed it.
@@ -36,12 +37,18 @@ class Entry:
     key: WorkKey
     run: int
     done: asyncio.Future[Refused | None]
+    entered: bytes = b""
     output: bytes = b""
     answer: bytes = b""
     loss_bits: str = ""
     seconds: float = 0.0
     evicted: bool = False
     finished: bool = field(default=False)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its tensors."""
+        return len(self.entered) + len(self.output) + len(self.answer)
 
 
 Work = Callable[[Entry], Coroutine[Any, Any, None]]
@@ -117,20 +124,21 @@ class Table:
             if key.kind is WorkKind.TRAIN and run != LOSS_RUN and entry.finished and not entry.evicted
         )
 
-    def borders(self) -> tuple[dict[int, bytes], dict[int, bytes]] | None:
-        """What training sent on and what it sent back, by microbatch; None where some of it was dropped from a full cache."""
-        outputs: dict[int, bytes] = {}
-        answers: dict[int, bytes] = {}
+    def borders(self) -> dict[tuple[int, Side], bytes] | None:
+        """What came in, was sent on and was sent back in training, by microbatch; None where some of it was dropped from a full cache."""
+        found: dict[tuple[int, Side], bytes] = {}
         for (key, run), entry in self._entries.items():
             if key.kind is not WorkKind.TRAIN or not entry.finished:
                 continue
             if entry.evicted:
                 return None
             if run != LOSS_RUN:
-                outputs.setdefault(key.microbatch, entry.output)
+                found.setdefault((key.microbatch, Side.OUTPUT), entry.output)
             if run == LOSS_RUN or key.stage != ENDS_STAGE:
-                answers.setdefault(key.microbatch, entry.answer)
-        return outputs, answers
+                found.setdefault((key.microbatch, Side.ANSWER), entry.answer)
+                if entry.entered:
+                    found.setdefault((key.microbatch, Side.INPUT), entry.entered)
+        return found
 
     def close(self, why: Refused) -> None:
         """End all work and forget all tensors; whoever still waits is refused with `why`."""
@@ -157,10 +165,10 @@ class Table:
             self._account(entry)
 
     def _account(self, newest: Entry) -> None:
-        self.stored_bytes += len(newest.output) + len(newest.answer)
+        self.stored_bytes += newest.size_bytes
         for entry in self._entries.values():
             if self.stored_bytes <= self._cache_bytes_max:
                 return
             if entry is not newest and entry.finished and not entry.evicted and entry.key.stage != ENDS_STAGE:
-                self.stored_bytes -= len(entry.output) + len(entry.answer)
-                entry.output, entry.answer, entry.evicted = b"", b"", True
+                self.stored_bytes -= entry.size_bytes
+                entry.entered, entry.output, entry.answer, entry.evicted = b"", b"", b"", True

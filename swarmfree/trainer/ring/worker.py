@@ -12,7 +12,7 @@ from functools import partial
 from swarmfree.swarm.books import MicrobatchSet
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.messages import Loss, Pull, Pulled, Redo, Redone, Segment, Train, Trained
-from swarmfree.swarm.names import ENDS_STAGE, Endpoint, WorkKey, WorkKind
+from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Side, WorkKey, WorkKind
 from swarmfree.swarm.ports import Incoming, Reply
 from swarmfree.swarm.routes import Route, routes_of
 from swarmfree.trainer.context import Context
@@ -102,18 +102,19 @@ class Worker:
             Refused: `gone`.
         """
         if request.key.iteration < self._standing.iteration:
-            data = await self._borders.find(request.key, answer=request.answer)
+            data = await self._borders.find(request.key, request.side)
             if data is None:
-                raise Refused(RefusalKind.GONE, f"no border of iteration {request.key.iteration} is kept here")
+                raise Refused(RefusalKind.GONE, f"no {request.side} of iteration {request.key.iteration} is kept here")
             return Reply(Pulled(), data)
         await self._standing.admit(request.key)
-        of_loss = request.key.stage == ENDS_STAGE and request.answer
+        of_loss = request.key.stage == ENDS_STAGE and request.side is not Side.OUTPUT
         entry = self._table.find(request.key, LOSS_RUN) if of_loss else self._table.stored(request.key)
         if entry is None or not entry.finished:
             raise Refused(
                 RefusalKind.GONE, f"nothing stored for microbatch {request.key.microbatch} at stage {request.key.stage}"
             )
-        return Reply(Pulled(), entry.answer if request.answer else entry.output)
+        data = {Side.INPUT: entry.entered, Side.OUTPUT: entry.output, Side.ANSWER: entry.answer}[request.side]
+        return Reply(Pulled(), data)
 
     async def _work(self, entry: Entry, request: Train, activations: bytes) -> None:
         key, engine = entry.key, self._context.ports.engine
@@ -122,6 +123,8 @@ class Worker:
             await self._onward(entry, request, output)
             return
         ticket = next(self._tickets)
+        if self._context.manifest.recovery.refits:
+            entry.entered = activations
         entry.output, forward_s = await self._device.timed(
             Rank.FORWARD, key.microbatch, lambda: engine.forward(ticket, activations)
         )
@@ -158,7 +161,7 @@ class Worker:
 
     async def _redo_work(self, entry: Entry, segment: Segment) -> None:
         before = entry.key.at(self._routes.route(entry.key.microbatch).at(segment.first - 1))
-        activations = await self._pull_from(segment.before, before, answer=False)
+        activations = await self._pull_from(segment.before, before, Side.OUTPUT)
         request = Train(entry.key, 1, segment.after, 0, segment)
         await self._work(entry, request, activations)
 
@@ -171,7 +174,7 @@ class Worker:
             if position == segment.last and after == ENDS_STAGE:
                 return await self._loss(request, key.at(ENDS_STAGE), output)
             if position == segment.last:
-                return await self._pull_from(segment.after, key.at(after), answer=True)
+                return await self._pull_from(segment.after, key.at(after), Side.ANSWER)
             redoer = segment.redoers[position + 1 - segment.first]
             onward = Train(key.at(after), request.attempt_number, request.source, request.plan_revision, segment)
             return (await self._context.call(redoer, onward, output)).payload
@@ -199,11 +202,11 @@ class Worker:
             await asyncio.sleep(next(waits))
         raise Refused(RefusalKind.EXHAUSTED, f"source {source.member} does not answer")
 
-    async def _pull_from(self, holder: Endpoint, key: WorkKey, *, answer: bool) -> bytes:
+    async def _pull_from(self, holder: Endpoint, key: WorkKey, side: Side) -> bytes:
         try:
-            return (await self._context.call(holder, Pull(key, answer))).payload
+            return (await self._context.call(holder, Pull(key, side))).payload
         except (PeerUnreachable, PeerSilent):
-            return (await self._context.call(holder, Pull(key, answer))).payload
+            return (await self._context.call(holder, Pull(key, side))).payload
 
     def _measure(self, seconds: float) -> None:
         last = self.seconds_per_microbatch

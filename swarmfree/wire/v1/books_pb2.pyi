@@ -442,28 +442,28 @@ class Rebuilt(google.protobuf.message.Message):
     STAGE_FIELD_NUMBER: builtins.int
     STATE_DIGEST_FIELD_NUMBER: builtins.int
     RATE_SCALED_FIELD_NUMBER: builtins.int
-    BUILT_FIELD_NUMBER: builtins.int
     DISPUTES_FIELD_NUMBER: builtins.int
+    STEPS_FIELD_NUMBER: builtins.int
     stage: builtins.int
     """Zero is the ends."""
     state_digest: builtins.str
     """Hex digest of what came out."""
     rate_scaled: builtins.bool
     """It starts with the run's rate factor."""
-    built: builtins.bool
-    """It counts its steps anew; false where two of its replicas had different states, and where it came from a kept copy."""
     disputes: builtins.int
-    """How often that happened; zero is the healthy case."""
+    """How often two of its replicas had different states; zero is the healthy case."""
+    steps: builtins.int
+    """How many optimizer steps its moments hold; minus one where as many as the last record says."""
     def __init__(
         self,
         *,
         stage: builtins.int = ...,
         state_digest: builtins.str = ...,
         rate_scaled: builtins.bool = ...,
-        built: builtins.bool = ...,
         disputes: builtins.int = ...,
+        steps: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["built", b"built", "disputes", b"disputes", "rate_scaled", b"rate_scaled", "stage", b"stage", "state_digest", b"state_digest"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["disputes", b"disputes", "rate_scaled", b"rate_scaled", "stage", b"stage", "state_digest", b"state_digest", "steps", b"steps"]) -> None: ...
 
 global___Rebuilt = Rebuilt
 
@@ -753,6 +753,7 @@ class Replay(google.protobuf.message.Message):
     BEFORE_FIELD_NUMBER: builtins.int
     AFTER_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    FULL_FIELD_NUMBER: builtins.int
     stage: builtins.int
     """Which stage; zero does not occur."""
     first: builtins.int
@@ -761,6 +762,8 @@ class Replay(google.protobuf.message.Message):
     """What iteration the shadows are ready for; zero is the first."""
     reason: builtins.str
     """One sentence."""
+    full: builtins.bool
+    """The shadows have their moments; without them they are plain ones, int8, and the replay is near and not exact."""
     @property
     def holders(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.names_pb2.Endpoint]:
         """Who keeps the shadows, one per stage from `first` on."""
@@ -783,10 +786,88 @@ class Replay(google.protobuf.message.Message):
         before: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Endpoint] | None = ...,
         after: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Endpoint] | None = ...,
         reason: builtins.str = ...,
+        full: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["after", b"after", "before", b"before", "first", b"first", "holders", b"holders", "iteration", b"iteration", "reason", b"reason", "stage", b"stage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "before", b"before", "first", b"first", "full", b"full", "holders", b"holders", "iteration", b"iteration", "reason", b"reason", "stage", b"stage"]) -> None: ...
 
 global___Replay = Replay
+
+@typing.final
+class RefitStart(google.protobuf.message.Message):
+    """What a refit begins with; exactly one is required."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MERGE_FIELD_NUMBER: builtins.int
+    COPY_NEIGHBOUR_FIELD_NUMBER: builtins.int
+    @property
+    def merge(self) -> global___Merge:
+        """From both neighbours."""
+
+    @property
+    def copy_neighbour(self) -> global___CopyNeighbour:
+        """From one neighbour."""
+
+    def __init__(
+        self,
+        *,
+        merge: global___Merge | None = ...,
+        copy_neighbour: global___CopyNeighbour | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["action", b"action", "copy_neighbour", b"copy_neighbour", "merge", b"merge"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action", b"action", "copy_neighbour", b"copy_neighbour", "merge", b"merge"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["merge", "copy_neighbour"] | None: ...
+
+global___RefitStart = RefitStart
+
+@typing.final
+class Refit(google.protobuf.message.Message):
+    """Made from its neighbours, and then fitted to what they saw go in and come out."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STAGE_FIELD_NUMBER: builtins.int
+    START_FIELD_NUMBER: builtins.int
+    FIRST_FIELD_NUMBER: builtins.int
+    STEPS_FIELD_NUMBER: builtins.int
+    BEFORE_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    stage: builtins.int
+    """Which stage; zero does not occur."""
+    first: builtins.int
+    """The oldest iteration whose borders are used; zero is the first."""
+    steps: builtins.int
+    """How many steps of fitting; at least one."""
+    reason: builtins.str
+    """One sentence."""
+    @property
+    def start(self) -> global___RefitStart:
+        """What it begins with; required."""
+
+    @property
+    def before(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.names_pb2.Endpoint]:
+        """Members of the stage before: they keep what went in."""
+
+    @property
+    def after(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.names_pb2.Endpoint]:
+        """Members of the stage after: they keep what came out."""
+
+    def __init__(
+        self,
+        *,
+        stage: builtins.int = ...,
+        start: global___RefitStart | None = ...,
+        first: builtins.int = ...,
+        steps: builtins.int = ...,
+        before: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Endpoint] | None = ...,
+        after: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Endpoint] | None = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["start", b"start"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "before", b"before", "first", b"first", "reason", b"reason", "stage", b"stage", "start", b"start", "steps", b"steps"]) -> None: ...
+
+global___Refit = Refit
 
 @typing.final
 class BuildAction(google.protobuf.message.Message):
@@ -801,6 +882,7 @@ class BuildAction(google.protobuf.message.Message):
     COPY_KEPT_FIELD_NUMBER: builtins.int
     RESTORE_FIELD_NUMBER: builtins.int
     REPLAY_FIELD_NUMBER: builtins.int
+    REFIT_FIELD_NUMBER: builtins.int
     @property
     def fresh(self) -> global___Fresh:
         """First weights."""
@@ -827,7 +909,11 @@ class BuildAction(google.protobuf.message.Message):
 
     @property
     def replay(self) -> global___Replay:
-        """From a full shadow and border logs."""
+        """From a shadow and border logs."""
+
+    @property
+    def refit(self) -> global___Refit:
+        """From its neighbours and border logs."""
 
     def __init__(
         self,
@@ -839,9 +925,10 @@ class BuildAction(google.protobuf.message.Message):
         copy_kept: global___CopyKept | None = ...,
         restore: global___Restore | None = ...,
         replay: global___Replay | None = ...,
+        refit: global___Refit | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_kept", b"copy_kept", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge", "replay", b"replay", "restore", b"restore"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_kept", b"copy_kept", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge", "replay", b"replay", "restore", b"restore"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["fresh", "copy", "merge", "copy_neighbour", "copy_kept", "restore", "replay"] | None: ...
+    def HasField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_kept", b"copy_kept", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge", "refit", b"refit", "replay", b"replay", "restore", b"restore"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_kept", b"copy_kept", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge", "refit", b"refit", "replay", b"replay", "restore", b"restore"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["fresh", "copy", "merge", "copy_neighbour", "copy_kept", "restore", "replay", "refit"] | None: ...
 
 global___BuildAction = BuildAction

@@ -508,10 +508,10 @@ class Segment(google.protobuf.message.Message):
     number: builtins.int
     """Redo number; the same number is the same redo; zero is a number like any other."""
     first: builtins.int
-    """First stage of the segment; zero is the ends."""
+    """First position of the segment on the microbatch's route; zero does not occur."""
     @property
     def redoers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.names_pb2.Endpoint]:
-        """One per stage of the segment."""
+        """One per position of the segment."""
 
     @property
     def before(self) -> swarmfree.wire.v1.names_pb2.Endpoint:
@@ -523,7 +523,7 @@ class Segment(google.protobuf.message.Message):
 
     @property
     def wanted(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Stages of the segment whose contribution is missing, ascending."""
+        """Stages of the segment whose contribution is missing, along the route."""
 
     def __init__(
         self,
@@ -1076,9 +1076,9 @@ class PullRequest(google.protobuf.message.Message):
 
     HEADER_FIELD_NUMBER: builtins.int
     KEY_FIELD_NUMBER: builtins.int
-    ANSWER_FIELD_NUMBER: builtins.int
-    answer: builtins.bool
-    """False: its output; true: its answer."""
+    SIDE_FIELD_NUMBER: builtins.int
+    side: swarmfree.wire.v1.names_pb2.Side.ValueType
+    """Which tensor of it; required."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -1092,10 +1092,10 @@ class PullRequest(google.protobuf.message.Message):
         *,
         header: global___Header | None = ...,
         key: swarmfree.wire.v1.names_pb2.WorkKey | None = ...,
-        answer: builtins.bool = ...,
+        side: swarmfree.wire.v1.names_pb2.Side.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header", "key", b"key"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["answer", b"answer", "header", b"header", "key", b"key"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["header", b"header", "key", b"key", "side", b"side"]) -> None: ...
 
 global___PullRequest = PullRequest
 

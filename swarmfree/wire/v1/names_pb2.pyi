@@ -48,6 +48,34 @@ WORK_KIND_EVALUATE: WorkKind.ValueType  # 2
 """It only looks."""
 global___WorkKind = WorkKind
 
+class _Side:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _SideEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Side.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    SIDE_UNSPECIFIED: _Side.ValueType  # 0
+    """Not said; refused."""
+    SIDE_INPUT: _Side.ValueType  # 1
+    """What came in."""
+    SIDE_OUTPUT: _Side.ValueType  # 2
+    """What was sent on."""
+    SIDE_ANSWER: _Side.ValueType  # 3
+    """What was sent back."""
+
+class Side(_Side, metaclass=_SideEnumTypeWrapper):
+    """A tensor of one microbatch's work at a peer."""
+
+SIDE_UNSPECIFIED: Side.ValueType  # 0
+"""Not said; refused."""
+SIDE_INPUT: Side.ValueType  # 1
+"""What came in."""
+SIDE_OUTPUT: Side.ValueType  # 2
+"""What was sent on."""
+SIDE_ANSWER: Side.ValueType  # 3
+"""What was sent back."""
+global___Side = Side
+
 @typing.final
 class Member(google.protobuf.message.Message):
     """One life of one peer: a restart is a new member."""

@@ -1,0 +1,112 @@
+"""What the neighbours of a lost stage still know of past iterations: records, and what crossed the borders to them.
+
+Whoever rebuilds the stage reads it from here: `replaying` and `refitting`. Source: design section 6, rungs 2 and 4.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from swarmfree.swarm.books import Record
+from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
+from swarmfree.swarm.messages import GetRecord, Pull, RecordAnswer
+from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Side, WorkKey, WorkKind
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.tasks import each
+
+IN_FLIGHT = 4
+Tensors = dict[int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The lost stages, adjacent ones, and who holds the stages before and after them."""
+
+    first: int
+    last: int
+    before: tuple[Endpoint, ...]
+    after: tuple[Endpoint, ...]
+
+
+class Past:
+    """The past of adjacent lost stages.
+
+    Attributes:
+        received_bytes: of borders.
+    """
+
+    def __init__(self, context: Context, around: Around) -> None:
+        """Nothing is here yet."""
+        self._context, self._around = context, around
+        self.received_bytes = 0
+
+    async def records(self, last: Record | None, lineage: str, first: int) -> tuple[list[Record], str]:
+        """The records from iteration `first` on, oldest first, and the lineage before them.
+
+        Args:
+            last: the last committed one.
+            lineage: of it.
+
+        Raises:
+            Refused: they do not follow each other, or nobody keeps one of them.
+        """
+        found, record = deque[Record](), last
+        while record is not None and record.iteration >= first:
+            if record.lineage() != lineage:
+                raise Refused(RefusalKind.FAILED, f"record {record.iteration} is not of this lineage")
+            found.appendleft(record)
+            lineage = record.before
+            if record.iteration == first:
+                break
+            record = await self._record(record.iteration - 1)
+        return list(found), lineage
+
+    async def _record(self, iteration: int) -> Record:
+        for donor in (*self._around.before, *self._around.after):
+            try:
+                reply = await self._context.call(donor, GetRecord(iteration))
+            except CallFailed:
+                continue
+            assert isinstance(reply.message, RecordAnswer), "the network checks response types"
+            if reply.message.record is not None:
+                return reply.message.record
+        raise Refused(RefusalKind.GONE, f"nobody around keeps record {iteration}")
+
+    async def borders(self, record: Record, side_after: Side) -> tuple[Tensors, Tensors]:
+        """What went into the first stage, and a tensor of the stage after the last one, by offset of the microbatch.
+
+        Args:
+            side_after: `ANSWER`, the gradient of what came out, or `INPUT`, what came out itself.
+
+        Raises:
+            CallFailed: it is not kept any more.
+        """
+        around, count = self._around, self._context.manifest.batch.microbatches
+        after = around.last + 1 if around.last < self._context.manifest.stages.body else ENDS_STAGE
+        sides = ((Side.OUTPUT, around.first - 1, around.before), (side_after, after, around.after))
+        entered: Tensors = {}
+        left: Tensors = {}
+
+        async def one(which: tuple[int, int]) -> None:
+            offset, place = which
+            side, stage, holders = sides[place]
+            key = WorkKey(record.iteration, record.base, WorkKind.TRAIN, record.iteration * count + offset, stage)
+            (entered, left)[place][offset] = await self._pull(key, holders, side)
+
+        wanted: Iterable[tuple[int, int]] = [(offset, place) for offset in range(count) for place in (0, 1)]
+        await each(wanted, one, IN_FLIGHT)
+        return entered, left
+
+    async def _pull(self, key: WorkKey, holders: tuple[Endpoint, ...], side: Side) -> bytes:
+        last: CallFailed = Refused(RefusalKind.GONE, f"stage {key.stage} has no member")
+        for turn in range(len(holders)):
+            try:
+                data = (await self._context.call(holders[(key.microbatch + turn) % len(holders)], Pull(key, side))).payload
+            except CallFailed as error:
+                last = error
+                continue
+            self.received_bytes += len(data)
+            return data
+        raise last

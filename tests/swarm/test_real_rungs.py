@@ -1,0 +1,58 @@
+"""Every rung of the recovery ladder, forced once by the run's configuration, in a swarm of real processes: SIGKILL of all replicas of a stage."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from swarmfree.lab.swarm import Ending
+from swarmfree.swarm.events import StageBuilt
+from tests.swarm.kill_world import World, lose_stage, require_in_time, tell, training
+from tests.swarm.real_swarm import Processes
+
+pytestmark = pytest.mark.timeout(600)
+
+ONE_EACH = (1, 1, 1, 1)
+FORCED = 'choose = "highest"'
+RUNGS = {
+    "replay of a plain shadow": (f'{FORCED}\nbest = "replay"\nshadow_kind = "plain"\nshadow_every = 8', 2, "Replay"),
+    "a plain shadow": (f'{FORCED}\nbest = "restore"\nshadow_kind = "plain"\nshadow_every = 8', 2, "Restore"),
+    "a full shadow": (f'{FORCED}\nbest = "restore"\nshadow_kind = "full"\nshadow_every = 8', 3, "Restore"),
+    "a refit of a merge": (f'{FORCED}\nbest = "refit"', 2, "Refit"),
+    "a refit of a neighbour": (f'{FORCED}\nbest = "refit"', 1, "Refit"),
+    "a merge": (f'{FORCED}\nbest = "merge"', 2, "Merge"),
+    "a copy": ('mode = "checkfree"\nmerge = "copy"', 2, "CopyNeighbour"),
+    "new weights": ('mode = "checkfree"\nmerge = "random"', 2, "Fresh"),
+    "the ends": ('mode = "checkfree"', 0, "CopyKept"),
+}
+
+
+def built(world: World, stage: int) -> StageBuilt:
+    """How a stage was built last."""
+    return [h.event for h in world.told(StageBuilt) if isinstance(h.event, StageBuilt) and h.event.stage == stage][-1]
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+async def test_each_rung_can_be_forced(processes: Processes, rung: str) -> None:
+    """The stage comes back that way, in time, and training goes on with losses that are numbers."""
+    recovery, stage, action = RUNGS[rung]
+    async with training(processes, recovery, ONE_EACH) as (world, running):
+        await world.until(lambda: world.audience.state.committed_count >= 24, "what is kept is kept")
+        story = await lose_stage(world, stage)
+        tell(rung, story)
+        event = built(world, stage)
+        assert (story.action, event.action) == (action, action), story
+        assert event.exact == (action == "CopyKept"), event
+        if action == "Replay":
+            assert "near, not exact" in story.reason
+        if action not in {
+            "Refit",
+            "CopyKept",
+        }:  # fitted for a while; the only source led, so that another one has to take over first
+            require_in_time(world, story)
+        await world.until_next_commit()
+        assert all(math.isfinite(commit.loss) for commit in world.audience.state.commits)
+        world.swarm.stop(Ending(0))
+        await running
+    await processes.require_nothing_left()
