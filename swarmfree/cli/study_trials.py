@@ -314,7 +314,9 @@ class TrialRun:
         training.step_counts[stage] = 0
         if self._kind == "refit":
             optimizer = training.manifest.optimizer
-            model.refit(stage, list(model.log)[-REFIT_ITERATIONS:], REFIT_STEPS, lambda step: refit_scalars(optimizer, REFIT_STEPS, step))
+            model.refit(
+                stage, list(model.log)[-REFIT_ITERATIONS:], REFIT_STEPS, lambda step: refit_scalars(optimizer, REFIT_STEPS, step)
+            )
         elif self._kind not in {"shadow", "random"}:
             training.rate_scales[stage] = training.manifest.recovery.rate_factor
 

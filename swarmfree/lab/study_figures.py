@@ -1,6 +1,6 @@
 """What the project's own recovery study found, for people who look at a run: what another way of bringing a stage back would have cost.
 
-The table beside this file is the quick study's summary, as committed under ``docs/studies/recovery/quick``; a test holds the two together.
+The table beside this file is the full study's summary, as committed under ``docs/studies/recovery/full``; a test holds the two together.
 """
 
 from __future__ import annotations

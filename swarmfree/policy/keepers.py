@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import zip_longest
+from zlib import crc32
 
 from swarmfree.policy.refit import REFIT_ITERATIONS
 from swarmfree.swarm.manifest import Manifest
@@ -17,6 +18,7 @@ FULL_SHARE_MAX = 0.05
 """Full shadows are the default where they add at most this share to what a stage sends in training."""
 FULL_BYTES, WIRE_BYTES = 12, 4
 BORDERS_SPARE = 8
+STANDBY_STAGES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,13 @@ def shadow_holders(plan: Plan, stage: int) -> tuple[Member, ...]:
     after = stage + 1 if stage + 1 < len(plan.replicas) else ENDS_STAGE
     there = [plan.replicas[neighbour][-1].endpoint.member for neighbour in (stage - 1, after) if plan.replicas[neighbour]]
     return tuple(dict.fromkeys(there))
+
+
+def standby_shadows(plan: Plan, member: Member) -> tuple[int, ...]:
+    """The stages of which a standby keeps a shadow: some adjacent ones, others at another standby."""
+    body = len(plan.replicas) - 1
+    first = crc32(str(member).encode()) % body if body else 0
+    return tuple(sorted(1 + (first + place) % body for place in range(min(STANDBY_STAGES, body))))
 
 
 def shadows_of(plan: Plan, member: Member) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from swarmfree.lab.study_figures import TABLE, beside_checkfree, gaps_percent
 
-STUDY = Path(__file__).resolve().parents[2] / "docs" / "studies" / "recovery" / "quick" / "summary.csv"
+STUDY = Path(__file__).resolve().parents[2] / "docs" / "studies" / "recovery" / "full" / "summary.csv"
 
 
 def test_the_table_is_the_committed_study() -> None:

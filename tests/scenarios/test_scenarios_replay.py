@@ -117,3 +117,11 @@ def test_full_shadows_are_fetched_once_by_each_holder() -> None:
     """Every part of every body stage goes to at most two holders per renewal."""
     result = play(logged(shadow_every=3))
     assert 0 < result.statistics.calls[GetShadow.__name__] <= 2 * 2 * 3 * 4
+
+
+def test_the_whole_body_is_replayed_from_what_a_standby_and_the_source_kept() -> None:
+    """Shadows at the standby, both outer borders at the source: every loss is that of the run without the loss."""
+    setup = logged(standbys=1)
+    result = play(setup, lose(1, 2, 3))
+    assert actions(result) == {"1": "Replay", "2": "Replay", "3": "Replay"}
+    assert told(result) == told(play(setup))

@@ -70,3 +70,16 @@ def test_shadows_cost_each_holder_little() -> None:
     often = play(unhurried(swarm(shadow_every=1), iterations=8)).statistics.calls[GetShadow.__name__]
     seldom = play(unhurried(swarm(shadow_every=4), iterations=8)).statistics.calls[GetShadow.__name__]
     assert often > 2 * seldom > 0
+
+
+def test_the_whole_body_comes_back_from_what_a_standby_kept() -> None:
+    """No neighbour is left; the standby has looked at the coordinator's plan and kept a shadow of each stage, also of the one that it gets."""
+
+    def strike(director: Director, _: Moment) -> None:
+        director.kill(*(member for stage in (1, 2, 3) for member in director.members(stage)))
+
+    lost = Once(is_asked(Train, key__iteration=5, key__stage=1), strike)
+    result = play(unhurried(swarm(shadow_every=1, standbys=1), iterations=8), lost)
+    for stage in (1, 2, 3):
+        assert lines(result, "StageBuilt", f"stage={stage}", "action=Restore"), stage
+    assert not lines(result, "RecoveryDecided", "iteration=5", "action=Fresh")

@@ -4,17 +4,18 @@ A plain shadow, int8 weights, is renewed part by part, in place: its age is that
 well as they do in an old copy. A full one has weights and both moments of one iteration: the senior of the stage puts its state by on its shelf as it
 steps, holders fetch that from it, and the last whole one is kept until the next one is whole. Nothing waits for any of it: reading is the last thing
 a donor's device does, and the parts of one shadow are spread over a share of the iterations until the next one.
-Source: design section 6, rungs 2 and 3. Differs: standbys keep none, since no plan reaches them.
+Standbys ask the coordinator for its plan now and then, and keep shadows of some stages, too: of what is lost further than next to a holder.
+All shadows lie on the shelf, within `recovery.kept_mb_max`: where they do not fit, the oldest goes first. Source: design section 6, rungs 2 and 3.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from swarmfree.policy.keepers import has_full_shadows, shadows_of
+from swarmfree.policy.keepers import has_full_shadows, shadows_of, standby_shadows
 from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
-from swarmfree.swarm.messages import GetShadow, KeptShadow, ShadowPart
+from swarmfree.swarm.messages import GetPlan, GetShadow, KeptShadow, PlanAnswer, ShadowPart
 from swarmfree.swarm.names import ENDS_STAGE
 from swarmfree.swarm.plan import Plan
 from swarmfree.swarm.ports import Reply
@@ -28,17 +29,30 @@ SPREAD = 0.25
 """The share of the time between two shadows over which one is fetched."""
 FULL_KEPT = 2
 """Full shadows of one stage: adjacent lost stages are replayed from an iteration of which all have one, and holders are not renewed at once."""
+SHADOWS_SHARE = 0.5
+"""Of what a peer may keep for others; the rest is for border logs."""
 PAUSE_MAX_S = 1.0
 RETRY_S = 2.0
+LOOK_MIN_S, LOOK_MAX_S = 2.0, 30.0
 
 
 @dataclass(slots=True)
 class Shadow:
-    """What is kept of one stage: bytes and iteration of each part; `begun_at` is when it was last begun to be renewed, -1 = never."""
+    """What is kept of one stage: iteration and size of each part; `begun_at` is when it was last begun to be renewed, -1 = never."""
 
-    parts: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    stage: int
+    parts: dict[int, tuple[int, int]] = field(default_factory=dict)
     count: int = 0
     begun_at: int = -1
+
+    def name(self, part: int) -> str:
+        """On the shelf."""
+        return f"plain-{self.stage}-{part}"
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all parts."""
+        return sum(size for _, size in self.parts.values())
 
     @property
     def is_complete(self) -> bool:
@@ -59,6 +73,7 @@ class FullShadow:
     iteration: int
     lineage: str
     part_count: int
+    size_bytes: int = 0
 
     def name(self, part: int) -> str:
         """On the shelf."""
@@ -73,6 +88,8 @@ class ShadowKeeper:
         self._context, self._books = context, books
         self._shadows: dict[int, Shadow] = {}
         self._iteration_s = 0.0
+        self._bytes_max = SHADOWS_SHARE * 1e6 * context.manifest.recovery.kept_mb_max
+        self._no_room: dict[int, int] = {}
         self._full: dict[int, list[FullShadow]] = {}  # newest last
         self._put_by: tuple[FullShadow, list[bytes]] | None = None
         self._own: FullShadow | None = None
@@ -88,36 +105,64 @@ class ShadowKeeper:
             return
         since: tuple[int, float] | None = None
         while True:
-            plan = standing.plan if standing.stage != NO_STAGE else None
+            stands_by = standing.stage == NO_STAGE
+            plan = await self._others_plan() if stands_by else standing.plan
             if plan is not None:
-                now_s = self._context.now_s()
-                if since is not None and standing.iteration > since[0]:
-                    self._iteration_s = (now_s - since[1]) / (standing.iteration - since[0])
-                since = (standing.iteration, now_s) if since is None or standing.iteration != since[0] else since
+                iteration, now_s = plan.iteration if stands_by else standing.iteration, self._context.now_s()
+                if since is not None and iteration > since[0]:
+                    self._iteration_s = (now_s - since[1]) / (iteration - since[0])
+                since = (iteration, now_s) if since is None or iteration != since[0] else since
                 due = self._due(plan, recovery.shadow_every)
                 if due is not None:
                     if not await self._renew(plan, due):
                         await standing.moved.wait(RETRY_S)
                     continue
-            await standing.moved.wait()
+            look_s = min(LOOK_MAX_S, max(LOOK_MIN_S, SPREAD * recovery.shadow_every * self._iteration_s))
+            await standing.moved.wait(look_s if stands_by else None)
+
+    async def _others_plan(self) -> Plan | None:
+        """What the coordinator does, as a standby sees it."""
+        coordinator = self._books.standing.coordinator
+        if coordinator is None or coordinator.member == self._context.me:
+            return None
+        try:
+            reply = await self._context.call(coordinator, GetPlan())
+        except CallFailed:
+            return None
+        assert isinstance(reply.message, PlanAnswer), "the network checks response types"
+        return reply.message.plan
+
+    def _mine(self, plan: Plan) -> tuple[int, ...]:
+        """The stages of which this peer keeps a shadow."""
+        me = self._context.me
+        return standby_shadows(plan, me) if self._books.standing.stage == NO_STAGE else shadows_of(plan, me)
 
     def _due(self, plan: Plan, every: int) -> int | None:
         """The stage whose shadow has to be renewed most; forgets those that are no longer this peer's."""
         if self._is_full:
             return self._due_full(plan, every)
-        mine = shadows_of(plan, self._context.me)
-        self._shadows = {stage: self._shadows.get(stage, Shadow()) for stage in mine}
+        mine = self._mine(plan)
+        for stage in [stage for stage in self._shadows if stage not in mine]:
+            self._forget(stage)
+        for stage in mine:
+            self._shadows.setdefault(stage, Shadow(stage))
         self._tell()
         waits = {stage: plan.iteration - shadow.begun_at for stage, shadow in self._shadows.items() if plan.iteration > 0}
         late = [stage for stage in mine if stage in waits and (self._shadows[stage].begun_at < 0 or waits[stage] >= every)]
+        late = [stage for stage in late if not self._was_full(stage, every)]
         return max(late, key=lambda stage: waits[stage], default=None)
 
+    def _forget(self, stage: int) -> None:
+        shadow = self._shadows.pop(stage)
+        for part in shadow.parts:
+            self._context.ports.shelf.drop(shadow.name(part))
+
     async def _renew(self, plan: Plan, stage: int) -> bool:
-        """Fetch every part once; whether all came."""
+        """Fetch every part once; whether all came, and are kept."""
         if self._is_full:
             return await self._renew_full(plan, stage)
         shadow, engine = self._shadows[stage], self._context.ports.engine
-        begun_at = self._books.standing.iteration
+        begun_at = max(plan.iteration, self._books.standing.iteration)
         shadow.count = engine.part_count(stage)
         pause_s = SPREAD * self._context.manifest.recovery.shadow_every * self._iteration_s / shadow.count
         donors = [replica.endpoint for replica in plan.replicas[stage]]
@@ -128,7 +173,15 @@ class ShadowKeeper:
                 except CallFailed:
                     continue
                 assert isinstance(reply.message, ShadowPart), "the network checks response types"
-                shadow.parts[part] = (reply.message.iteration, reply.payload)
+                if not self._has_room(stage, len(reply.payload)) or not await self._context.ports.shelf.put(
+                    shadow.name(part), reply.payload
+                ):
+                    self._forget(stage)
+                    return False
+                if self._shadows.get(stage) is not shadow:  # forgotten meanwhile
+                    self._context.ports.shelf.drop(shadow.name(part))
+                    return False
+                shadow.parts[part] = (reply.message.iteration, len(reply.payload))
                 break
             else:
                 return False
@@ -142,6 +195,25 @@ class ShadowKeeper:
         kept += [KeptShadow(stage, full.iteration, full=True) for stage, held in sorted(self._full.items()) for full in held]
         self._books.standing.shadows = tuple(kept)
 
+    def _has_room(self, stage: int, size_bytes: int) -> bool:
+        """Whether so much more can be kept for a stage; where it cannot, older full shadows go first, of any stage that has a newer one."""
+        while self._size_bytes + size_bytes > self._bytes_max:
+            older = [held[0] for held in self._full.values() if len(held) > 1]
+            if not older:
+                self._no_room[stage] = self._books.standing.iteration
+                return False
+            oldest = min(older, key=lambda shadow: shadow.iteration)
+            self._full[oldest.stage] = [shadow for shadow in self._full[oldest.stage] if shadow != oldest]
+            self._drop(oldest)
+        return True
+
+    @property
+    def _size_bytes(self) -> int:
+        """Of all shadows on the shelf."""
+        full = sum(shadow.size_bytes for held in self._full.values() for shadow in held)
+        own = self._own.size_bytes if self._own is not None else 0
+        return full + own + sum(shadow.size_bytes for shadow in self._shadows.values())
+
     # ---- full shadows ------------------------------------------------------------------------------------------------
 
     def _put_state_by(self) -> None:
@@ -152,7 +224,8 @@ class ShadowKeeper:
             return
         if plan.replicas[stage][0].endpoint.member == self._context.me:
             parts = [engine.read_state(part, weights_only=False) for part in range(engine.part_count(stage))]
-            self._put_by = FullShadow(stage, standing.iteration, standing.lineage, len(parts)), parts
+            size_bytes = sum(map(len, parts))
+            self._put_by = FullShadow(stage, standing.iteration, standing.lineage, len(parts), size_bytes), parts
 
     async def keep_own(self) -> None:
         """Put on the shelf what was read of this peer's own state, and what was there of an earlier iteration off it, for ever."""
@@ -182,20 +255,25 @@ class ShadowKeeper:
 
     def _due_full(self, plan: Plan, every: int) -> int | None:
         """The stage whose full shadow has to be renewed most; forgets those that are no longer this peer's."""
-        mine = shadows_of(plan, self._context.me)
+        mine = self._mine(plan)
         for stage in [stage for stage in self._full if stage not in mine]:
             for shadow in self._full.pop(stage):
                 self._drop(shadow)
         self._tell()
         newest = plan.iteration // every * every
         ages = {stage: newest - (self._full[stage][-1].iteration if stage in self._full else 0) for stage in mine}
-        return max((stage for stage in mine if ages[stage] > 0), key=lambda stage: ages[stage], default=None)
+        due = [stage for stage in mine if ages[stage] > 0 and not self._was_full(stage, every)]
+        return max(due, key=lambda stage: ages[stage], default=None)
+
+    def _was_full(self, stage: int, every: int) -> bool:
+        """Whether there was no room for this stage a short while ago."""
+        return stage in self._no_room and self._books.standing.iteration < self._no_room[stage] + every
 
     async def _renew_full(self, plan: Plan, stage: int) -> bool:
         """Fetch every part of the newest full shadow; whether all came, and are kept."""
         shelf, every = self._context.ports.shelf, self._context.manifest.recovery.shadow_every
         iteration, count = plan.iteration // every * every, self._context.ports.engine.part_count(stage)
-        donor, shadow = plan.replicas[stage][0].endpoint, None
+        donor, shadow, size_bytes = plan.replicas[stage][0].endpoint, None, 0
         pause_s = SPREAD * every * self._iteration_s / count
         for part in range(count):
             try:
@@ -205,14 +283,17 @@ class ShadowKeeper:
             found = reply.message if reply is not None else None
             if isinstance(found, ShadowPart) and reply is not None:
                 shadow = shadow or FullShadow(stage, iteration, found.lineage, count)
-                if found.lineage == shadow.lineage and await shelf.put(shadow.name(part), reply.payload):
+                size_bytes += len(reply.payload)
+                fits = found.lineage == shadow.lineage and self._has_room(stage, size_bytes)
+                if fits and await shelf.put(shadow.name(part), reply.payload):
                     await asyncio.sleep(min(PAUSE_MAX_S, pause_s))
                     continue
             if shadow is not None:
                 self._drop(shadow)
             return False
         assert shadow is not None, "a stage has at least one part"
-        held = [each for each in self._full.get(stage, ()) if each != shadow]
+        shadow = replace(shadow, size_bytes=size_bytes)
+        held = [each for each in self._full.get(stage, ()) if each.iteration != iteration]
         self._full[stage] = [*held, shadow][-FULL_KEPT:]
         for old in held[:-1]:
             self._drop(old)
@@ -262,5 +343,8 @@ class ShadowKeeper:
         held = self._shadows.get(request.stage)
         if held is None or request.part not in held.parts:
             raise Refused(RefusalKind.GONE, f"this peer keeps no shadow of stage {request.stage}")
-        iteration, data = held.parts[request.part]
-        return Reply(ShadowPart(iteration), data)
+        iteration, _ = held.parts[request.part]
+        kept = await self._context.ports.shelf.get(held.name(request.part))
+        if kept is None:
+            raise Refused(RefusalKind.GONE, f"part {request.part} of the shadow of stage {request.stage} is not kept any more")
+        return Reply(ShadowPart(iteration), kept)
