@@ -89,7 +89,7 @@ async def speed(manifest: Manifest, folder: Path, warmup: int, measured: int) ->
             await swarm.start(f"peer-{number + 1}")
         await swarm.commits(warmup, WITHIN_S)
         cpu_s = swarm.cpu_s()
-        await swarm.commits(warmup + measured, WITHIN_S)
+        await swarm.commits(measured, WITHIN_S)
         cpu_s = swarm.cpu_s() - cpu_s
         times = [time_s for time_s, _ in swarm.told(IterationCommitted)]
         found = Commits.of(swarm.said).rate(times[warmup - 1], times[warmup + measured - 1])

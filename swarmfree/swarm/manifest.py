@@ -227,7 +227,7 @@ class RecoverySection:
     best: Rung = "replay"
     choose: Choice = "cheapest"
     kept_mb_max: int = 4096
-    kept_ram_mb_max: int = 64
+    kept_ram_mb_max: int = 256
 
     def __post_init__(self) -> None:
         _positive("recovery", self, "rate_factor")

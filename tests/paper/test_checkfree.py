@@ -12,14 +12,16 @@ import itertools
 import pytest
 
 from swarmfree.lab.failures import chance_per_iteration, draw_failures
+from swarmfree.policy.keepers import KeptCopy, keepers_of_ends
 from swarmfree.policy.recovery import choose_recovery, merge_weights
 from swarmfree.policy.schedule import clip_factors
-from swarmfree.swarm.actions import CopyNeighbour, Merge, MergeMode
+from swarmfree.swarm.actions import CopyKept, CopyNeighbour, Merge, MergeMode
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
 from swarmfree.swarm.manifest import Manifest, OptimizerSection, RecoverySection, StagesSection
 from swarmfree.swarm.messages import BeatAnswer
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
 from swarmfree.swarm.plan import Plan, Replica
+from swarmfree.swarm.routes import Routes
 from swarmfree.trainer.iteration.recording import Circumstances, StageAverage, make_record
 
 SOMEBODY = Member("QmP", "00")
@@ -153,3 +155,37 @@ def test_a_bounded_weight_keeps_one_neighbour_from_owning_the_result() -> None:
 def test_nothing_of_the_rebuilt_stage_needs_to_be_told_by_a_dead_one() -> None:
     """The norms that weigh the merge stand in the record, which every member has; beats say nothing of them."""
     assert "squared_norm" not in {field.name for field in dataclasses.fields(BeatAnswer)}
+
+
+@pytest.mark.parametrize("body", range(4, 13))
+def test_section_4_3_half_of_the_microbatches_swap_both_ends_of_any_model(body: int) -> None:
+    """The published code exchanges the stages numbered 1, 2 and 5, 6, so that other models never swap their last pair."""
+    routes = Routes.of(body, swaps=True)
+    even, odd = routes.route(0).stages, routes.route(1).stages
+    assert even == tuple(range(1, body + 1))
+    assert (odd[:2], odd[-2:]) == ((2, 1), (body, body - 1))
+    assert odd[2:-2] == even[2:-2]
+    assert [routes.route(number).stages == odd for number in range(6)] == [False, True] * 3
+
+
+@pytest.mark.parametrize("body", range(4, 13))
+def test_section_4_3_the_ends_of_the_body_are_copied_from_their_partners_alone(body: int) -> None:
+    """Stage 1 from 2 and the last from the one before it, of any number; every other stage is merged, also those that the published code copies."""
+    plus = dataclasses.replace(CHECKFREE, mode="checkfree+")
+    donors = {}
+    for stage in range(1, body + 1):
+        action = choose_recovery(stage, there(body + 1, stage), record_with([1.0] * (body + 1)), plus)
+        donors[stage] = action.donor_stage if isinstance(action, CopyNeighbour) else None
+    assert donors == {1: 2, **dict.fromkeys(range(2, body), None), body: body - 1}
+
+
+def test_section_4_3_copies_of_the_embedding_and_the_head_lie_next_to_them_and_are_exact() -> None:
+    """The published code never lets them fail. Ours are kept by a member of the first and one of the last body stage, and no step is lost."""
+    replicas = tuple((Replica(Endpoint(Member(f"s{stage}", "00"), ())),) for stage in range(7))
+    plan = Plan(Position(Term(1, SOMEBODY), 10, 0, 0), "b", GENESIS_LINEAGE, replicas, (), None, 4)
+    assert [member.peer_id for member in keepers_of_ends(plan, 2)] == ["s1", "s6"]
+    kept = [KeptCopy(replicas[1][0].endpoint, 9), KeptCopy(replicas[6][0].endpoint, 10)]
+    action = choose_recovery(0, there(7, 0), record_with([1.0] * 7), CHECKFREE, kept)
+    assert isinstance(action, CopyKept)
+    assert (action.iteration, action.holder) == (10, replicas[6][0].endpoint)
+    assert "no step is lost" in action.reason

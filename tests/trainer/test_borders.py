@@ -20,7 +20,7 @@ def kept(
     iterations: range, *, iterations_max: int = 10, bytes_max: int = 1000, ram_max: int = 1000, shelf: MemoryShelf | None = None
 ) -> Borders:
     """A log of one microbatch, one output and one answer of ten bytes each."""
-    borders = Borders(shelf or MemoryShelf(), Bounds(iterations_max, bytes_max, ram_max))
+    borders = Borders(shelf or MemoryShelf(), Bounds(iterations_max, bytes_max, ram_max, 4))
     for iteration in iterations:
         number = 2 * iteration
         borders.keep(iteration, "b", {(number, Side.OUTPUT): b"o" * 10, (number, Side.ANSWER): b"%10d" % iteration})
@@ -74,3 +74,15 @@ def test_after_a_gap_the_log_begins_anew() -> None:
     borders.clear()
     assert borders.since == NONE
     assert borders.size_bytes == borders.ram_bytes == 0
+
+
+async def test_inputs_are_kept_for_a_few_iterations_only() -> None:
+    """Four of them here; what is sent on stays."""
+    borders = Borders(MemoryShelf(), Bounds(10, 1000, 1000, 4))
+    for iteration in range(6):
+        borders.keep(iteration, "b", {(iteration, Side.INPUT): b"i" * 10, (iteration, Side.OUTPUT): b"o" * 10})
+    assert [await borders.find(key(iteration, iteration), Side.INPUT) is None for iteration in range(6)] == [True] * 2 + [
+        False
+    ] * 4
+    assert all([await borders.find(key(iteration, iteration), Side.OUTPUT) for iteration in range(6)])
+    assert borders.size_bytes == borders.ram_bytes == 100

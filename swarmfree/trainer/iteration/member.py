@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from swarmfree.policy.keepers import borders_kept
+from swarmfree.policy.refit import REFIT_ITERATIONS
 from swarmfree.swarm.books import MicrobatchSet, Record
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.events import Stepped
@@ -72,7 +73,9 @@ class MemberBooks:
         hop = Hop(context)
         self.hop = hop
         recovery = context.manifest.recovery
-        bounds = Bounds(borders_kept(context.manifest), recovery.kept_mb_max * 10**6, recovery.kept_ram_mb_max * 10**6)
+        bounds = Bounds(
+            borders_kept(context.manifest), recovery.kept_mb_max * 10**6, recovery.kept_ram_mb_max * 10**6, REFIT_ITERATIONS
+        )
         self.borders = Borders(context.ports.shelf, bounds)
         self.after_step: Callable[[], None] = lambda: None
         self.worker = Worker(context, self.standing, self.device, self.book, self.table, hop, self.borders)

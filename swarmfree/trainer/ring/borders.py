@@ -25,11 +25,13 @@ class Bounds:
         iterations: so many of the last ones; 0 = none.
         size_bytes: of all of them; the oldest go first.
         ram_bytes: of these, so many in memory; older ones lie on the shelf.
+        inputs: iterations of which inputs are kept as well, for a refit.
     """
 
     iterations: int
     size_bytes: int
     ram_bytes: int
+    inputs: int
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +43,7 @@ class Logged:
     tensors: dict[tuple[int, Side], bytes]
     size_bytes: int
     places: dict[tuple[int, Side], tuple[int, int]] = field(default_factory=dict)
+    is_leaving: bool = False
     is_shelved: bool = False
     is_dropped: bool = False
 
@@ -85,6 +88,8 @@ class Borders:
         self._logged.append(entry)
         self.size_bytes += entry.size_bytes
         self.ram_bytes += entry.size_bytes
+        if len(self._logged) > self._bounds.inputs:
+            self._drop_inputs(self._logged[-1 - self._bounds.inputs])
         while len(self._logged) > self._bounds.iterations or (self.size_bytes > self._bounds.size_bytes and self._logged):
             self._drop(self._logged.popleft())
         if self.ram_bytes > self._bounds.ram_bytes:
@@ -94,6 +99,14 @@ class Borders:
         """Forget everything: this peer has missed an iteration, or is about to hold another stage."""
         while self._logged:
             self._drop(self._logged.popleft())
+
+    def _drop_inputs(self, entry: Logged) -> None:
+        """Of an iteration that is too old for a refit, and still in memory."""
+        inputs = [] if entry.is_leaving else [what for what in entry.tensors if what[1] is Side.INPUT]
+        spared = sum(len(entry.tensors.pop(what)) for what in inputs)
+        entry.size_bytes -= spared
+        self.size_bytes -= spared
+        self.ram_bytes -= spared
 
     def _drop(self, entry: Logged) -> None:
         self.size_bytes -= entry.size_bytes
@@ -113,7 +126,7 @@ class Borders:
             await self._filled.wait()
 
     async def _shelve(self, entry: Logged) -> None:
-        places, start = {}, 0
+        places, start, entry.is_leaving = {}, 0, True
         for what, data in entry.tensors.items():
             places[what] = start, len(data)
             start += len(data)
