@@ -18,6 +18,8 @@ from torch import Tensor
 WireDtype = Literal["float32", "bfloat16"]
 
 assert sys.byteorder == "little", "tensors are sent as they lie in memory, and the wire is little endian"
+_ALIGNED_BYTES = 64
+"""As torch aligns its own: matrix products may round otherwise elsewhere."""
 
 
 def _check_length(data: bytes, size_bytes: int, what: str) -> None:
@@ -47,6 +49,13 @@ def floats(data: bytes, count: int | None = None) -> Tensor:
     if count is None:
         count = len(data) // 4
     return _filled(data, (count,), torch.float32, np.uint32, f"{count:,} float32")
+
+
+def zero_floats(count: int) -> Tensor:
+    """A float32 vector of zeros, whose memory is taken when it is first written: a stage that is rebuilt waits for no moments to be zeroed."""
+    whole = np.zeros(count + _ALIGNED_BYTES // 4, dtype=np.float32)
+    start = -whole.ctypes.data % _ALIGNED_BYTES // 4
+    return torch.from_numpy(whole[start : start + count])
 
 
 def float_bytes(*tensors: Tensor) -> bytes:

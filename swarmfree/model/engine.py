@@ -124,11 +124,11 @@ class TorchEngine:
         """
         self._settle()
         state, where = self._held(), self._part(part)
+        target = state.weights[where.start : where.stop]
         if mode is MergeMode.RANDOM:
-            merged = draw_part(self._manifest, state.layout, part, f"random {weight_before:08x} {weight_after:08x}")
+            target.copy_(draw_part(self._manifest, state.layout, part, f"random {weight_before:08x} {weight_after:08x}"))
         else:
-            merged = merge_floats(before, after, weight_before, weight_after, where.floats)
-        state.weights[where.start : where.stop] = merged
+            merge_floats(before, after, weight_before, weight_after, target)
 
     def state_digest(self) -> str:
         """BLAKE3 over weights, first moment, second moment."""

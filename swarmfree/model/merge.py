@@ -6,13 +6,14 @@ fixed: two products and one sum per weight, each rounded once, so that any machi
 
 from __future__ import annotations
 
+import numpy as np
 from torch import Tensor
 
-from swarmfree.model.codec import floats
+from swarmfree.model.layout import FLOAT_BYTES
 from swarmfree.swarm.books import bits_float32
 
 
-def merge_floats(before: bytes, after: bytes, weight_before: int, weight_after: int, count: int) -> Tensor:
+def merge_floats(before: bytes, after: bytes, weight_before: int, weight_after: int, target: Tensor) -> None:
     """``W = weight_before * W_before + weight_after * W_after``, where the weights are already divided by their sum.
 
     A donor of weight zero is not read and may be empty, so a copy of the other, at weight one, is exact to the bit.
@@ -22,23 +23,25 @@ def merge_floats(before: bytes, after: bytes, weight_before: int, weight_after: 
         after: the same of the neighbour after.
         weight_before: float32 bits.
         weight_after: float32 bits.
-        count: floats of the part.
-
-    Returns:
-        Float32 vector (count,).
+        target: float32 vector of the part, which is overwritten.
 
     Raises:
         ValueError: a donor that counts has another length.
 
     Source: CheckFree, Algorithm 1, line 3.
     """
-    merged: Tensor | None = None
-    for data, bits in ((before, weight_before), (after, weight_after)):
-        weight = bits_float32(bits)
-        if weight == 0.0:
-            continue
-        term = floats(data, count).mul_(weight)
-        merged = term if merged is None else merged.add_(term)
-    if merged is None:
+    terms = [(data, bits_float32(bits)) for data, bits in ((before, weight_before), (after, weight_after))]
+    terms = [(data, weight) for data, weight in terms if weight != 0.0]
+    if not terms:
         raise ValueError("both neighbours have weight 0; at least one must count")
-    return merged
+    expected_bytes = FLOAT_BYTES * len(target)
+    for data, _ in terms:
+        if len(data) != expected_bytes:
+            raise ValueError(f"{len(data):,} bytes for a part; {expected_bytes:,} expected")
+    out = target.detach().numpy()
+    for place, (data, weight) in enumerate(terms):
+        floats = np.frombuffer(data, dtype="<f4")
+        if place == 0:
+            np.multiply(floats, np.float32(weight), out=out)
+        else:
+            out += floats * np.float32(weight)

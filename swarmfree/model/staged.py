@@ -150,8 +150,7 @@ class Staged(Alone):
         vectors = [float_bytes(self.stages[neighbour].weights) for neighbour in (before, after)]
         bits = [float32_bits(weight) for weight in weights]
         self.lose(stage)
-        target = self.stages[stage].weights
-        target.copy_(merge_floats(vectors[0], vectors[1], bits[0], bits[1], len(target)))
+        merge_floats(vectors[0], vectors[1], bits[0], bits[1], self.stages[stage].weights)
 
     def shadow(self, stage: int) -> bytes:
         """The stage's plain shadow."""

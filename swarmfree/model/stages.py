@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the field's name
 from torch import Tensor, nn
 
+from swarmfree.model.codec import zero_floats
 from swarmfree.model.layers import Block, RMSNorm, rotary_angles
 from swarmfree.model.layout import Layout, Slot, layout_of
 from swarmfree.swarm.manifest import Manifest, ModelSection
@@ -112,7 +113,7 @@ class StageState:
 def blank_stage(manifest: Manifest, stage: int) -> StageState:
     """Hold a stage with everything zero."""
     layout = layout_of(manifest, stage)
-    weights, first_moment, second_moment = (torch.zeros(layout.size) for _ in range(3))
+    weights, first_moment, second_moment = (zero_floats(layout.size) for _ in range(3))
     return StageState(layout, build_stage(manifest, stage, weights), weights, first_moment, second_moment)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,14 +15,19 @@ from swarmfree.swarm.books import float32_bits
 float32s = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2**60), max_value=2**60)
 
 
+def merged_from(before: bytes, after: bytes, weight_before: int, weight_after: int) -> torch.Tensor:
+    """A new vector."""
+    target = torch.full((max(len(before), len(after)) // 4,), torch.nan)
+    merge_floats(before, after, weight_before, weight_after, target)
+    return target
+
+
 @given(st.lists(st.tuples(float32s, float32s), min_size=1, max_size=20), st.floats(2**-10, 1 - 2**-10, width=32))
 def test_every_operation_rounds_once(pairs: list[tuple[float, float]], share: float) -> None:
     """The result has the bits of numpy's float32 product, product, sum."""
     before, after = (np.array(side, dtype=np.float32) for side in zip(*pairs, strict=True))
     weight_before, weight_after = np.float32(share), np.float32(1 - share)
-    merged = merge_floats(
-        before.tobytes(), after.tobytes(), float32_bits(float(weight_before)), float32_bits(float(weight_after)), len(pairs)
-    )
+    merged = merged_from(before.tobytes(), after.tobytes(), float32_bits(float(weight_before)), float32_bits(float(weight_after)))
     assert float_bytes(merged) == (before * weight_before + after * weight_after).tobytes()
 
 
@@ -29,18 +35,18 @@ def test_a_donor_of_weight_zero_is_not_read() -> None:
     """A copy keeps every bit of the donor, minus zero included, whatever the other neighbour sent."""
     donor = np.array([-0.0, 1e-42, 3.0], dtype=np.float32).tobytes()
     one, zero = float32_bits(1.0), float32_bits(0.0)
-    assert float_bytes(merge_floats(donor, b"", one, zero, 3)) == donor
-    assert float_bytes(merge_floats(np.full(3, np.nan, dtype=np.float32).tobytes(), donor, zero, one, 3)) == donor
+    assert float_bytes(merged_from(donor, b"", one, zero)) == donor
+    assert float_bytes(merged_from(np.full(3, np.nan, dtype=np.float32).tobytes(), donor, zero, one)) == donor
 
 
 def test_donors_of_the_wrong_length_are_refused() -> None:
     """A donor that counts must have exactly the part's floats."""
     half = float32_bits(0.5)
-    with pytest.raises(ValueError, match="8 bytes for 3 float32; 12 expected"):
-        merge_floats(bytes(12), bytes(8), half, half, 3)
+    with pytest.raises(ValueError, match="8 bytes for a part; 12 expected"):
+        merge_floats(bytes(12), bytes(8), half, half, torch.empty(3))
 
 
 def test_two_weights_of_zero_are_refused() -> None:
     """A merge in which nobody counts is a mistake, not a stage of zeros."""
     with pytest.raises(ValueError, match="both neighbours have weight 0"):
-        merge_floats(bytes(4), bytes(4), 0, 0, 1)
+        merge_floats(bytes(4), bytes(4), 0, 0, torch.empty(1))

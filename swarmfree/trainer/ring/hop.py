@@ -42,6 +42,11 @@ class Hop:
             self._orders[place] = router.candidates(self._plan, stage, offset)
         return tuple(sorted(self._orders[place], key=lambda e: e.member in self._suspects))
 
+    def is_lost(self, stage: int) -> bool:
+        """Whether everybody of a stage has failed since the plan: then it is being rebuilt, and another base will begin."""
+        members = self._plan.replicas[stage] if self._plan is not None else ()
+        return bool(members) and all(replica.endpoint.member in self._suspects for replica in members)
+
     async def train(self, key: WorkKey, offset: int, output: bytes, source: Endpoint, attempt_number: int) -> bytes:
         """Have `key` done by a replica of its stage.
 

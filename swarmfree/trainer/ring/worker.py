@@ -118,6 +118,8 @@ class Worker:
 
     async def _work(self, entry: Entry, request: Train, activations: bytes) -> None:
         key, engine = entry.key, self._context.ports.engine
+        if request.segment is None:
+            await self._await_next_stage(key)
         if key.kind is WorkKind.EVALUATE:
             output = await self._device.run(Rank.FORWARD, key.microbatch, lambda: engine.forward_only(activations))
             await self._onward(entry, request, output)
@@ -144,6 +146,12 @@ class Worker:
         )
         entry.seconds = forward_s + backward_s
         self._measure(entry.seconds)
+
+    async def _await_next_stage(self, key: WorkKey) -> None:
+        """Compute nothing for a stage that is lost: the base ends with it, and this device may have to give its state to whoever rebuilds it."""
+        after = self._routes.route(key.microbatch, trains=key.kind is WorkKind.TRAIN).after(key.stage)
+        if after != ENDS_STAGE and self._hop.is_lost(after):
+            await asyncio.sleep(self._context.timing.hold_s)
 
     def _backward(self, ticket: int, gradient: bytes, kind: Kind | int | None, offset: int) -> bytes:
         """Add to the sum of this kind; None: to none, only the gradient of the input is wanted."""
