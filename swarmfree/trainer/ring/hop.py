@@ -27,12 +27,13 @@ class Hop:
         self._plan: Plan | None = None
         self._orders: dict[tuple[int, int], tuple[Endpoint, ...]] = {}
         self._suspects: set[Member] = set()
+        self._gone: set[Member] = set()
 
     def follow(self, plan: Plan) -> None:
         """Use this plan from now on; suspicions of the last one are forgotten."""
         self._plan = plan
         self._orders = {}
-        self._suspects = set()
+        self._suspects, self._gone = set(), set()
 
     def order(self, stage: int, offset: int) -> tuple[Endpoint, ...]:
         """Whom to ask, in order: the plan's, those that just failed last."""
@@ -43,9 +44,9 @@ class Hop:
         return tuple(sorted(self._orders[place], key=lambda e: e.member in self._suspects))
 
     def is_lost(self, stage: int) -> bool:
-        """Whether everybody of a stage has failed since the plan: then it is being rebuilt, and another base will begin."""
+        """Whether nobody of a stage could be reached when last asked: then it is being rebuilt, and another base will begin."""
         members = self._plan.replicas[stage] if self._plan is not None else ()
-        return bool(members) and all(replica.endpoint.member in self._suspects for replica in members)
+        return bool(members) and all(replica.endpoint.member in self._gone for replica in members)
 
     async def train(self, key: WorkKey, offset: int, output: bytes, source: Endpoint, attempt_number: int) -> bytes:
         """Have `key` done by a replica of its stage.
@@ -72,7 +73,9 @@ class Hop:
                     raise Refused(RefusalKind.EXHAUSTED, f"{tries_max} tries for microbatch {key.microbatch}")
                 request = Train(key, attempt_number, source, self._revision())
                 try:
-                    return await self._ask(replica, request, output, first=attempt_number == 0)
+                    answer = await self._ask(replica, request, output, first=attempt_number == 0)
+                    self._gone.discard(replica.member)
+                    return answer
                 except Refused as refusal:
                     if refusal.kind in PASSED_UP:
                         raise
@@ -82,6 +85,8 @@ class Hop:
                 except CallFailed as error:
                     last = f"{replica.member}: {error}"
                     self._suspects.add(replica.member)
+                    if isinstance(error, PeerUnreachable):
+                        self._gone.add(replica.member)
                 attempt_number += 1
         raise Refused(RefusalKind.EXHAUSTED, f"nobody of stage {key.stage} could do microbatch {key.microbatch}; last {last}")
 

@@ -118,7 +118,7 @@ class Worker:
 
     async def _work(self, entry: Entry, request: Train, activations: bytes) -> None:
         key, engine = entry.key, self._context.ports.engine
-        if request.segment is None:
+        if request.segment is None and request.attempt_number:
             await self._await_next_stage(key)
         if key.kind is WorkKind.EVALUATE:
             output = await self._device.run(Rank.FORWARD, key.microbatch, lambda: engine.forward_only(activations))
