@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+import numpy as np
 
 from swarmfree.wire.frames import CHUNK_BYTES
 
@@ -42,18 +43,26 @@ async def serve(size_bytes: int) -> None:
     await server.stop(None)
 
 
-async def _read(port: int) -> int:
+async def _read(port: int, kept: memoryview | None) -> int:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS) as channel:
         start: Any = channel.unary_stream(METHOD)
         call = start(b"")
         found = 0
         async for chunk in call:
+            if kept is not None:
+                kept[found : found + len(chunk)] = chunk
             found += len(chunk)
         return found
 
 
-async def pull(size_bytes: int, streams: int = 2) -> float:
-    """Bytes per second of so many concurrent streams of `size_bytes` each."""
+async def pull(size_bytes: int, streams: int = 2, *, keeps: bool = False) -> float:
+    """Bytes per second of so many concurrent streams of `size_bytes` each.
+
+    Args:
+        keeps: what comes is written, by all streams, into one buffer of `size_bytes` that is new to the process, as a merge ends in one stage;
+            else it is thrown away.
+    """
+    kept = np.empty(size_bytes, dtype=np.uint8).data if keeps else None
     servers = []
     try:
         for _ in range(streams):
@@ -66,7 +75,7 @@ async def pull(size_bytes: int, streams: int = 2) -> float:
             ports.append(int(await server.stdout.readline()))
         begun_s = time.perf_counter()
         async with asyncio.TaskGroup() as group:
-            reads = [group.create_task(_read(port)) for port in ports]
+            reads = [group.create_task(_read(port, kept)) for port in ports]
         seconds = time.perf_counter() - begun_s
         return sum(read.result() for read in reads) / seconds
     finally:

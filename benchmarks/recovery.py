@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.recovery`` trains four stages of one replica each, with a standby, in real processes, kills stage 2 (SIGKILL) in the middle of
 an iteration, and measures until the next commit. The stage is merged from both neighbours (CheckFree): the weights of two stages travel to the
-standby at once. Beside it two plain gRPC streams carry as many bytes to one process; *transfer_over_plain* is the swarm's rate, merging and the
-digest of the new state included, over theirs. *memory_over_state* is the most that the standby's memory grew by while it rebuilt, over weights,
+standby at once. Beside it two plain gRPC streams carry as many bytes to one process, which writes them into a buffer of the stage's size that is
+new to it; *transfer_over_plain* is the swarm's rate, merging and the digest of the new state included, over theirs, and *transfer_over_discarded* is
+the same over streams whose bytes are thrown away. *memory_over_state* is the most that the standby's memory grew by while it rebuilt, over weights,
 moments and gradient of the stage (16 bytes per parameter). Losses are repeated in the same swarm; medians.
 
 With ``--full`` the stage is replayed from its full shadow and border logs instead.
@@ -46,6 +47,7 @@ from swarmfree.swarm.manifest import (
 )
 
 LOSSES, QUICK_LOSSES = 3, 1
+PULLS = 3
 BODY, LOST = 3, 2
 PART_KIB = 16 << 10
 FLOAT_BYTES, STATE_BYTES = 4, 16
@@ -177,14 +179,20 @@ def median_of(losses: Sequence[Loss], what: str) -> float:
     return float(statistics.median(getattr(loss, what) for loss in losses))
 
 
-def report(model: ModelSection, losses: Sequence[Loss], plain: float) -> dict[str, float]:
-    """What is reported of one size."""
+def report(model: ModelSection, losses: Sequence[Loss], plain: float, discarded: float) -> dict[str, float]:
+    """What is reported of one size.
+
+    Args:
+        plain, discarded: rates of plain streams whose bytes are kept, and thrown away; bytes/s.
+    """
+    rate = statistics.median(each.received_bytes / each.build_s for each in losses)
     return {
         "noticed_s": round(median_of(losses, "noticed_s"), 3),
         "decided_s": round(median_of(losses, "decided_s"), 3),
         "transferred_s": round(median_of(losses, "built_s"), 3),
         "resumed_s": round(median_of(losses, "resumed_s"), 3),
-        "transfer_over_plain": round(statistics.median(each.received_bytes / each.build_s for each in losses) / plain, 3),
+        "transfer_over_plain": round(rate / plain, 3),
+        "transfer_over_discarded": round(rate / discarded, 3),
         "memory_over_state": round(median_of(losses, "grown_bytes") / (STATE_BYTES * stage_parameters(model)), 3),
     }
 
@@ -206,6 +214,7 @@ async def run(models: dict[str, ModelSection], losses: int, *, full: bool) -> di
         "MB/s",
         "plain MB/s",
         "over plain",
+        "discarded MB/s",
         "memory over state",
     )
     for place, heading in enumerate(headings):
@@ -217,8 +226,12 @@ async def run(models: dict[str, ModelSection], losses: int, *, full: bool) -> di
             begun_s = time.monotonic()
             found = await measure(run_of(model, full=full), Path(folder) / "run", losses, full=full)
             say(f"{name}: measured in {time.monotonic() - begun_s:.0f} s")
-        plain = await pull(FLOAT_BYTES * stage_parameters(model))
-        figures = report(model, found, plain)
+        size_bytes, rates = FLOAT_BYTES * stage_parameters(model), dict[bool, list[float]]()
+        for turn in range(2 * PULLS):
+            keeps = bool(turn % 2)
+            rates.setdefault(keeps, []).append(await pull(size_bytes, keeps=keeps))
+        plain, discarded = (statistics.median(rates[keeps]) for keeps in (True, False))
+        figures = report(model, found, plain, discarded)
         rate = statistics.median(each.received_bytes / each.build_s for each in found)
         seconds = (figures[f"{what}_s"] for what in ("noticed", "decided", "transferred", "resumed"))
         table.add_row(
@@ -229,6 +242,7 @@ async def run(models: dict[str, ModelSection], losses: int, *, full: bool) -> di
             f"{rate / 1e6:.0f}",
             f"{plain / 1e6:.0f}",
             f"{figures['transfer_over_plain']:.2f}",
+            f"{discarded / 1e6:.0f}",
             f"{figures['memory_over_state']:.2f}",
         )
     Console(width=150, highlight=False).print(table)

@@ -31,6 +31,8 @@ from tests.swarm.real_swarm import UP_WITHIN_S, Processes, code_of
 
 pytestmark = pytest.mark.timeout(600)
 
+RESTORED = 'shadow_every = 5\nbest = "restore"\nchoose = "highest"'
+
 
 async def lose_one(world: World) -> LostMember:
     """Kill one replica of stage 2 in mid-iteration."""
@@ -127,7 +129,7 @@ async def test_real_kills_one_after_the_other(processes: Processes) -> None:
 
 async def test_real_stages_come_back_from_their_shadows(processes: Processes) -> None:
     """Stage 2, then stages 1 and 2 together, are killed: each comes back from the shadow that a neighbour keeps, and the loss does not notice."""
-    async with training(processes, "shadow_every = 5") as (world, running):
+    async with training(processes, RESTORED) as (world, running):
         await world.until(lambda: world.audience.state.committed_count >= 12, "two shadows of each stage")
         story = await lose_stage(world, 2)
         tell("stage 2", story)
