@@ -87,8 +87,8 @@ def _draw(results: Results, title: str, kind: str, strategies: Sequence[str]) ->
     named = {strategy: strategy.partition("@") for strategy in strategies}
     curves = {strategy: _mean_curve(results, alone, other or kind) for strategy, (alone, _, other) in named.items()}
     drawn = {strategy: curve for strategy, curve in curves.items() if curve}
-    if len(drawn) < 2:
-        return None
+    if len(drawn) < 2 or any(other and strategy not in drawn for strategy, (_, _, other) in named.items()):
+        return None  # a figure of several rates says nothing with one of them
     figure, axes = plt.subplots(figsize=(7.5, 4.2), dpi=120)
     for strategy, curve in drawn.items():
         style = "--" if strategy in DASHED else "-"

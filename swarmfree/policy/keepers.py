@@ -19,6 +19,7 @@ FULL_SHARE_MAX = 0.05
 FULL_BYTES, WIRE_BYTES = 12, 4
 BORDERS_SPARE = 8
 STANDBY_STAGES = 3
+"""Of which one standby keeps shadows: three adjacent ones can be lost at once and still be replayed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,15 @@ LADDER = ("replay", "restore", "refit", "merge")
 """Rungs of `recovery.best`, best first."""
 PAIRS_MIN = 4
 """Iterations of borders; a stage that is fitted to fewer learns these by heart."""
+LADDER_WORDS = {
+    "Replay": "a replay",
+    "Restore": "the shadow as it is",
+    "Refit": "a merge and a refit",
+    "Merge": "a merge",
+    "CopyNeighbour": "a copy of the neighbour",
+    "Fresh": "new weights",
+}
+"""What a reason calls the rung that was not taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +124,6 @@ def choose_recovery(
     best, second = sorted(range(len(possible)), key=lambda place: estimates[place].total_s)[:2]
     told = f"; about {estimates[best]}, against {estimates[second]} for {LADDER_WORDS[type(possible[second]).__name__]}"
     return replace(possible[best], reason=possible[best].reason + told)
-
-
-LADDER_WORDS = {
-    "Replay": "a replay",
-    "Restore": "the shadow as it is",
-    "Refit": "a merge and a refit",
-    "Merge": "a merge",
-    "CopyNeighbour": "a copy of the neighbour",
-    "Fresh": "new weights",
-}
 
 
 def expected(action: BuildAction, record: Record, costs: Costs) -> Estimate:

@@ -34,8 +34,9 @@ MOVE_WAIT_S = 10.0
 FAILED_BUILDS_MAX = 5
 PASSED_OVER_MAX = 4
 FAILED_COPIES_MAX = 2
-FAILED_REPLAYS_MAX = 2  # the first one may have been begun before it was known that a neighbour is lost, too
 """Builds that a keeper of a copy or shadow may fail before another one is taken, or none."""
+FAILED_REPLAYS_MAX = 2
+"""Replays that may fail before none is tried: the first one may have been begun before it was known that a neighbour is lost, too."""
 FALLEN_BEHIND = 3
 """Iterations a joiner with its state may be behind; siblings keep an average for one only."""
 

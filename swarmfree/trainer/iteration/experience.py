@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from swarmfree.policy.costs import AFTER, BEFORE, BYTES_PER_S, WATCHED, Costs, Estimate, Seen, regained
+from swarmfree.policy.costs import BEFORE, BYTES_PER_S, Costs, Estimate, Seen, regained
 from swarmfree.policy.keepers import body_parameters
 from swarmfree.policy.recovery import expected
 from swarmfree.swarm.actions import BuildAction
@@ -94,7 +94,7 @@ class Experience:
         self._losses.append(record.loss)
 
     def _look_at(self, one: Watched) -> None:
-        if not one.before or len(one.after) > WATCHED + AFTER:
+        if not one.before:
             self._watched.remove(one)
             return
         found = regained(one.before, one.after)

@@ -14,6 +14,7 @@ from swarmfree.policy.refit import refit_scalars
 from swarmfree.swarm.actions import Refit
 from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.errors import RefusalKind, Refused
+from swarmfree.swarm.events import Note
 from swarmfree.swarm.messages import Build
 from swarmfree.swarm.names import Side
 from swarmfree.swarm.ports import Engine
@@ -33,14 +34,12 @@ class Refitting:
 
     Attributes:
         past: where the pairs come from.
-        error_before, error_after: mean squared error of the first and of the last step.
     """
 
     def __init__(self, context: Context, device: Device, request: Build, action: Refit) -> None:
         """The peer's engine holds the stage, as made from its neighbours."""
         self._context, self._device, self._request, self._action = context, device, request, action
         self.past = Past(context, Around(action.stage, action.stage, action.before, action.after))
-        self.error_before = self.error_after = 0.0
 
     async def run(self) -> None:
         """Return when the stage is fitted.
@@ -49,15 +48,17 @@ class Refitting:
             CallFailed: no border is kept any more.
         """
         pairs, action, engine = await self._pairs(), self._action, self._context.ports.engine
-        optimizer = self._context.manifest.optimizer
+        optimizer, first, last = self._context.manifest.optimizer, 0.0, 0.0
         for step in range(action.steps):
             error = 0.0
             here = pairs[step % len(pairs)]
             for entered, left in here:
                 error += await self._work(partial(_toward, engine, entered, left, len(here)))
             await self._work(partial(_step, engine, action.stage, refit_scalars(optimizer, action.steps, step)))
-            self.error_before, self.error_after = (error if step == 0 else self.error_before), error
+            first, last = (error if step == 0 else first), error
         await self._work(partial(_forget_moments, engine, action.stage))
+        told = f"stage {action.stage} fitted in {action.steps} steps to {len(pairs)} iterations: mean squared error {first:.3g} before"
+        self._context.tell(Note(f"{told}, {last:.3g} after"))
 
     async def _work(self, work: Callable[[], W]) -> W:
         return await self._device.run(Rank.BOOKS, 0, work)

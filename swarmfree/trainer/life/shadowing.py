@@ -196,15 +196,18 @@ class ShadowKeeper:
         self._books.standing.shadows = tuple(kept)
 
     def _has_room(self, stage: int, size_bytes: int) -> bool:
-        """Whether so much more can be kept for a stage; where it cannot, older full shadows go first, of any stage that has a newer one."""
+        """Whether so much more can be kept for a stage. Older full shadows go first, of any stage that has a newer one; then what is renewed."""
         while self._size_bytes + size_bytes > self._bytes_max:
-            older = [held[0] for held in self._full.values() if len(held) > 1]
+            older = [held[0] for held in self._full.values() if len(held) > 1] or self._full.get(stage, [])[:1]
             if not older:
                 self._no_room[stage] = self._books.standing.iteration
                 return False
             oldest = min(older, key=lambda shadow: shadow.iteration)
-            self._full[oldest.stage] = [shadow for shadow in self._full[oldest.stage] if shadow != oldest]
+            held = self._full.pop(oldest.stage)[1:]
+            if held:
+                self._full[oldest.stage] = held
             self._drop(oldest)
+            self._tell()
         return True
 
     @property

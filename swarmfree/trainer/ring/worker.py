@@ -114,6 +114,8 @@ class Worker:
                 RefusalKind.GONE, f"nothing stored for microbatch {request.key.microbatch} at stage {request.key.stage}"
             )
         data = {Side.INPUT: entry.entered, Side.OUTPUT: entry.output, Side.ANSWER: entry.answer}[request.side]
+        if not data:
+            raise Refused(RefusalKind.GONE, f"no {request.side} of microbatch {request.key.microbatch} is kept here")
         return Reply(Pulled(), data)
 
     async def _work(self, entry: Entry, request: Train, activations: bytes) -> None:

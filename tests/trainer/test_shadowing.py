@@ -1,0 +1,158 @@
+"""How much a holder of shadows keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+
+from swarmfree.sim.integer_engine import IntegerEngine
+from swarmfree.sim.loop import run_virtual
+from swarmfree.sim.peer_ports import MemoryShelf
+from swarmfree.swarm.books import GENESIS_LINEAGE
+from swarmfree.swarm.local_config import LocalConfig
+from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RecoverySection, StagesSection
+from swarmfree.swarm.messages import GetShadow, KeptShadow, Request, ShadowPart
+from swarmfree.swarm.names import Endpoint, Member, Position, Term
+from swarmfree.swarm.plan import Plan, Replica
+from swarmfree.swarm.ports import Handler, Ports, Reply
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.iteration.member import MemberBooks
+from swarmfree.trainer.life.shadowing import ShadowKeeper
+from swarmfree.trainer.tasks import Tasks
+
+T = TypeVar("T")
+EVERY = 5
+SOURCE, ME, OTHER = (Endpoint(Member(name, "0" * 16), (f"/memory/{name}",)) for name in ("a-source", "k-keeper", "z-other"))
+ROOM_BYTES = 500_000
+"""Half of `recovery.kept_mb_max`, the least that can be set."""
+
+
+def manifest_of(kind: str) -> Manifest:
+    """Two body stages; the peer serves the first and keeps shadows of the second."""
+    return Manifest(
+        model=ModelSection(width=8, blocks=2, heads=2, kv_heads=1, mlp_width=8, tokens_per_row=3),
+        stages=StagesSection(body=2),
+        batch=BatchSection(rows=2, microbatches=4),
+        recovery=RecoverySection(mode="auto", shadow_every=EVERY, shadow_kind=kind, kept_mb_max=1),
+    )
+
+
+class Donor:
+    """Gives parts of shadows of any size, in no time worth the name."""
+
+    def __init__(self, stage_bytes: int, parts: int) -> None:
+        """Of one stage."""
+        self.part_bytes = stage_bytes // parts
+        self.asked: list[int] = []
+
+    @property
+    def here(self) -> Endpoint:
+        """Of whoever calls."""
+        return ME
+
+    def serve(self, handler: Handler) -> None:
+        """Nobody calls."""
+
+    async def call(
+        self, to: Endpoint, request: Request, payload: bytes = b"", *, silence_s: float, header_first: bool = False
+    ) -> Reply:
+        """Implements `Network.call`."""
+        del payload, silence_s, header_first
+        await asyncio.sleep(0.001)
+        assert isinstance(request, GetShadow)
+        assert (to, request.stage) == (OTHER, 2)
+        self.asked.append(request.iteration)
+        return Reply(ShadowPart(max(request.iteration, 0), "f" * 64), bytes(self.part_bytes))
+
+
+class Machine:
+    """Device and clock in virtual time."""
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """At once."""
+        return work()
+
+    def now_s(self) -> float:
+        """Virtual seconds."""
+        return asyncio.get_running_loop().time()
+
+    wall_s = now_s
+
+
+class World:
+    """The holder, and what it may ask."""
+
+    def __init__(self, group: asyncio.TaskGroup, kind: str, stage_bytes: int) -> None:
+        """The first plan is in force."""
+        manifest = manifest_of(kind)
+        engine, machine, self.shelf = IntegerEngine(manifest), Machine(), MemoryShelf()
+        self.donor = Donor(stage_bytes, engine.part_count(2))
+        ports = Ports(self.donor, None, machine, machine, engine, None, None, self.shelf, None, lambda: IntegerEngine(manifest))  # type: ignore[arg-type]
+        self.books = MemberBooks(Context(ports, manifest, LocalConfig("x"), random.Random(0), "run"), group)
+        self.standing = self.books.standing
+        self.keeper = ShadowKeeper(self.books.context, self.books)
+        self.standing.install(1, 0, GENESIS_LINEAGE, None)
+        self.most_bytes = 0
+
+    async def at(self, iteration: int) -> tuple[KeptShadow, ...]:
+        """What is kept, a while after this iteration was opened."""
+        stages = tuple((Replica(endpoint),) for endpoint in (SOURCE, ME, OTHER))
+        position = Position(Term(1, SOURCE.member), iteration, 0, iteration)
+        self.standing.plan = Plan(position, f"b{iteration}", GENESIS_LINEAGE, stages, (), None, 4, ())
+        self.standing.iteration = iteration
+        self.standing.moved.tell()
+        for _ in range(200):
+            await asyncio.sleep(0.1)
+            self.most_bytes = max(self.most_bytes, self.kept_bytes)
+        return self.standing.shadows
+
+    @property
+    def kept_bytes(self) -> int:
+        """On the shelf."""
+        return self.donor.part_bytes * len(self.shelf.names)
+
+
+def play(kind: str, stage_bytes: int, story: Callable[[World], Awaitable[None]]) -> None:
+    """Tell a story in virtual time."""
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            world, tasks = World(group, kind, stage_bytes), Tasks(group)
+            tasks.start(world.books.device.serve(), "device")
+            tasks.start(world.keeper.keep(), "keeper")
+            await story(world)
+            for owned in (tasks, *world.books.everything()):
+                owned.cancel_all()
+            assert world.most_bytes <= ROOM_BYTES
+
+    run_virtual(main)
+
+
+def test_what_does_not_fit_is_not_kept_and_not_asked_for_all_the_time() -> None:
+    """Neither on the shelf nor announced; one try each time a shadow is due."""
+
+    async def story(world: World) -> None:
+        parts = IntegerEngine(manifest_of("plain")).part_count(2)
+        for iteration in range(1, 2 * EVERY + 1):
+            assert await world.at(iteration) == ()
+            assert world.kept_bytes == 0
+        assert len(world.donor.asked) <= 3 * parts
+
+    play("plain", 2 * ROOM_BYTES, story)
+
+
+@pytest.mark.parametrize(("share", "kept"), [(0.3, 2), (0.4, 2), (0.6, 1), (0.9, 1), (1.1, 0)])
+def test_older_full_shadows_go_first(share: float, kept: int) -> None:
+    """Two generations where there is room for two; where there is for one, the newer one; never more than may be kept."""
+
+    async def story(world: World) -> None:
+        for generation in range(1, 6):
+            found = await world.at(generation * EVERY)
+            iterations = [generation * EVERY - EVERY * age for age in range(min(kept, generation))]
+            assert sorted(found, key=lambda shadow: -shadow.iteration) == [KeptShadow(2, i, full=True) for i in iterations]
+
+    play("full", int(share * ROOM_BYTES), story)
