@@ -24,13 +24,13 @@ OPTIONS = [("grpc.max_receive_message_length", 4 << 20), ("grpc.max_send_message
 
 
 async def serve(size_bytes: int) -> None:
-    """Serve until stdin ends."""
+    """Serve until stdin ends: bytes that are all there, as a stage's weights are, and not the same chunk again and again."""
+    data = np.empty(size_bytes, dtype=np.uint8)
+    data.fill(1)
 
     async def stream(_: bytes, __: Any) -> AsyncIterator[bytes]:
-        chunk, left = bytes(CHUNK_BYTES), size_bytes
-        while left > 0:
-            yield chunk[: min(left, CHUNK_BYTES)]
-            left -= CHUNK_BYTES
+        for start in range(0, size_bytes, CHUNK_BYTES):
+            yield data[start : start + CHUNK_BYTES].tobytes()
 
     server = grpc.aio.server(options=OPTIONS)
     handler: Any = grpc.unary_stream_rpc_method_handler(stream)

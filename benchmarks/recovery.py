@@ -4,8 +4,9 @@
 an iteration, and measures until the next commit. The stage is merged from both neighbours (CheckFree): the weights of two stages travel to the
 standby at once. Beside it two plain gRPC streams carry as many bytes to one process, which writes them into a buffer of the stage's size that is
 new to it; *transfer_over_plain* is the swarm's rate, merging and the digest of the new state included, over theirs, and *transfer_over_discarded* is
-the same over streams whose bytes are thrown away. *memory_over_state* is the most that the standby's memory grew by while it rebuilt, over weights,
-moments and gradient of the stage (16 bytes per parameter). Losses are repeated in the same swarm; medians.
+the same over streams whose bytes are thrown away. *memory_over_state* is the most that the standby's memory has grown by since it started, what it
+took for a stage beforehand included, over weights, moments and gradient of the stage (16 bytes per parameter). Losses are repeated in the same swarm;
+medians.
 
 With ``--full`` the stage is replayed from its full shadow and border logs instead.
 
@@ -21,7 +22,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -47,12 +48,14 @@ from swarmfree.swarm.manifest import (
 )
 
 LOSSES, QUICK_LOSSES = 3, 1
-PULLS = 3
+PULLS = 5
 BODY, LOST = 3, 2
-PART_KIB = 16 << 10
+PART_KIB = 8 << 10
 FLOAT_BYTES, STATE_BYTES = 4, 16
 LOOK_S = 0.02
 WITHIN_S = 240.0
+SETTLES_S, SETTLED_BYTES = 3.0, 8 << 20
+"""A standby has taken what it needs for a stage when its memory grows by less than this in so long."""
 SOURCE = "source"
 MODELS = {
     "20 MB": ModelSection(width=640, blocks=BODY, heads=8, kv_heads=8, mlp_width=1720, tokens_per_row=16),
@@ -94,7 +97,7 @@ class Loss:
         noticed_s, decided_s, built_s, resumed_s: the member is missed; what is done is decided; the state is there; the next commit.
         build_s: how long the newcomer built.
         received_bytes: what it received.
-        grown_bytes: the most that its memory grew by meanwhile.
+        grown_bytes: the most that its memory has grown by since it started.
         action: how.
     """
 
@@ -108,19 +111,26 @@ class Loss:
     action: str
 
 
-async def lose(swarm: LiveSwarm, names: Sequence[str], full: bool) -> Loss:  # noqa: FBT001 - one of two kinds
+async def lose(swarm: LiveSwarm, names: Sequence[str], started_bytes: Mapping[str, int], full: bool) -> Loss:  # noqa: FBT001 - one of two kinds
     """Kill whoever serves the stage, watch the one that stands by.
+
+    Args:
+        started_bytes: name -> memory when it had just started.
 
     Raises:
         LiveFailed: it did not come back.
     """
     victim = next(name for name in names if swarm.is_alive(name) and swarm.stage_of(name) == LOST)
     standby = next(name for name in names if swarm.is_alive(name) and swarm.stage_of(name) < 0)
+    process = psutil.Process(swarm.pid(standby))
+    before, now = 0, process.memory_info().rss
+    while now - before >= SETTLED_BYTES:
+        await asyncio.sleep(SETTLES_S)
+        before, now = now, process.memory_info().rss
     await swarm.commits(12 if full else 2, WITHIN_S)
     opened = sum(1 for _ in swarm.told(Opened))
     await swarm.until("an iteration is open", lambda: sum(1 for _ in swarm.told(Opened)) > opened, WITHIN_S)
-    process = psutil.Process(swarm.pid(standby))
-    before, most = process.memory_info().rss, 0
+    most = 0
     killed_s = swarm.kill(victim)
 
     def is_built() -> bool:
@@ -140,7 +150,7 @@ async def lose(swarm: LiveSwarm, names: Sequence[str], full: bool) -> Loss:  # n
         resumed_s=next(t for t, _ in swarm.told(IterationCommitted, built_s)) - killed_s,
         build_s=built.seconds,
         received_bytes=built.received_bytes,
-        grown_bytes=most - before,
+        grown_bytes=most - started_bytes[standby],
         action=built.action,
     )
 
@@ -155,22 +165,24 @@ async def measure(manifest: Manifest, folder: Path, losses: int, *, full: bool) 
     found: list[Loss] = []
     async with LiveSwarm(folder, job.run_file, job.text_file) as swarm:
         names = [f"peer-{number}" for number in range(1, BODY + 2)]
-        await swarm.start(SOURCE, feeds=True)
-        await swarm.until("the source is up", lambda: any(True for _ in swarm.told(Started, name=SOURCE)))
-        for name in names:
-            await swarm.start(name)
+        started_bytes: dict[str, int] = {}
+
+        async def start(name: str) -> None:
+            await swarm.start(name, feeds=name == SOURCE)
+            await swarm.until(f"{name} is up", lambda: any(True for _ in swarm.told(Started, name=name)), WITHIN_S)
+            started_bytes[name] = psutil.Process(swarm.pid(name)).memory_info().rss
+
+        for name in (SOURCE, *names):
+            await start(name)
         await swarm.commits(2, WITHIN_S)
         for number in range(losses):
-            await swarm.until(
-                "all are up", lambda: all(any(True for _ in swarm.told(Started, name=name)) for name in names), WITHIN_S
-            )
-            found.append(loss := await lose(swarm, names, full))
+            found.append(loss := await lose(swarm, names, started_bytes, full))
             say(
                 f"loss {number + 1}: {loss.action}, noticed {loss.noticed_s:.2f} s, decided {loss.decided_s:.2f} s, "
                 f"there {loss.built_s:.2f} s, next commit {loss.resumed_s:.2f} s after SIGKILL"
             )
             names.append(f"peer-{len(names) + 1}")
-            await swarm.start(names[-1])
+            await start(names[-1])
     return found
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from blake3 import blake3
 from torch import Tensor
 
 from swarmfree.model import passes
 from swarmfree.model.codec import float_bytes, floats, write_floats
 from swarmfree.model.layout import FLOAT_BYTES, Layout, Part, layout_of
+from swarmfree.model.memory import Digests, Reserve, vector_digest
 from swarmfree.model.merge import merge_floats
 from swarmfree.model.optimizer import canonical_step
 from swarmfree.model.passes import Graph, Shape
@@ -27,6 +27,7 @@ from swarmfree.model.sums import GradientSums
 from swarmfree.swarm.actions import MergeMode
 from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.ports import Pieces
 
 
 class TorchEngine:
@@ -50,6 +51,8 @@ class TorchEngine:
         self._average: Tensor | None = None
         self._average_parts: set[int] = set()
         self._average_is_old = False
+        self._digests: Digests | None = None
+        self._reserve = Reserve()
         # The first backward pass of a process loads sympy (0.4 s of CPU): now, and not while a swarm waits for a lost stage.
         one = torch.zeros(1, requires_grad=True)
         torch.autograd.backward(one * 1, torch.zeros(1))
@@ -66,24 +69,30 @@ class TorchEngine:
         state = self._held()
         draw_weights(self._manifest, state.layout, state.weights, salt)
 
+    def reserve(self, stage: int, part: int) -> None:
+        """Take the memory of one part of the stage that is held next; nothing, while one is held."""
+        if self._state is None:
+            self._reserve.take(self._layout(stage), part)
+
     def blank(self, stage: int) -> None:
         """Hold `stage` with everything zero."""
         self._settle()
         self.unload()
-        self._state = blank_stage(self._manifest, stage)
-        self._sums = GradientSums(self._state.layout, self._state.parameters())
+        vectors, sums = self._reserve.give(self._layout(stage).size)
+        self._state = blank_stage(self._manifest, stage, vectors)
+        self._sums = GradientSums(self._state.layout, self._state.parameters(), sums)
+        self._digests = Digests(self._state)
 
     def unload(self) -> None:
         """Hold no stage, no sum, no graph and no average."""
         self._graphs.clear()
-        self._state = self._sums = self._average = None
+        self._state = self._sums = self._average = self._digests = None
         self._average_parts.clear()
 
     def read_state(self, part: int, *, weights_only: bool) -> bytes:
         """One part's weights, or weights and both moments."""
-        state, where = self._held(), self._part(part)
-        vectors = (state.weights,) if weights_only else (state.weights, state.first_moment, state.second_moment)
-        return float_bytes(*(v[where.start : where.stop] for v in vectors))
+        where = self._part(part)
+        return float_bytes(*(v[where.start : where.stop] for v in self._held().vectors(weights_only=weights_only)))
 
     def write_state(self, part: int, data: bytes, *, weights_only: bool) -> None:
         """Inverse of `read_state`.
@@ -92,11 +101,10 @@ class TorchEngine:
             ValueError: wrong length.
         """
         state, where = self._held(), self._part(part)
-        vectors = (state.weights,) if weights_only else (state.weights, state.first_moment, state.second_moment)
-        size_bytes = where.floats * FLOAT_BYTES
-        expected_bytes = size_bytes * len(vectors)
-        if len(data) != expected_bytes:
-            raise ValueError(f"{len(data):,} bytes for part {part} of stage {state.layout.stage}; {expected_bytes:,} expected")
+        vectors, size_bytes = state.vectors(weights_only=weights_only), where.floats * FLOAT_BYTES
+        if len(data) != (expected := size_bytes * len(vectors)):
+            raise ValueError(f"{len(data):,} bytes for part {part} of stage {state.layout.stage}; {expected:,} expected")
+        self._held_digests().change(part, moments=not weights_only)
         for index, vector in enumerate(vectors):
             write_floats(vector[where.start : where.stop], memoryview(data)[index * size_bytes : (index + 1) * size_bytes])
 
@@ -113,10 +121,15 @@ class TorchEngine:
         """
         state, where = self._held(), self._part(part)
         state.weights[where.start : where.stop] = from_int8(data, where.floats)
-        state.first_moment[where.start : where.stop] = 0.0
-        state.second_moment[where.start : where.stop] = 0.0
+        digests = self._held_digests()
+        digests.change(part, moments=False)
+        if not digests.rests(part):
+            state.first_moment[where.start : where.stop] = state.second_moment[where.start : where.stop] = 0.0
+            digests.rest(part)
 
-    def merge_state(self, part: int, before: bytes, after: bytes, weight_before: int, weight_after: int, mode: MergeMode) -> None:
+    def merge_state(
+        self, part: int, before: Pieces, after: Pieces, weight_before: int, weight_after: int, mode: MergeMode
+    ) -> None:
         """Weights of one part from its neighbours' parts; `RANDOM` draws instead, anew for other weight bits.
 
         Raises:
@@ -125,15 +138,19 @@ class TorchEngine:
         self._settle()
         state, where = self._held(), self._part(part)
         target = state.weights[where.start : where.stop]
+        self._held_digests().change(part, moments=False)
         if mode is MergeMode.RANDOM:
             target.copy_(draw_part(self._manifest, state.layout, part, f"random {weight_before:08x} {weight_after:08x}"))
         else:
             merge_floats(before, after, weight_before, weight_after, target)
 
     def state_digest(self) -> str:
-        """BLAKE3 over weights, first moment, second moment."""
-        state = self._held()
-        return _digest(state.weights, state.first_moment, state.second_moment)
+        """BLAKE3 over the parts' BLAKE3."""
+        return self._held_digests().whole()
+
+    def digest_part(self, part: int) -> None:
+        """What `state_digest` needs of one part."""
+        self._held_digests().of(part)
 
     def export(self) -> dict[str, tuple[tuple[int, ...], bytes]]:
         """Hugging Face name -> (shape, float32 bytes)."""
@@ -293,7 +310,7 @@ class TorchEngine:
         Raises:
             KeyError: a part is missing.
         """
-        return _digest(self._whole_average())
+        return vector_digest(self._whole_average()).hexdigest()
 
     def step(self, scalars: StepScalars) -> None:
         """One canonical AdamW step with the kept average.
@@ -302,6 +319,7 @@ class TorchEngine:
             KeyError: a part of the average is missing.
         """
         self._settle()
+        self._held_digests().change_all()
         canonical_step(self._held(), self._whole_average(), scalars)
         self._average_is_old = True
 
@@ -313,6 +331,7 @@ class TorchEngine:
         """
         self._settle()
         where = self._part(part)
+        self._held_digests().change(part, moments=True)
         canonical_step(self._held(), floats(average, where.floats), scalars, where.start, where.stop)
 
     def void(self, addend: int) -> None:
@@ -340,6 +359,10 @@ class TorchEngine:
     def _held(self) -> StageState:
         assert self._state is not None, "no stage is held"
         return self._state
+
+    def _held_digests(self) -> Digests:
+        assert self._digests is not None, "no stage is held"
+        return self._digests
 
     def _held_sums(self) -> GradientSums:
         assert self._sums is not None, "no stage is held"
@@ -375,11 +398,3 @@ class TorchEngine:
         if self._average is None or missing:
             raise KeyError(f"parts {sorted(missing)} of the average are not kept")
         return self._average
-
-
-def _digest(*vectors: Tensor) -> str:
-    """Hex BLAKE3 over float32 vectors, one after the other, on this thread alone."""
-    digest = blake3(max_threads=1)
-    for vector in vectors:
-        digest.update(vector.view(torch.uint8).numpy().data)
-    return digest.hexdigest()

@@ -147,7 +147,7 @@ class Staged(Alone):
 
     def merge(self, stage: int, before: int, after: int, weights: tuple[float, float]) -> None:
         """CheckFree's mean of two stages with as many blocks, moments zero."""
-        vectors = [float_bytes(self.stages[neighbour].weights) for neighbour in (before, after)]
+        vectors = [[float_bytes(self.stages[neighbour].weights)] for neighbour in (before, after)]
         bits = [float32_bits(weight) for weight in weights]
         self.lose(stage)
         merge_floats(vectors[0], vectors[1], bits[0], bits[1], self.stages[stage].weights)

@@ -105,15 +105,23 @@ class StageState:
     first_moment: Tensor
     second_moment: Tensor
 
+    def vectors(self, *, weights_only: bool) -> tuple[Tensor, ...]:
+        """Weights, or weights and both moments."""
+        return (self.weights,) if weights_only else (self.weights, self.first_moment, self.second_moment)
+
     def parameters(self) -> list[nn.Parameter]:
         """In the order of the layout's slots."""
         return [self.module.get_parameter(slot.name) for slot in self.layout.slots]
 
 
-def blank_stage(manifest: Manifest, stage: int) -> StageState:
-    """Hold a stage with everything zero."""
+def blank_stage(manifest: Manifest, stage: int, memory: Sequence[Tensor] = ()) -> StageState:
+    """Hold a stage with everything zero.
+
+    Args:
+        memory: three vectors of zeros, of the stage's length, to be used; taken anew where there are none.
+    """
     layout = layout_of(manifest, stage)
-    weights, first_moment, second_moment = (zero_floats(layout.size) for _ in range(3))
+    weights, first_moment, second_moment = memory or [zero_floats(layout.size) for _ in range(3)]
     return StageState(layout, build_stage(manifest, stage, weights), weights, first_moment, second_moment)
 
 

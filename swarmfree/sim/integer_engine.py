@@ -15,6 +15,7 @@ from swarmfree.sim.integer_arithmetic import EMBEDDING_PARTS, STATE_BYTES, PartS
 from swarmfree.swarm.actions import MergeMode
 from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.ports import Pieces
 
 
 class IntegerEngine:
@@ -37,6 +38,10 @@ class IntegerEngine:
     def draw(self, stage: int, salt: int) -> None:
         """Hold drawn weights."""
         self._hold(stage, arithmetic.drawn(self._manifest, salt, stage))
+
+    def reserve(self, stage: int, part: int) -> None:
+        """Nothing needs to be taken."""
+        assert part < self.part_count(stage), f"part {part} of a stage of {self.part_count(stage)}"
 
     def blank(self, stage: int) -> None:
         """Hold zeros."""
@@ -87,11 +92,14 @@ class IntegerEngine:
             raise ValueError(f"{len(data)} bytes for a part's shadow; {STATE_BYTES} expected")
         self._set(part, PartState(data))
 
-    def merge_state(self, part: int, before: bytes, after: bytes, weight_before: int, weight_after: int, mode: MergeMode) -> None:
+    def merge_state(
+        self, part: int, before: Pieces, after: Pieces, weight_before: int, weight_after: int, mode: MergeMode
+    ) -> None:
         """One part from both neighbours."""
-        if len(before) != STATE_BYTES or len(after) != STATE_BYTES:
-            raise ValueError(f"{len(before)} and {len(after)} bytes to merge; {STATE_BYTES} expected of each")
-        self._set(part, arithmetic.merged(before, after, weight_before, weight_after, mode))
+        sides = [b"".join(pieces) for pieces in (before, after)]
+        if any(len(side) != STATE_BYTES for side in sides):
+            raise ValueError(f"{len(sides[0])} and {len(sides[1])} bytes to merge; {STATE_BYTES} expected of each")
+        self._set(part, arithmetic.merged(sides[0], sides[1], weight_before, weight_after, mode))
 
     def _set(self, part: int, state: PartState) -> None:
         self._state[part] = state
@@ -106,6 +114,10 @@ class IntegerEngine:
     def state_digest(self) -> str:
         """Hex digest over weights and moments."""
         return arithmetic.state_digest(self.state)
+
+    def digest_part(self, part: int) -> None:
+        """Nothing is put off."""
+        assert 0 <= part < len(self._state), f"part {part} of a stage of {len(self._state)}"
 
     def export(self) -> dict[str, tuple[tuple[int, ...], bytes]]:
         """A tensor per part."""

@@ -9,7 +9,7 @@ from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.swarm.actions import MergeMode
 from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.names import Member
-from swarmfree.swarm.ports import Engine
+from swarmfree.swarm.ports import Engine, Pieces
 
 
 class _WatchedEngine:
@@ -44,7 +44,9 @@ class _WatchedEngine:
         self._checks.loaded(self._member)
         self._engine.write_shadow(part, data)
 
-    def merge_state(self, part: int, before: bytes, after: bytes, weight_before: int, weight_after: int, mode: MergeMode) -> None:
+    def merge_state(
+        self, part: int, before: Pieces, after: Pieces, weight_before: int, weight_after: int, mode: MergeMode
+    ) -> None:
         """One part from two donors."""
         self._checks.loaded(self._member)
         self._engine.merge_state(part, before, after, weight_before, weight_after, mode)

@@ -9,7 +9,7 @@ import enum
 import hashlib
 from dataclasses import dataclass
 
-PROTOCOL_REVISION = 4
+PROTOCOL_REVISION = 5
 ENDS_STAGE = 0
 
 

@@ -19,12 +19,47 @@ from swarmfree.swarm.names import Endpoint
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A response and its payload."""
+Pieces = Sequence[bytes | memoryview]
+"""Bytes that follow one another, as they came."""
 
-    message: Response
-    payload: bytes = b""
+
+class Reply:
+    """A response and its payload.
+
+    Args:
+        message: the response.
+        payload: in one piece.
+        pieces: or in several.
+    """
+
+    __slots__ = ("message", "pieces")
+
+    def __init__(self, message: Response, payload: bytes = b"", pieces: Pieces = ()) -> None:
+        """Nothing is copied."""
+        self.message = message
+        self.pieces: Pieces = pieces or (payload,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Reply) and (self.message, self.payload) == (other.message, other.payload)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Reply({self.message!r}, {self.size_bytes:,} bytes)"
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the payload."""
+        return sum(map(len, self.pieces))
+
+    @property
+    def payload(self) -> bytes:
+        """In one piece; put together when it is first asked for."""
+        if len(self.pieces) > 1 or not isinstance(self.pieces[0], bytes):
+            self.pieces = (b"".join(self.pieces),)
+        whole = self.pieces[0]
+        assert isinstance(whole, bytes), "put together above"
+        return whole
 
 
 class Incoming(Protocol):
@@ -168,6 +203,7 @@ class Journal(Protocol):
 class Engine(Protocol):
     """One stage's tensors and arithmetic. Synchronous; called from the device thread only, one call at a time.
 
+    Only `read_state` may be called from elsewhere, beside a forward or backward pass.
     State is weights and two moments of the stage, cut into parts; part sizes depend on the manifest and stage alone, and parts never straddle
     blocks. Tickets are numbers chosen by the caller that name a microbatch's kept graph. Addends are numbered gradient sums.
     """
@@ -179,6 +215,13 @@ class Engine(Protocol):
 
     def draw(self, stage: int, salt: int) -> None:
         """Hold `stage` with weights drawn from (seed, salt, stage, parameter), moments zero."""
+        ...
+
+    def reserve(self, stage: int, part: int) -> None:
+        """Take the memory that one part of `stage` will need, while nobody waits for it; nothing, while a stage is held.
+
+        The next `blank` or `draw` of a stage that is no larger uses it.
+        """
         ...
 
     def blank(self, stage: int) -> None:
@@ -213,12 +256,18 @@ class Engine(Protocol):
         """
         ...
 
-    def merge_state(self, part: int, before: bytes, after: bytes, weight_before: int, weight_after: int, mode: MergeMode) -> None:
+    def merge_state(
+        self, part: int, before: Pieces, after: Pieces, weight_before: int, weight_after: int, mode: MergeMode
+    ) -> None:
         """Weights of one part = weight_before * before + weight_after * after (float32 bits); CheckFree Algorithm 1."""
         ...
 
     def state_digest(self) -> str:
         """Hex digest over weights and moments in order."""
+        ...
+
+    def digest_part(self, part: int) -> None:
+        """Do what `state_digest` has to do for one part now; it is spared that unless the part changes."""
         ...
 
     def export(self) -> dict[str, tuple[tuple[int, ...], bytes]]:

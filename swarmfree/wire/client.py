@@ -196,7 +196,7 @@ class Download:
             raise Malformed("an end where the response was expected")
         if not self._assembly.is_complete:
             raise Malformed(f"an end before all {self._assembly.size_bytes:,} bytes of the payload")
-        return Reply(self.response, self._assembly.payload())
+        return Reply(self.response, pieces=self._assembly.pieces())
 
 
 class Sending:

@@ -5,8 +5,8 @@ message the request or response that announces it. The byte is chosen so that th
 of `proto/swarmfree/v1/swarm.proto`, which any other implementation may read and write with generated code. Nothing here touches
 the network or knows what a request means.
 
-Payloads are put together by one `bytes.join` at the end and not in a preallocated buffer: the port hands out `bytes`, into which
-a buffer would have to be copied once more; and a large announced size alone allocates nothing.
+Payloads stay in the pieces they came in until somebody needs them in one, and are then put together by one `bytes.join`, not in a
+preallocated buffer: a large announced size alone allocates nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 
-CHUNK_BYTES = 512 * 1024
+CHUNK_BYTES = 1024 * 1024
 CHUNK_BYTES_MIN = 16 * 1024
 CHUNK_BYTES_MAX = 1024 * 1024
 _LENGTH_DELIMITED = 2
@@ -146,9 +146,13 @@ class Assembly:
         self._missing_bytes -= len(chunk)
         self._chunks.append(chunk)
 
+    def pieces(self) -> tuple[memoryview, ...]:
+        """All of it as it came, nothing copied; the chunks are let go."""
+        assert self.is_complete, "the payload is asked for before it is there"
+        found = tuple(self._chunks)
+        self._chunks.clear()
+        return found
+
     def payload(self) -> bytes:
         """All of it, copied once; the chunks are let go."""
-        assert self.is_complete, "the payload is asked for before it is there"
-        whole = b"".join(self._chunks)
-        self._chunks.clear()
-        return whole
+        return b"".join(self.pieces())

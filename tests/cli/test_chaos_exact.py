@@ -68,7 +68,7 @@ class Story:
         self.tell(RecoveryDecided(stage, self.iteration, "Merge", "", "Qm", *told))
         first.blank(stage)
         for part in range(first.part_count(stage)):
-            sides = (e.read_state(part, weights_only=True) for e in (before, after))
+            sides = ([e.read_state(part, weights_only=True)] for e in (before, after))
             first.merge_state(part, *sides, *weights, MANIFEST.recovery.merge)
         self.built(stage, "Merge", first)
         self.copy(stage, first, second)

@@ -73,11 +73,69 @@ def test_weights_alone_leave_the_moments() -> None:
     assert np.array_equal(state[floats:], np.arange(floats, 3 * floats))
 
 
+def digest_of(engine: TorchEngine, stage: int) -> str:
+    """From nothing but what the engine gives away."""
+    states = [np.frombuffer(engine.read_state(p, weights_only=False), np.float32).reshape(3, -1) for p in parts(engine, stage)]
+    return blake3(b"".join(blake3(state[v].tobytes()).digest() for v in range(3) for state in states)).hexdigest()
+
+
 def test_the_state_digest_is_blake3_over_weights_and_moments() -> None:
-    """Anyone can compute the digest: BLAKE3 over all weights, all first moments, all second moments."""
-    engine = drawn(1)
-    states = [np.frombuffer(engine.read_state(p, weights_only=False), dtype=np.float32).reshape(3, -1) for p in parts(engine, 1)]
-    assert engine.state_digest() == blake3(np.concatenate(states, axis=1).tobytes()).hexdigest()
+    """Anyone can compute the digest: BLAKE3 over that of each part, all weights, all first moments, all second moments.
+
+    Whatever wrote the state last: moments that rest at zero are not read, those that moved are.
+    """
+    engine, average = drawn(1), {}
+    seen = [engine.state_digest()]
+
+    def check(*, changed: bool = True) -> None:
+        assert engine.state_digest() == digest_of(engine, 1)
+        assert (engine.state_digest() not in seen) is changed
+        seen.append(engine.state_digest())
+
+    for part in parts(engine, 1):
+        average[part] = bytes(range(128)) * (len(engine.read_state(part, weights_only=True)) // 128 + 1)
+        average[part] = average[part][: len(engine.read_state(part, weights_only=True))]
+    check(changed=False)
+    engine.step_part(1, average[1], scalars_of())
+    check()
+    engine.write_shadow(1, engine.read_shadow(1))
+    check()
+    engine.write_state(0, average[0] * 3, weights_only=False)
+    check()
+    for part, data in average.items():
+        engine.keep_average(part, data)
+    engine.step(scalars_of())
+    check()
+    engine.write_state(0, average[0], weights_only=True)
+    check()
+    engine.draw(1, 0)
+    check(changed=False)
+
+
+def test_memory_taken_beforehand_is_used_by_the_next_stage_and_changes_nothing() -> None:
+    """The same addresses, the same bytes; not for a stage that is larger, and none is taken while one is held."""
+    engine = TorchEngine(MANIFEST, 1)
+    for part in parts(engine, 1):
+        engine.reserve(1, part)
+    taken = [vector.data_ptr() for vector in engine._reserve._vectors]
+    engine.draw(1, 0)
+    state, ring = engine._held(), activations()
+    assert [state.weights.data_ptr(), state.first_moment.data_ptr(), state.second_moment.data_ptr()] == taken[:3]
+    assert engine.state_digest() == drawn(1).state_digest()
+    engine.forward(1, ring)
+    engine.backward(1, ring, 0)
+    assert engine._held_sums()._buffers[0].data_ptr() == taken[3]
+    other = drawn(1)
+    other.forward(1, ring)
+    other.backward(1, ring, 0)
+    assert [engine.contribution([0], part) for part in parts(engine, 1)] == [other.contribution([0], p) for p in parts(other, 1)]
+    engine.reserve(1, 0)
+    assert not engine._reserve._vectors
+    engine.unload()
+    engine.reserve(1, 0)
+    engine.draw(0, 0)
+    assert engine.state_digest() == drawn(0).state_digest()
+    assert not engine._reserve._vectors
 
 
 def test_stages_drawn_alike_are_alike() -> None:

@@ -42,7 +42,7 @@ def merged(before: TorchEngine, after: TorchEngine, share_before: float, share_a
     engine.blank(2)
     for part in range(engine.part_count(2)):
         donors = [donor.read_state(part, weights_only=True) for donor in (before, after)]
-        engine.merge_state(part, donors[0], donors[1], float32_bits(share_before), float32_bits(share_after), mode)
+        engine.merge_state(part, [donors[0]], [donors[1]], float32_bits(share_before), float32_bits(share_after), mode)
     return engine
 
 
@@ -74,7 +74,7 @@ def test_exact_values_by_hand() -> None:
     floats = len(engine.read_state(0, weights_only=True)) // 4
     low = struct.pack("<2f", 8.0, -2.0) + bytes(4 * (floats - 2))
     high = struct.pack("<2f", 4.0, 2.0) + bytes(4 * (floats - 2))
-    engine.merge_state(0, low, high, float32_bits(0.25), float32_bits(0.75), MergeMode.NORM2)
+    engine.merge_state(0, [low], [high], float32_bits(0.25), float32_bits(0.75), MergeMode.NORM2)
     assert struct.unpack("<2f", engine.read_state(0, weights_only=True)[:8]) == (5.0, 1.0)
 
 
@@ -120,6 +120,6 @@ def test_neighbours_of_unequal_depth_merge_block_by_block() -> None:
     assert shallow.part_count(3) == per_block
     for part in range(per_block):
         donor = deep.read_state(per_block + part, weights_only=True)
-        shallow.merge_state(part, donor, b"", float32_bits(1.0), float32_bits(0.0), MergeMode.COPY)
+        shallow.merge_state(part, [donor], [], float32_bits(1.0), float32_bits(0.0), MergeMode.COPY)
     last_of_deep = [deep.read_state(per_block + part, weights_only=True) for part in range(per_block)]
     assert [shallow.read_state(part, weights_only=True) for part in range(per_block)] == last_of_deep

@@ -15,11 +15,12 @@ from tests.scenarios.scenario_world import Once, is_asked, lines, play, reaching
 ITERATIONS, LOST_AT = 7, 5
 
 
-def logged(*, shadow_every: int = 3, standbys: int = 1, replicas: int = 2) -> Setup:
+def logged(
+    *, shadow_every: int = 3, standbys: int = 1, replicas: int = 2, sources: int = 1, iterations: int = ITERATIONS
+) -> Setup:
     """A swarm with full shadows and border logs."""
-    setup = unhurried(
-        reaching("replay", swarm(shadow_every=shadow_every, standbys=standbys, replicas=replicas)), iterations=ITERATIONS
-    )
+    cast = swarm(shadow_every=shadow_every, standbys=standbys, replicas=replicas, sources=sources)
+    setup = unhurried(reaching("replay", cast), iterations=iterations)
     manifest = setup.manifest
     return replace(setup, manifest=replace(manifest, recovery=replace(manifest.recovery, shadow_kind="full")))
 
@@ -119,9 +120,9 @@ def test_full_shadows_are_fetched_once_by_each_holder() -> None:
     assert 0 < result.statistics.calls[GetShadow.__name__] <= 2 * 2 * 3 * 4
 
 
-def test_the_whole_body_is_replayed_from_what_a_standby_and_the_source_kept() -> None:
-    """Shadows at the standby, both outer borders at the source: every loss is that of the run without the loss."""
-    setup = logged(standbys=1)
-    result = play(setup, lose(1, 2, 3))
+def test_the_whole_body_is_replayed_from_what_a_standby_and_the_sources_kept() -> None:
+    """Shadows at a standby, both outer borders at the sources, which are a majority: every loss is that of the run without the loss."""
+    setup = logged(standbys=2, replicas=1, sources=4, shadow_every=5, iterations=10)
+    result = play(setup, lose(1, 2, 3, iteration=9))
     assert actions(result) == {"1": "Replay", "2": "Replay", "3": "Replay"}
     assert told(result) == told(play(setup))

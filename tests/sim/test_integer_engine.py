@@ -194,7 +194,7 @@ def test_rebuilt_states_are_what_the_reference_expects() -> None:
 
     builder.blank(2)
     for part in range(builder.part_count(2)):
-        builder.merge_state(part, donor(1, part), donor(3, part), 11, 12, MergeMode.NORM2)
+        builder.merge_state(part, [donor(1, part)], [donor(3, part)], 11, 12, MergeMode.NORM2)
     assert reference.built(merge, versions.__getitem__) == {builder.state_digest()}
     builder.blank(3)
     for part in range(builder.part_count(3)):

@@ -72,3 +72,36 @@ async def test_work_whose_caller_was_cancelled_is_skipped() -> None:
         await device.run(Rank.FORWARD, 1, lambda: done.append("kept"))
         serving.cancel()
     assert done == ["kept"]
+
+
+class Held(Here):
+    """Runs work when it is let."""
+
+    def __init__(self) -> None:
+        """Nothing may run yet."""
+        self.go = asyncio.Event()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Wait, then do it."""
+        await self.go.wait()
+        return work()
+
+
+@pytest.mark.parametrize("rank", list(Rank))
+async def test_state_is_read_beside_a_pass_but_not_beside_a_step(rank: Rank) -> None:
+    """A donor's long pass does not keep a builder waiting; books' work, which changes state, is waited for."""
+    machine, order = Held(), []
+    device = Device(machine, machine)
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(device.serve())
+        work = group.create_task(device.run(rank, 0, lambda: order.append("work")))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        reading = group.create_task(device.read(lambda: order.append("read")))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert reading.done() is (rank is not Rank.BOOKS)
+        machine.go.set()
+        await asyncio.wait((work, reading))
+        serving.cancel()
+    assert order == (["work", "read"] if rank is Rank.BOOKS else ["read", "work"])

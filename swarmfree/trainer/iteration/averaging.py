@@ -12,6 +12,7 @@ import hashlib
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 
 from swarmfree.policy.blame import spoilt
 from swarmfree.swarm.books import Addend, Roll, bits_float64, float64_bits
@@ -26,6 +27,10 @@ from swarmfree.trainer.ring.device import Device, Rank
 from swarmfree.trainer.tasks import Signal, Tasks
 
 PARTS_IN_FLIGHT = 4
+DIGEST_BYTES = 24 << 20
+"""Of state, hashed in one piece of device work: a few milliseconds."""
+CALM_S = 0.1
+"""After a part of the state was given away: whoever rebuilds a stage asks for the next one, and the processor is wanted for that."""
 PART_DIGEST_BYTES = 8
 
 
@@ -78,6 +83,25 @@ class Averaging:
     def forget(self) -> None:
         """The state was built anew, and the average went with the old one; perhaps for another coordinator, whose rolls count anew."""
         self._state_digest = self.kept = self._latest = None
+
+    async def digest_when_idle(self) -> None:
+        """Make the digest that will be asked for, part by part: whoever needs the device meanwhile does not wait for all of them."""
+        standing, engine = self._standing, self._context.ports.engine
+        stage, iteration = standing.stage, standing.iteration
+
+        def digest(parts: range) -> None:
+            for part in parts if standing.stage == stage else ():
+                engine.digest_part(part)
+
+        parts = range(engine.part_count(stage))
+        at_once = max(1, DIGEST_BYTES // (3 * self._context.manifest.ring.part_bytes))
+        for start in parts[:-at_once:at_once]:  # the rest goes with the whole
+            while (wait_s := standing.gave_s + CALM_S - self._context.now_s()) > 0:
+                await asyncio.sleep(wait_s)
+            if (standing.stage, standing.iteration) != (stage, iteration):
+                return
+            await self._device.run(Rank.IDLE, 0, partial(digest, parts[start : start + at_once]))
+        await self.state_digest(Rank.IDLE)
 
     async def state_digest(self, rank: Rank = Rank.BOOKS) -> str:
         """Digest of the state at the present iteration; taken once per iteration, at the latest when it is reported."""

@@ -302,14 +302,11 @@ class MemberBooks:
             standing.known_plan = plan
             self.hop.follow(plan)
             self.source.follow(plan)  # with the same base the work that is there goes on, and so does the share
-            self._idle.start(self._digest_when_idle(), "state digest")
+            self._idle.start(self.averaging.digest_when_idle(), "state digest")
             standing.moved.tell()
         sealed = standing.sealed if standing.sealed and standing.sealed.iteration == plan.iteration else None
         sealed_at = standing.sealed_at if sealed is not None else None
         return Reply(Promise(standing.iteration, sealed, sealed_at, None, standing.stage, standing.base, standing.vouched))
-
-    async def _digest_when_idle(self) -> None:
-        await self.averaging.state_digest(Rank.IDLE)
 
     async def _seal(self, request: Seal) -> Reply:
         record, standing = request.record, self.standing

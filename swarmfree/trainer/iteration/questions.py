@@ -6,7 +6,6 @@ from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.messages import GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.iteration.member import MemberBooks
-from swarmfree.trainer.ring.device import Rank
 
 
 async def get_state(books: MemberBooks, request: GetState) -> Reply:
@@ -23,12 +22,13 @@ async def get_state(books: MemberBooks, request: GetState) -> Reply:
     if standing.iteration < request.iteration:
         raise Refused(RefusalKind.NOT_YET, f"this peer is at iteration {standing.iteration}")
     engine = books.context.ports.engine
+    standing.gave_s = books.context.now_s()
 
     def read() -> tuple[int, str, bytes]:
         data = engine.read_state(request.part, weights_only=request.weights_only)
         return standing.iteration, standing.lineage, data
 
-    iteration, lineage, data = await books.device.run(Rank.BOOKS, 0, read)
+    iteration, lineage, data = await books.device.read(read)
     if request.lineage and (iteration, lineage) != (request.iteration, request.lineage):
         raise Refused(RefusalKind.GONE, f"this peer is at iteration {iteration}, lineage {lineage[:8]}")
     return Reply(State(engine.part_count(request.stage), iteration), data)

@@ -5,6 +5,8 @@ Everything that waits for the books waits here. Source: protocol sections 3.1, 3
 
 from __future__ import annotations
 
+import math
+
 from swarmfree.policy.keepers import borders_kept
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record
 from swarmfree.swarm.errors import RefusalKind, Refused
@@ -37,6 +39,7 @@ class Standing:
         moved: told whenever any of this changes.
         ends_iteration: the iteration that a copy of the ends kept here is ready for, -1 without a complete one; see `life.keeping`.
         shadows: complete ones kept here; see `life.shadowing`.
+        gave_s: when a part of the state was last given away: whoever rebuilds a stage comes before what can wait.
     """
 
     def __init__(self, context: Context) -> None:
@@ -57,6 +60,7 @@ class Standing:
         self.moved = Signal()
         self.ends_iteration = -1
         self.shadows: tuple[KeptShadow, ...] = ()
+        self.gave_s = -math.inf
         self._records_kept = max(RECORDS_KEPT, borders_kept(context.manifest))
 
     @property

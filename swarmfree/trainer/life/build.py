@@ -29,7 +29,7 @@ from swarmfree.trainer.life.replaying import Replaying
 from swarmfree.trainer.ring.device import Rank
 from swarmfree.trainer.tasks import Tasks, each
 
-PARTS_IN_FLIGHT = 4
+PARTS_IN_FLIGHT = 3
 ASKS = 6
 
 
@@ -135,18 +135,29 @@ class Builder:
     async def _parts(self, stage: int, one: Callable[[int], Awaitable[None]]) -> None:
         await each(range(self._context.ports.engine.part_count(stage)), one, PARTS_IN_FLIGHT)
 
+    async def _fill(self, part: int, write: Callable[[], None]) -> None:
+        """Write one part, and make its digest while its bytes are at hand."""
+        engine = self._context.ports.engine
+
+        def fill() -> None:
+            write()
+            engine.digest_part(part)
+
+        await self._books.device.run(Rank.BOOKS, part, fill)
+
     async def _kept_part(self, building: Building, action: CopyKept, part: int) -> None:
         """One part with its moments; the holder gives it at exactly the action's iteration and lineage, so all parts belong together."""
         engine, request = self._context.ports.engine, building.request
         is_behind = action.iteration < request.iteration and request.record is not None
         lineage = request.record.before if is_behind and request.record is not None else request.lineage
         asked = GetState(action.stage, action.iteration, lineage, part, weights_only=False)
-        data = await self._get(building, (action.holder,), asked)
-        await self._books.device.run(Rank.BOOKS, part, lambda: engine.write_state(part, data, weights_only=False))
+        data = (await self._get(building, (action.holder,), asked)).payload
+        await self._fill(part, lambda: engine.write_state(part, data, weights_only=False))
 
     async def _shadow_part(self, building: Building, action: Restore, part: int) -> None:
         engine = self._context.ports.engine
-        data = await self._get(building, (action.holder,), GetShadow(action.stage, part, action.iteration if action.full else -1))
+        asked = GetShadow(action.stage, part, action.iteration if action.full else -1)
+        data = (await self._get(building, (action.holder,), asked)).payload
 
         def write() -> None:
             if action.full:
@@ -154,13 +165,13 @@ class Builder:
             else:
                 engine.write_shadow(part, data)
 
-        await self._books.device.run(Rank.BOOKS, part, write)
+        await self._fill(part, write)
 
     async def _neighbour_part(self, building: Building, donor: Endpoint, donor_stage: int, part: int) -> None:
         engine = self._context.ports.engine
         there = self._donor_part(building.request.action.stage, donor_stage, part)
-        data = await self._get(building, (donor,), self._weights_of(building, donor_stage, there))
-        await self._books.device.run(Rank.BOOKS, part, lambda: engine.write_state(part, data, weights_only=True))
+        data = (await self._get(building, (donor,), self._weights_of(building, donor_stage, there))).payload
+        await self._fill(part, lambda: engine.write_state(part, data, weights_only=True))
 
     async def _merge_part(self, building: Building, action: Merge, part: int) -> None:
         engine, mode = self._context.ports.engine, self._context.manifest.recovery.merge
@@ -174,14 +185,10 @@ class Builder:
             raise before
         if isinstance(after, CallFailed):
             raise after
-        data_before, data_after = before, after
-        await self._books.device.run(
-            Rank.BOOKS,
-            part,
-            lambda: engine.merge_state(part, data_before, data_after, action.weight_before, action.weight_after, mode),
-        )
+        sides = before.pieces, after.pieces
+        await self._fill(part, lambda: engine.merge_state(part, *sides, action.weight_before, action.weight_after, mode))
 
-    async def _get_or_failure(self, building: Building, donor: Endpoint, donor_stage: int, part: int) -> bytes | CallFailed:
+    async def _get_or_failure(self, building: Building, donor: Endpoint, donor_stage: int, part: int) -> Reply | CallFailed:
         there = self._donor_part(building.request.action.stage, donor_stage, part)
         try:
             return await self._get(building, (donor,), self._weights_of(building, donor_stage, there))
@@ -198,13 +205,13 @@ class Builder:
     def _weights_of(self, building: Building, stage: int, part: int) -> GetState:
         return GetState(stage, building.request.iteration, building.request.lineage, part, weights_only=True)
 
-    async def _get(self, building: Building, donors: tuple[Endpoint, ...], request: GetState | GetShadow) -> bytes:
+    async def _get(self, building: Building, donors: tuple[Endpoint, ...], request: GetState | GetShadow) -> Reply:
         waits = self._context.backoff_s()
         last: CallFailed = PeerUnreachable(f"stage {request.stage} has no donor")
         for ask in range(ASKS):
             donor = donors[ask % len(donors)]
             try:
-                data = (await self._context.call(donor, request)).payload
+                reply = await self._context.call(donor, request)
             except (PeerUnreachable, PeerSilent) as error:
                 last = error
             except Refused as refusal:
@@ -212,8 +219,8 @@ class Builder:
                     raise
                 last = refusal
             else:
-                building.received_bytes += len(data)
-                return data
+                building.received_bytes += reply.size_bytes
+                return reply
             await asyncio.sleep(next(waits))
         raise last
 

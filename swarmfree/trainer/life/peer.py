@@ -61,6 +61,7 @@ from swarmfree.trainer.iteration.standing import NO_STAGE
 from swarmfree.trainer.life.build import Builder
 from swarmfree.trainer.life.joining import Joining
 from swarmfree.trainer.life.keeping import EndsKeeper
+from swarmfree.trainer.life.room import keep_room
 from swarmfree.trainer.life.shadowing import ShadowKeeper
 from swarmfree.trainer.ring.device import Rank
 from swarmfree.trainer.tasks import Tasks
@@ -109,6 +110,7 @@ class Peer:
         self.tasks.start(self.keeper.keep(), "keeper of the ends")
         self.tasks.start(self.shadows.keep(), "keeper of shadows")
         self.tasks.start(self.shadows.keep_own(), "own shadows")
+        self.tasks.start(keep_room(self.context, self.books), "room for a stage")
         self.tasks.start(self._join(), "join")
 
     def everything(self) -> tuple[Tasks, ...]:

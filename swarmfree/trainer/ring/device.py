@@ -32,6 +32,8 @@ class Rank(enum.IntEnum):
     IDLE = 3
 
 
+BESIDE = (Rank.BACKWARD, Rank.FORWARD, Rank.IDLE)
+"""Work under which weights and moments stay as they are."""
 ALIKE = (Rank.BACKWARD, Rank.FORWARD)
 """Ranks whose pieces are alike; under the others there is anything from a few bytes to a whole state."""
 
@@ -81,6 +83,16 @@ class Device:
             return work(), self._clock.now_s() - begun_s
 
         return await self.run(rank, age, measured)
+
+    async def read(self, work: Callable[[], T]) -> T:
+        """Run `work` that only reads state: at once, on this thread, beside a pass or idle work, which change none; else in its turn.
+
+        Whoever rebuilds a stage does not wait for a long pass of its neighbours. Nothing else can begin meanwhile, so it must be short.
+
+        Raises:
+            WorkFailed: `work` raised, in its turn; what it raised, at once.
+        """
+        return work() if self._running in BESIDE else await self.run(Rank.BOOKS, 0, work)
 
     async def serve(self) -> None:
         """Do queued work for ever."""
