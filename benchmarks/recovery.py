@@ -50,7 +50,9 @@ from swarmfree.swarm.manifest import (
 LOSSES, QUICK_LOSSES = 3, 1
 PULLS = 5
 BODY, LOST = 3, 2
-PART_KIB = 8 << 10
+PARTS = 48
+"""Into which a stage is cut at least: what is in flight is to be little beside it."""
+PART_BYTES_MIN = 1 << 20
 FLOAT_BYTES, STATE_BYTES = 4, 16
 LOOK_S = 0.02
 WITHIN_S = 240.0
@@ -78,7 +80,7 @@ def run_of(model: ModelSection, *, full: bool) -> Manifest:
         stages=StagesSection(body=BODY, replicas_max=1),
         batch=BatchSection(rows=1, microbatches=2),
         optimizer=OptimizerSection(rate=3e-4, warmup_iterations=0),
-        ring=RingSection(part_bytes=PART_KIB << 10),
+        ring=RingSection(part_bytes=max(PART_BYTES_MIN, FLOAT_BYTES * stage_parameters(model) // PARTS // 4096 * 4096)),
         recovery=replace(recovery, ends_copies=0),
         timing=TimingSection(join_wait_s=WITHIN_S),
     )
@@ -243,6 +245,8 @@ async def run(models: dict[str, ModelSection], losses: int, *, full: bool) -> di
             keeps = bool(turn % 2)
             rates.setdefault(keeps, []).append(await pull(size_bytes, keeps=keeps))
         plain, discarded = (statistics.median(rates[keeps]) for keeps in (True, False))
+        for keeps, what in ((True, "kept"), (False, "thrown away")):
+            say(f"two plain streams, {what}: {', '.join(f'{rate / 1e6:.0f}' for rate in sorted(rates[keeps]))} MB/s")
         figures = report(model, found, plain, discarded)
         rate = statistics.median(each.received_bytes / each.build_s for each in found)
         seconds = (figures[f"{what}_s"] for what in ("noticed", "decided", "transferred", "resumed"))

@@ -1,4 +1,4 @@
-"""Stages that are killed whole, in a swarm of real processes with one replica each.
+"""Stages that are killed whole, in a swarm of real processes with one replica each, or two.
 
 They are replayed bit for bit from full shadows and border logs; on swapped routes (CheckFree+) the ends of the body are copied from their partners.
 """
@@ -18,7 +18,7 @@ from tests.swarm.real_swarm import Processes
 
 pytestmark = pytest.mark.timeout(600)
 
-WHOLE = (1, 1, 1, 1)
+WHOLE, PAIRS = (1, 1, 1, 1), (1, 2, 2, 2)
 KEPT = 'shadow_every = 10\nshadow_kind = "full"'
 
 
@@ -62,6 +62,20 @@ async def test_stages_are_replayed_bit_for_bit(processes: Processes) -> None:
             require_replayed(world, stage)
         notes = [told.event.text for told in world.told(Note) if isinstance(told, Told) and isinstance(told.event, Note)]
         assert not [note for note in notes if "replay" in note], "everything was bit for bit"
+        world.swarm.stop(Ending(0))
+        await running
+    await processes.require_nothing_left()
+
+
+async def test_a_stage_of_two_replicas_is_replayed_bit_for_bit(processes: Processes) -> None:
+    """The records hold the order of the addends of both: their sums are repeated, and then the second replica copies the first."""
+    async with training(processes, KEPT, PAIRS) as (world, running):
+        await world.until(lambda: world.audience.state.committed_count >= 24, "two full shadows of each stage")
+        story = await lose_stage(world, 2)
+        tell("stage 2 of two replicas", story)
+        require_replayed(world, 2)
+        await world.until_whole(2)
+        await world.until_next_commit()
         world.swarm.stop(Ending(0))
         await running
     await processes.require_nothing_left()
