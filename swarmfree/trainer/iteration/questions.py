@@ -12,7 +12,7 @@ async def get_state(books: MemberBooks, request: GetState) -> Reply:
     """One part of the state: at exactly the asked iteration, or where no lineage was asked for at the present one.
 
     Raises:
-        Refused: `gone` or `not_yet`, this member is elsewhere.
+        Refused: `gone` or `not_yet`, this member is elsewhere; `failed`, there is no such part.
     """
     standing = books.standing
     if standing.stage == request.stage and standing.iteration < request.iteration:
@@ -22,6 +22,10 @@ async def get_state(books: MemberBooks, request: GetState) -> Reply:
     if standing.iteration < request.iteration:
         raise Refused(RefusalKind.NOT_YET, f"this peer is at iteration {standing.iteration}")
     engine = books.context.ports.engine
+    if request.part not in range(engine.part_count(request.stage)):
+        raise Refused(
+            RefusalKind.FAILED, f"part {request.part} of stage {request.stage}, which has {engine.part_count(request.stage)}"
+        )
     standing.gave_s = books.context.now_s()
 
     def read() -> tuple[int, str, bytes]:
