@@ -18,6 +18,7 @@ from swarmfree.sim.faults import CALM
 from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
+from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import (
     BatchSection,
@@ -29,7 +30,7 @@ from swarmfree.swarm.manifest import (
     TimingSection,
 )
 from swarmfree.swarm.messages import Open
-from swarmfree.swarm.ports import Clock, Engine, Ports
+from swarmfree.swarm.ports import Clock, Ports
 from swarmfree.trainer.life.peer import run_peer
 
 T = TypeVar("T")

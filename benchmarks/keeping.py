@@ -1,11 +1,16 @@
-"""What does it cost to keep shadows and border logs while nothing fails? The same swarm with and without them, in turn.
+"""What does it cost to keep shadows and border logs while nothing fails? The same swarm with and without them, side by side.
 
-``python -m benchmarks.keeping`` trains one source and three body stages of one replica each in real processes, some rounds over: without anything
-kept for others (`recovery.mode = "checkfree"`), with plain and with full shadows, renewed every 50 iterations, both with border logs. All sides of
-a round learn the same, one after the other, and the order turns from round to round. Tokens/s are those of two renewals, after two others: by then
-logs are as long as they get, and new memory, which is dear, has been used once. *plain_over_off* and *full_over_off* are medians over the rounds of
-each side over the one without; *..._cpu_over_off* are the same of the processor time for a token, of all processes, which varies less from one start
-of a swarm to the next.
+``python -m benchmarks.keeping`` trains one source and three body stages of one replica each in real processes, some rounds over, two runs: one
+whose stages have few tokens for their weights, where `recovery.shadow_kind = "auto"` takes plain shadows, and one with many, where it takes full
+ones. Each is trained without anything kept for others (`recovery.mode = "checkfree"`) and with shadows, renewed every 50 iterations, and border
+logs; the first also with the full shadows that `auto` avoids. A side learns the same as the one without, both at the same time on the same cores:
+one after the other, what is measured drowned in how fast a virtual machine happened to be (up to 12 % from one minute to the next). Measured is the
+time of two renewals at least, after two others: by then logs are as long as they get, and new memory, which is dear, has been used once.
+
+*..._cpu_over_off* are medians over the rounds of the processor time for a token, of all processes, over that of the side without; *..._over_off* are
+medians of tokens/s. Two swarms that share the cores fill them, so that nothing is done in idle time; but the one that has more to do gets a little
+more of them, at the cost of the other, so that processor time is the stricter of both. What a swarm alone loses by waiting, and not by computing,
+neither sees: `--alone` trains the two of a pair one after the other, in turn, and takes many rounds.
 
 Prints a table and, as the last line, one JSON object. Progress goes to stderr.
 """
@@ -18,7 +23,10 @@ import signal
 import statistics
 import sys
 import tempfile
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -27,6 +35,7 @@ from rich.table import Table
 from benchmarks.command import finish
 from benchmarks.live import Commits, LiveSwarm
 from benchmarks.ring_runs import prepare_job
+from swarmfree.policy.keepers import has_full_shadows
 from swarmfree.swarm.events import IterationCommitted, Started
 from swarmfree.swarm.manifest import (
     BatchSection,
@@ -44,12 +53,39 @@ EVERY = 50
 WARMUP, MEASURED = 2 * EVERY + 10, 2 * EVERY
 WITHIN_S = 300.0
 SOURCE = "source"
-MODEL = ModelSection(width=512, blocks=3, heads=8, kv_heads=8, mlp_width=1408, tokens_per_row=128)
-OFF, PLAIN, FULL = "off", "plain", "full"
+OFF = RecoverySection(mode="checkfree", ends_copies=0)
+AUTO = RecoverySection(mode="auto", ends_copies=0, shadow_every=EVERY)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One way to train.
+
+    Args:
+        model, batch, recovery: of its run.
+        over: the side that it is compared to; empty for one that keeps nothing.
+    """
+
+    model: ModelSection
+    batch: BatchSection
+    recovery: RecoverySection
+    over: str = ""
+
+
+FEW = (
+    ModelSection(width=512, blocks=3, heads=8, kv_heads=8, mlp_width=1408, tokens_per_row=128),
+    BatchSection(rows=1, microbatches=4),
+)
+MANY = (
+    ModelSection(width=128, blocks=3, heads=4, kv_heads=4, mlp_width=352, tokens_per_row=128),
+    BatchSection(rows=4, microbatches=4),
+)
 SIDES = {
-    OFF: RecoverySection(mode="checkfree", ends_copies=0),
-    PLAIN: RecoverySection(mode="auto", ends_copies=0, shadow_every=EVERY, shadow_kind="plain"),
-    FULL: RecoverySection(mode="auto", ends_copies=0, shadow_every=EVERY, shadow_kind="full"),
+    "few, off": Side(*FEW, OFF),
+    "plain": Side(*FEW, AUTO, "few, off"),
+    "forced_full": Side(*FEW, replace(AUTO, shadow_kind="full"), "few, off"),
+    "many, off": Side(*MANY, OFF),
+    "full": Side(*MANY, AUTO, "many, off"),
 }
 
 
@@ -58,16 +94,16 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def run_of(side: str) -> Manifest:
+def run_of(side: Side) -> Manifest:
     """One side's run."""
     return Manifest(
-        run=RunSection(name=f"keeping-{side}", seed=1, iterations=100_000, evaluate_every=0, evaluate_windows=1),
-        model=MODEL,
+        run=RunSection(name="keeping", seed=1, iterations=100_000, evaluate_every=0, evaluate_windows=1),
+        model=side.model,
         stages=StagesSection(body=3, replicas_max=1),
-        batch=BatchSection(rows=1, microbatches=4),
+        batch=side.batch,
         optimizer=OptimizerSection(rate=3e-4, warmup_iterations=0),
         ring=RingSection(credits=4),
-        recovery=SIDES[side],
+        recovery=side.recovery,
     )
 
 
@@ -79,61 +115,82 @@ class Speed:
     cpu_us: float
 
 
-async def speed(manifest: Manifest, folder: Path, warmup: int, measured: int) -> Speed:
-    """Of a swarm of this run, in the iterations after the warm-up."""
+async def begin(stack: AsyncExitStack, manifest: Manifest, folder: Path) -> LiveSwarm:
+    """A swarm of this run that has begun to train."""
     job = prepare_job(manifest, folder, 1, manifest.run.iterations - 1)
-    async with LiveSwarm(folder, job.run_file, job.text_file) as swarm:
-        await swarm.start(SOURCE, feeds=True)
-        await swarm.until("the source is up", lambda: any(True for _ in swarm.told(Started, name=SOURCE)))
-        for number in range(manifest.stages.body):
-            await swarm.start(f"peer-{number + 1}")
-        await swarm.commits(warmup, WITHIN_S)
-        cpu_s = swarm.cpu_s()
-        await swarm.commits(measured, WITHIN_S)
-        cpu_s = swarm.cpu_s() - cpu_s
-        times = [time_s for time_s, _ in swarm.told(IterationCommitted)]
-        found = Commits.of(swarm.said).rate(times[warmup - 1], times[warmup + measured - 1])
-        return Speed(found, 1e6 * cpu_s / (measured * manifest.tokens_per_iteration))
+    swarm = await stack.enter_async_context(LiveSwarm(folder, job.run_file, job.text_file))
+    await swarm.start(SOURCE, feeds=True)
+    await swarm.until("the source is up", lambda: any(True for _ in swarm.told(Started, name=SOURCE)))
+    for number in range(manifest.stages.body):
+        await swarm.start(f"peer-{number + 1}")
+    return swarm
 
 
-async def measure(rounds: int, warmup: int, measured: int) -> dict[str, list[Speed]]:
-    """By side, round by round."""
-    found: dict[str, list[Speed]] = {side: [] for side in SIDES}
+async def side_by_side(sides: Sequence[Side], warmup: int, measured: int) -> list[Speed]:
+    """Swarms that train at the same time: what each did after all had warmed up, until each had done so many iterations more."""
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swarmfree-keeping-", ignore_cleanup_errors=True)))
+        swarms = [await begin(stack, run_of(side), folder / f"run-{number}") for number, side in enumerate(sides)]
+        for swarm in swarms:
+            done = sum(1 for _ in swarm.told(IterationCommitted))
+            await swarm.commits(max(0, warmup - done), WITHIN_S)
+        begun_s, spent_s = time.time(), [swarm.cpu_s() for swarm in swarms]
+        done_by = [sum(1 for _ in swarm.told(IterationCommitted)) for swarm in swarms]
+        for swarm, done in zip(swarms, done_by, strict=True):
+            await swarm.commits(max(0, done + measured - sum(1 for _ in swarm.told(IterationCommitted))), WITHIN_S)
+        ended_s, spent_s = time.time(), [swarm.cpu_s() - before for swarm, before in zip(swarms, spent_s, strict=True)]
+        for swarm in swarms:
+            await swarm.commit_past(ended_s)
+        rates = [Commits.of(swarm.said).rate(begun_s, ended_s) for swarm in swarms]
+        return [Speed(rate, 1e6 * cpu_s / (rate * (ended_s - begun_s))) for rate, cpu_s in zip(rates, spent_s, strict=True)]
+
+
+async def measure(
+    names: Sequence[str], rounds: int, warmup: int, measured: int, *, alone: bool
+) -> dict[str, list[tuple[Speed, Speed]]]:
+    """By side that keeps something, round by round: its own speed, and that of the one without."""
+    found: dict[str, list[tuple[Speed, Speed]]] = {name: [] for name in names}
     for number in range(rounds):
-        order = list(SIDES)[number % len(SIDES) :] + list(SIDES)[: number % len(SIDES)]
-        for side in order:
-            with tempfile.TemporaryDirectory(prefix="swarmfree-keeping-", ignore_cleanup_errors=True) as folder:
-                found[side].append(await speed(run_of(side), Path(folder) / "run", warmup, measured))
+        for name, pairs in found.items():
+            both = [SIDES[name], SIDES[SIDES[name].over]]
+            turn = 1 if number % 2 == 0 else -1  # who starts first
+            groups = [[side] for side in both[::turn]] if alone else [both[::turn]]
+            one, other = [speed for group in groups for speed in await side_by_side(group, warmup, measured)][::turn]
+            pairs.append((one, other))
             say(
-                f"round {number + 1}, {side}: {found[side][-1].rate:,.0f} tokens/s, {found[side][-1].cpu_us:,.0f} us of processors for a token"
+                f"round {number + 1}, {name}: {one.rate:,.0f} tokens/s and {other.rate:,.0f} without, "
+                f"{one.cpu_us:,.1f} us of processors for a token and {other.cpu_us:,.1f} without"
             )
     return found
 
 
-def report(found: dict[str, list[Speed]]) -> dict[str, float]:
+def report(found: dict[str, list[tuple[Speed, Speed]]]) -> dict[str, float]:
     """Medians of the paired ratios."""
-    rates = {f"{side}_over_off": _ratio(found, side, "rate") for side in (PLAIN, FULL)}
-    return rates | {f"{side}_cpu_over_off": _ratio(found, side, "cpu_us") for side in (PLAIN, FULL)}
+    rates = {f"{name}_over_off": _ratio(pairs, "rate") for name, pairs in found.items()}
+    return rates | {f"{name}_cpu_over_off": _ratio(pairs, "cpu_us") for name, pairs in found.items()}
 
 
-def _ratio(found: dict[str, list[Speed]], side: str, what: str) -> float:
-    pairs = zip(found[side], found[OFF], strict=True)
+def _ratio(pairs: Sequence[tuple[Speed, Speed]], what: str) -> float:
     return float(round(statistics.median(getattr(one, what) / getattr(other, what) for one, other in pairs), 4))
 
 
-async def run(rounds: int, *, quick: bool) -> dict[str, float]:
+async def run(names: Sequence[str], rounds: int, *, alone: bool, quick: bool) -> dict[str, float]:
     """Measure, print the table, return what is reported."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None, "runs in a task"
+    kinds = {name: has_full_shadows(run_of(side)) for name, side in SIDES.items()}
+    assert (kinds["plain"], kinds["full"]) == (False, True), "as `auto` has it"
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    found = await measure(rounds, *((5, 10) if quick else (WARMUP, MEASURED)))
+    found = await measure(names, rounds, *((5, 10) if quick else (WARMUP, MEASURED)), alone=alone)
     table = Table(title="tokens/s while nothing fails", title_justify="left", title_style="")
-    for place, heading in enumerate(("kept", "tokens/s", "over off", "CPU us/token", "over off")):
+    for place, heading in enumerate(("kept", "tokens/s", "off", "ratio", "CPU us/token", "off", "ratio")):
         table.add_column(heading, justify="left" if not place else "right")
-    for side, speeds in found.items():
-        medians = (statistics.median(getattr(one, what) for one in speeds) for what in ("rate", "cpu_us"))
-        ratios = (_ratio(found, side, what) for what in ("rate", "cpu_us"))
-        table.add_row(side, *(cell for m, r in zip(medians, ratios, strict=True) for cell in (f"{m:,.0f}", f"{r:.3f}")))
+    for name, pairs in found.items():
+        cells = []
+        for what in ("rate", "cpu_us"):
+            cells += [f"{statistics.median(getattr(pair[place], what) for pair in pairs):,.0f}" for place in (0, 1)]
+            cells.append(f"{_ratio(pairs, what):.3f}")
+        table.add_row(name, *cells)
     Console(width=100, highlight=False).print(table)
     return report(found)
 
@@ -144,11 +201,19 @@ def main() -> int:
         prog="python -m benchmarks.keeping", description=(__doc__ or "").split("\n\n", maxsplit=1)[0]
     )
     parser.add_argument("--rounds", type=int, default=0, metavar="N", help=f"how many rounds (default {ROUNDS})")
+    kept = [name for name, side in SIDES.items() if side.over]
+    parser.add_argument(
+        "--only", choices=kept, action="append", metavar="NAME", help=f"measure this alone: {', '.join(kept)}; again for more"
+    )
+    parser.add_argument("--alone", action="store_true", help="one swarm after the other instead of side by side")
     parser.add_argument("--quick", action="store_true", help="a few iterations of each side, to see that everything works")
     asked = parser.parse_args()
     if asked.rounds < 0:
         parser.error("--rounds: must be 1 or more")
-    return finish("benchmarks.keeping", run(asked.rounds or (QUICK_ROUNDS if asked.quick else ROUNDS), quick=asked.quick))
+    return finish(
+        "benchmarks.keeping",
+        run(asked.only or kept, asked.rounds or (QUICK_ROUNDS if asked.quick else ROUNDS), alone=asked.alone, quick=asked.quick),
+    )
 
 
 if __name__ == "__main__":

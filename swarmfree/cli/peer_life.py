@@ -27,12 +27,13 @@ from swarmfree.storage.shelf import FolderShelf
 from swarmfree.storage.tokens import CorpusTokens
 from swarmfree.storage.weights import FolderWeights
 from swarmfree.swarm.config import load_local
+from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.errors import ConfigError, DataError
 from swarmfree.swarm.events import DirectoryReplaced, Note
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.names import Member
-from swarmfree.swarm.ports import Engine, Journal, Ports, Tokens
+from swarmfree.swarm.ports import Journal, Ports, Tokens
 from swarmfree.trainer.life.peer import run_peer
 from swarmfree.wire.addresses import address_of, parse_host_and_port
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings

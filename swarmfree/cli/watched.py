@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from swarmfree.swarm.books import StepScalars
+from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.events import EngineHolds, EngineStepped, Event
 from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.ports import Engine, Tokens
+from swarmfree.swarm.ports import Tokens
 
 INTEGER_SEQUENCES = 4099
 """Sequences of an epoch that integer tokens show: a prime, so that no epoch ends with an iteration."""
@@ -98,7 +99,7 @@ def watched(engine: Engine, tell: Callable[[Event], None], *, is_small: bool) ->
     """The engine, telling.
 
     Args:
-        engine: any implementation of `ports.Engine`.
+        engine: any implementation of `engine_port.Engine`.
         tell: called on the engine's own thread.
         is_small: whether states and averages are told as a whole, or digests only.
     """

@@ -23,15 +23,15 @@ from swarmfree.model.optimizer import canonical_step
 from swarmfree.model.passes import Graph, Shape
 from swarmfree.model.shadow import from_int8, to_int8
 from swarmfree.model.stages import Body, Ends, StageState, blank_stage, draw_part, draw_weights
-from swarmfree.model.sums import GradientSums
+from swarmfree.model.sums import GradientSums, add_up
 from swarmfree.swarm.actions import MergeMode
 from swarmfree.swarm.books import StepScalars
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.ports import Pieces
+from swarmfree.swarm.engine_port import Pieces
+from swarmfree.swarm.manifest import BorderDtype, Manifest
 
 
 class TorchEngine:
-    """Implements `swarmfree.swarm.ports.Engine`; what each method promises is written there.
+    """Implements `swarmfree.swarm.engine_port.Engine`; what each method promises is written there.
 
     Args:
         manifest: the run's.
@@ -84,7 +84,7 @@ class TorchEngine:
         self._digests = Digests(self._state)
 
     def unload(self) -> None:
-        """Hold no stage, no sum, no graph and no average."""
+        """Hold nothing."""
         self._graphs.clear()
         self._state = self._sums = self._average = self._digests = None
         self._average_parts.clear()
@@ -195,8 +195,15 @@ class TorchEngine:
             ValueError: wrong length.
         """
         self._settle()
-        wrong = self._shape.decode(found) - self._shape.decode(wanted)
-        return self._shape.encode(wrong * (2.0 / wrong.numel() / count)), wrong.square().mean().item() / count
+        return passes.run_mismatch(self._shape, found, wanted, count)
+
+    def pack(self, data: bytes, dtype: BorderDtype) -> bytes:
+        """As a border log keeps it."""
+        return self._shape.pack(data, dtype)
+
+    def unpack(self, data: bytes, dtype: BorderDtype) -> bytes:
+        """Inverse of `pack`, but for rounding."""
+        return self._shape.unpack(data, dtype)
 
     # -- work of the ends
 
@@ -262,19 +269,9 @@ class TorchEngine:
         self._held_sums().write(addend, where.start, floats(data, where.stop - where.start))
 
     def reduce(self, contributions: Sequence[bytes]) -> tuple[bytes, float]:
-        """Sum in order and its squared L2 norm, the squares added in float64.
-
-        Raises:
-            ValueError: none, or of unequal length.
-        """
+        """Sum in order and its squared L2 norm; errors as in `add_up`."""
         self._settle()
-        if not contributions:
-            raise ValueError("no contributions to reduce")
-        total = floats(contributions[0])
-        for data in contributions[1:]:
-            total.add_(floats(data, len(total)))
-        exact = total.double()
-        return float_bytes(total), torch.dot(exact, exact).item()
+        return add_up(contributions)
 
     def keep_average(self, part: int, data: bytes) -> None:
         """Keep one part of the average; the first one after a step or a `clear` begins a new average.

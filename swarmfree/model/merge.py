@@ -11,7 +11,7 @@ from torch import Tensor
 
 from swarmfree.model.layout import FLOAT_BYTES
 from swarmfree.swarm.books import bits_float32
-from swarmfree.swarm.ports import Pieces
+from swarmfree.swarm.engine_port import Pieces
 
 
 def merge_floats(before: Pieces, after: Pieces, weight_before: int, weight_after: int, target: Tensor) -> None:

@@ -8,14 +8,16 @@ Letters: ``B`` rows, ``T`` tokens per row, ``D`` width.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from swarmfree.model.codec import WireDtype, decode_activations, decode_tokens, encode_activations
+from swarmfree.model.shadow import from_int8, to_int8
 from swarmfree.model.stages import Body, Ends
-from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.manifest import BorderDtype, Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,28 @@ class Shape:
     def encode(self, tensor: Tensor) -> bytes:
         """Inverse of `decode`."""
         return encode_activations(tensor, self.wire_dtype)
+
+    def pack(self, data: bytes, dtype: BorderDtype) -> bytes:
+        """What travels as a border log keeps it, rounded once.
+
+        Raises:
+            ValueError: wrong length.
+        """
+        tensor = self.decode(data)
+        if dtype == "int8":
+            return to_int8(tensor.flatten())
+        return encode_activations(tensor, "bfloat16" if dtype == "bfloat16" else self.wire_dtype)
+
+    def unpack(self, data: bytes, dtype: BorderDtype) -> bytes:
+        """Inverse of `pack`, but for rounding.
+
+        Raises:
+            ValueError: wrong length.
+        """
+        shape = self.rows, self.tokens_per_row, self.width
+        if dtype == "int8":
+            return self.encode(from_int8(data, math.prod(shape)))
+        return self.encode(decode_activations(data, shape, "bfloat16" if dtype == "bfloat16" else self.wire_dtype))
 
     def inputs_and_targets(self, data: bytes) -> tuple[Tensor, Tensor]:
         """A microbatch's tokens (B, T + 1) as what is read and what is to be predicted, (B, T) each.
@@ -123,3 +147,9 @@ def run_loss_only(ends: Ends, shape: Shape, activations: bytes, tokens: bytes) -
     with torch.inference_mode():
         losses = ends.token_losses(shape.decode(activations), shape.inputs_and_targets(tokens)[1])
         return losses.double().sum().item() / losses.numel()
+
+
+def run_mismatch(shape: Shape, found: bytes, wanted: bytes, count: int) -> tuple[bytes, float]:
+    """Mean squared error over `count`: its gradient with respect to `found`, and itself."""
+    wrong = shape.decode(found) - shape.decode(wanted)
+    return shape.encode(wrong * (2.0 / wrong.numel() / count)), wrong.square().mean().item() / count

@@ -11,6 +11,8 @@ from torch import Tensor
 
 BLOCK = 128
 LARGEST = 127.0
+SMALLEST_SCALE = 1e-37
+"""A block whose weights are smaller than so many times 127 is zero: the inverse of its scale has no room in a float32."""
 
 
 def size_bytes(count: int) -> int:
@@ -25,12 +27,12 @@ def to_int8(weights: Tensor) -> bytes:
         weights: float32 vector (N,). A block that is not finite comes back as it can: its scale is not finite either.
     """
     count = len(weights)
-    blocks = torch.zeros(-(-count // BLOCK) * BLOCK)
-    blocks[:count] = weights.detach()
-    blocks = blocks.view(-1, BLOCK)
-    scales = blocks.abs().amax(dim=1) / LARGEST
-    whole = torch.where(scales > 0, scales, 1.0).unsqueeze(1)
-    rounded = (blocks / whole).round_().nan_to_num_(0.0).clamp_(-LARGEST, LARGEST).to(torch.int8)
+    blocks = torch.nn.functional.pad(weights.detach(), (0, -count % BLOCK)).view(-1, BLOCK)
+    low, high = torch.aminmax(blocks, dim=1)
+    scales = torch.maximum(high, -low) / LARGEST
+    scales = torch.where(scales < SMALLEST_SCALE, 0.0, scales)
+    inverse = torch.where(scales > 0, 1.0 / scales, 0.0).unsqueeze(1)
+    rounded = (blocks * inverse).round_().to(torch.int8)
     return scales.numpy().tobytes() + rounded.view(-1)[:count].numpy().tobytes()
 
 

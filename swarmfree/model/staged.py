@@ -21,10 +21,11 @@ from swarmfree.model.alone import Alone
 from swarmfree.model.codec import float_bytes
 from swarmfree.model.merge import merge_floats
 from swarmfree.model.optimizer import canonical_step
+from swarmfree.model.passes import Shape
 from swarmfree.model.shadow import from_int8, to_int8
 from swarmfree.model.stages import draw_weights
 from swarmfree.swarm.books import StepScalars, float32_bits
-from swarmfree.swarm.manifest import SWAP_STAGES_MIN, Manifest
+from swarmfree.swarm.manifest import SWAP_STAGES_MIN, BorderDtype, Manifest
 from swarmfree.swarm.ports import Tokens
 from swarmfree.swarm.routes import Routes
 
@@ -63,19 +64,28 @@ class Staged(Alone):
     """
 
     def __init__(
-        self, manifest: Manifest, tokens: Tokens, *, threads: int = 1, swaps: bool = False, log_iterations: int = 0
+        self,
+        manifest: Manifest,
+        tokens: Tokens,
+        *,
+        threads: int = 1,
+        swaps: bool = False,
+        log_iterations: int = 0,
+        log_dtype: BorderDtype = "wire",
     ) -> None:
         """First weights, as `Alone`.
 
         Args:
             swaps: every second microbatch goes through stages 2, 1, .., L, L-1; needs four body stages.
             log_iterations: how many iterations of borders are kept.
+            log_dtype: what they are rounded to.
         """
         super().__init__(manifest, tokens, threads=threads)
         assert not swaps or manifest.stages.body >= SWAP_STAGES_MIN, "swapped routes need four body stages"
         self._routes = Routes.of(manifest.stages.body, swaps=swaps)
         self._borders: dict[int, list[Border]] = {}
         self.log: deque[Logged] = deque(maxlen=log_iterations)
+        self._log_dtype, self._shape = log_dtype, Shape.of(manifest)
 
     def route(self, number: int) -> list[int]:
         """Body stages in the order in which microbatch `number` goes through them."""
@@ -105,8 +115,14 @@ class Staged(Alone):
         if self.log.maxlen:
             for stage, entered, left in seen:
                 assert left.grad is not None, "retained"
-                self._borders[stage].append(Border(entered.detach(), left.detach(), left.grad))
+                kept = (self._as_kept(tensor) for tensor in (entered.detach(), left.detach(), left.grad))
+                self._borders[stage].append(Border(*kept))
         return losses.detach().double().sum().item() / self.manifest.tokens_per_iteration
+
+    def _as_kept(self, tensor: Tensor) -> Tensor:
+        """What comes back out of a border log."""
+        shape, dtype = self._shape, self._log_dtype
+        return tensor if dtype == "wire" else shape.decode(shape.unpack(shape.pack(shape.encode(tensor), dtype), dtype))
 
     def step(self, scalars_of: Callable[[list[float]], Sequence[StepScalars]]) -> list[float]:
         """Step every stage with the gradients at hand; the squared gradient norm of each before clipping."""

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from swarmfree.model.codec import float_bytes, floats
 from swarmfree.model.layout import Layout
 
 
@@ -113,3 +114,18 @@ class GradientSums:
         for parameter in self._parameters:
             parameter.grad = None
         self._bound = None
+
+
+def add_up(contributions: Sequence[bytes]) -> tuple[bytes, float]:
+    """Float32 bytes added in order, and the squared L2 norm of the sum, the squares added in float64.
+
+    Raises:
+        ValueError: none, or of unequal length.
+    """
+    if not contributions:
+        raise ValueError("no contributions to reduce")
+    total = floats(contributions[0])
+    for data in contributions[1:]:
+        total.add_(floats(data, len(total)))
+    exact = total.double()
+    return float_bytes(total), torch.dot(exact, exact).item()

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from zlib import crc32
 
-from swarmfree.policy.refit import REFIT_ITERATIONS
-from swarmfree.swarm.manifest import Manifest
+from swarmfree.policy.refit import REFIT_ITERATIONS, WARM_ITERATIONS
+from swarmfree.swarm.manifest import BorderDtype, Manifest
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member
 from swarmfree.swarm.plan import Plan
 
@@ -52,14 +52,34 @@ def has_full_shadows(manifest: Manifest) -> bool:
 
 
 def replays_exactly(manifest: Manifest) -> bool:
-    """Whether a lost stage can come back bit for bit: from full shadows, with border logs and the order of every sum in the record."""
-    return manifest.recovery.best == "replay" and has_full_shadows(manifest)
+    """Whether a lost stage can come back bit for bit: from full shadows, with whole border logs and the order of every sum in the record."""
+    wanted = manifest.recovery.border_dtype
+    is_whole = wanted in {"auto", "wire", manifest.ring.wire_dtype}
+    return manifest.recovery.best == "replay" and has_full_shadows(manifest) and is_whole
+
+
+def border_dtype(manifest: Manifest) -> BorderDtype:
+    """What border logs are kept in: where no replay is exact, bfloat16 is near enough, and half of the memory."""
+    wanted = manifest.recovery.border_dtype
+    if wanted == "auto":
+        wanted = "wire" if replays_exactly(manifest) else "bfloat16"
+    return "wire" if wanted == manifest.ring.wire_dtype else wanted
 
 
 def borders_kept(manifest: Manifest) -> int:
-    """How many iterations of border logs are kept: since the shadow before the last one, and what a refit needs; 0 where neither is done."""
+    """How many iterations of border logs are kept; 0 where nothing is done with them.
+
+    Since a full shadow was put by until all holders have the next one: they fetch one stage after the other, each in a quarter of the time between
+    two shadows, and a standby keeps three of them. Of a plain one the oldest part is one such time and a quarter old, and its replay begins some
+    iterations before. And what a refit needs.
+    """
     recovery = manifest.recovery
-    replayed = 2 * recovery.shadow_every + BORDERS_SPARE if recovery.best == "replay" and recovery.keeps_shadows else 0
+    if not recovery.keeps_shadows or recovery.best != "replay":
+        replayed = 0
+    elif has_full_shadows(manifest):
+        replayed = 2 * recovery.shadow_every + BORDERS_SPARE
+    else:
+        replayed = 5 * recovery.shadow_every // 4 + WARM_ITERATIONS + BORDERS_SPARE
     return max(replayed, REFIT_ITERATIONS if recovery.refits else 0)
 
 

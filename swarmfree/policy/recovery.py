@@ -73,10 +73,12 @@ class Logs:
     Args:
         since: member -> the iteration from which on its log is whole; who has none is not in it.
         costs: what is known of the run.
+        packed: what borders were rounded to; empty for those that are kept as they crossed the wire.
     """
 
     since: Mapping[Member, int]
     costs: Costs = NO_COSTS
+    packed: str = ""
 
 
 NO_LOGS = Logs({})
@@ -226,10 +228,13 @@ def _replay(
     if (count and not all(kept)) or count * len(stages) * costs.stage_s > costs.limit_s:
         return None
     alone = "" if first == last else f" together with stages {first} to {last},"
+    packed = f" kept as {logs.packed}" if logs.packed and count else ""
     if common:
-        what = f"its full shadow of iteration {newest},{alone} and {count} logged iterations since: bit for bit on like hardware"
+        exact = "near, not exact" if packed else "bit for bit on like hardware"
+        what = f"its full shadow of iteration {newest},{alone} and {count} logged iterations{packed} since: {exact}"
     else:
-        what = f"its plain shadow,{alone} and {count} logged iterations from iteration {newest} on: near, not exact, int8 without moments"
+        since_then = f"{count} logged iterations{packed} from iteration {newest} on"
+        what = f"its plain shadow,{alone} and {since_then}: near, not exact, int8 without moments"
     reason = f"stage {stage} has no live replica: replay {what}"
     return Replay(stage, first, holders, newest, tuple(before), tuple(after), reason, full=bool(common))
 

@@ -1,6 +1,6 @@
 """The engine with integers: a stage whose gradients are unique numbers, so that "exactly once" is an exact equality.
 
-It implements `ports.Engine` on `integer_arithmetic`. It is as strict as a device would be careless: a gradient that belongs to another
+It implements `engine_port.Engine` on `integer_arithmetic`. It is as strict as a device would be careless: a gradient that belongs to another
 microbatch than its ticket, or a forgotten ticket, is an error here and silent nonsense there.
 """
 
@@ -14,12 +14,12 @@ from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_arithmetic import EMBEDDING_PARTS, STATE_BYTES, PartState, State, Tensor, Words
 from swarmfree.swarm.actions import MergeMode
 from swarmfree.swarm.books import StepScalars
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.ports import Pieces
+from swarmfree.swarm.engine_port import Pieces
+from swarmfree.swarm.manifest import BorderDtype, Manifest
 
 
 class IntegerEngine:
-    """One stage in integers; see `ports.Engine` for what each method promises.
+    """One stage in integers; see `engine_port.Engine` for what each method promises.
 
     Args:
         manifest: seed and microbatches per iteration.
@@ -148,6 +148,16 @@ class IntegerEngine:
         """The same output, nothing kept."""
         assert self._stage > 0, "only a body stage goes forward"
         return arithmetic.forward(self._stage, self._weights, Tensor.decode(activations)).encode()
+
+    def pack(self, data: bytes, dtype: BorderDtype) -> bytes:
+        """Marked as packed; an integer cannot be rounded."""
+        return f"{dtype} ".encode() + data
+
+    def unpack(self, data: bytes, dtype: BorderDtype) -> bytes:
+        """As it was."""
+        mark = f"{dtype} ".encode()
+        assert data.startswith(mark), f"a border that was not packed as {dtype} is unpacked"
+        return data[len(mark) :]
 
     def mismatch(self, found: bytes, wanted: bytes, count: int) -> tuple[bytes, float]:
         """The difference of both values, as a gradient of the same microbatch."""

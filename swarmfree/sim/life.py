@@ -20,12 +20,13 @@ from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.peer_ports import MemoryJournal, MemoryShelf, MemoryWeights, Pace, VirtualClock, VirtualExecutor
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.watched_engine import watched
+from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.errors import SwarmfreeError
 from swarmfree.swarm.events import Event
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.ports import Engine, Ports, Tokens
+from swarmfree.swarm.ports import Ports, Tokens
 
 RunPeer = Callable[[Ports, Manifest, LocalConfig, random.Random, asyncio.Event], Awaitable[int]]
 MakeEngine = Callable[[Manifest], Engine]

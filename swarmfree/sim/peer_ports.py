@@ -140,6 +140,11 @@ class MemoryShelf:
         """Of what is kept."""
         return tuple(self._blobs)
 
+    @property
+    def size_bytes(self) -> int:
+        """Of what is kept."""
+        return sum(map(len, self._blobs.values()))
+
     async def put(self, name: str, data: bytes) -> bool:
         """Keep it."""
         self._blobs[name] = data

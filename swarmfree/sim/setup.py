@@ -88,6 +88,7 @@ def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
             best=rungs.choice(("replay", "replay", "restore", "refit")),
             choose=rungs.choice(("cheapest", "highest")),
             kept_ram_mb_max=rungs.choice((0, 1)),
+            border_dtype=random.Random(f"{seed}/packed").choice(("wire", "wire", "bfloat16")),
         ),
         timing=TimingSection(
             join_wait_s=20.0, split_wait_s=8.0, remeet_s=6.0, leave_s=stuck.choice((15.0, 0.6, 0.3)), stuck_s=1.0

@@ -11,8 +11,8 @@ from dataclasses import replace
 from swarmfree.model.engine import TorchEngine
 from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
 from swarmfree.sim.setup import draw_setup
+from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.manifest import Manifest, ModelSection
-from swarmfree.swarm.ports import Engine
 
 ITERATIONS = 6
 WIDTH = 16

@@ -8,8 +8,8 @@ from swarmfree.sim.checks import Checks, Step
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.swarm.actions import MergeMode
 from swarmfree.swarm.books import StepScalars
+from swarmfree.swarm.engine_port import Engine, Pieces
 from swarmfree.swarm.names import Member
-from swarmfree.swarm.ports import Engine, Pieces
 
 
 class _WatchedEngine:
@@ -78,7 +78,7 @@ def watched(engine: Engine, member: Member, checks: Checks) -> Engine:
     """The engine, watched.
 
     Args:
-        engine: any implementation of `ports.Engine`; of an integer engine the contents are seen too, of another one digests only.
+        engine: any implementation of `engine_port.Engine`; of an integer engine the contents are seen too, of another one digests only.
         member: whose it is.
         checks: who looks.
     """

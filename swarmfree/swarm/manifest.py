@@ -195,6 +195,8 @@ SWAP_STAGES_MIN = 4
 ShadowKind = Literal["auto", "plain", "full"]
 Rung = Literal["replay", "restore", "refit", "merge"]
 Choice = Literal["cheapest", "highest"]
+BorderDtype = Literal["wire", "bfloat16", "int8"]
+BorderChoice = Literal["auto", "wire", "bfloat16", "int8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +215,10 @@ class RecoverySection:
         best: the best rung of the ladder that is used: `replay`, `restore` (a shadow as it is), `refit` (a merge, fitted to what the neighbours
             saw) or `merge`; see `policy.recovery`.
         choose: of the rungs that are possible, `cheapest` takes the one that is expected to cost least time and learning, `highest` the first one.
+        border_dtype: of the tensors in border logs: `wire`, as they crossed it, without which no replay is exact; `bfloat16` or `int8`, a half or a
+            quarter of float32; `auto`, `wire` where replays are exact, else `bfloat16`.
         kept_mb_max: border logs and full shadows that a peer may keep for others, MB; the oldest go first.
-        kept_ram_mb_max: of the border logs, how many MB stay in memory; the rest lies on disk.
+        kept_ram_mb_max: of the border logs, how many MB stay in memory; the rest lies on disk. The newest iteration comes on top until it is packed.
     """
 
     mode: RecoveryMode = "auto"
@@ -226,8 +230,9 @@ class RecoverySection:
     shadow_kind: ShadowKind = "auto"
     best: Rung = "replay"
     choose: Choice = "cheapest"
+    border_dtype: BorderChoice = "auto"
     kept_mb_max: int = 4096
-    kept_ram_mb_max: int = 256
+    kept_ram_mb_max: int = 512
 
     def __post_init__(self) -> None:
         _positive("recovery", self, "rate_factor")

@@ -11,9 +11,9 @@ from swarmfree.cli.chaos_exact import ExactJudge
 from swarmfree.cli.watched import EngineKind, integer_tokens, make_engine, watched
 from swarmfree.cockpit.happenings import Happening, Told
 from swarmfree.swarm.books import StepScalars, float32_bits
+from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.events import EngineHolds, EngineStepped, Event, IterationCommitted, RecoveryDecided, StageBuilt
 from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
-from swarmfree.swarm.ports import Engine
 
 MICROBATCHES = 4
 MANIFEST = Manifest(

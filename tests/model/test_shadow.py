@@ -24,6 +24,8 @@ def test_a_shadow_is_within_half_a_step_of_each_weight(count: int) -> None:
 def test_a_shadow_of_zeros_is_zero_and_one_of_nonsense_does_no_harm_elsewhere() -> None:
     """Blank weights have no scale; what is not finite stays in its block."""
     assert not from_int8(to_int8(torch.zeros(300)), 300).any()
+    tiny = from_int8(to_int8(torch.full((300,), 1e-37)), 300)
+    assert bool((tiny.abs() <= 1e-37).all())
     weights = torch.ones(3 * BLOCK)
     weights[BLOCK + 5] = torch.nan
     back = from_int8(to_int8(weights), len(weights))

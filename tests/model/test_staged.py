@@ -15,7 +15,9 @@ from swarmfree.model.staged import Copy, Staged
 from swarmfree.policy.refit import refit_scalars
 from swarmfree.policy.schedule import clip_factors, step_scalars
 from swarmfree.swarm.books import StepScalars
-from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.manifest import BorderDtype, Manifest
+
+LOGS: tuple[BorderDtype, ...] = ("wire", "bfloat16")
 
 
 class SmallTokens:
@@ -102,6 +104,25 @@ def test_a_replayed_stage_is_what_it_was_to_the_bit(manifest: Manifest, lost: tu
         model.put(stage, full[stage])
     model.replay(lost, logged)
     assert same(model, right)
+
+
+def test_what_is_logged_in_bfloat16_is_rounded_and_replayed_near(manifest: Manifest) -> None:
+    """The losses are those of the model alone; a stage that is replayed from such borders is near what it was, and nearer than its shadow."""
+    whole, rounded = (Staged(manifest, SmallTokens(manifest), log_iterations=9, log_dtype=dtype) for dtype in LOGS)
+    assert trained(whole, 0, 2) == trained(rounded, 0, 2)
+    before = rounded.copy(2)
+    for model in (whole, rounded):
+        model.log.clear()
+        trained(model, 2, 6)
+    present = rounded.copy(2)
+    for kept, exact in zip(rounded.log[0].borders[2], whole.log[0].borders[2], strict=True):
+        assert torch.equal(kept.entered, exact.entered.bfloat16().float())
+        assert torch.equal(kept.returned, exact.returned.bfloat16().float())
+    rounded.put(2, before)
+    rounded.replay([2], list(rounded.log))
+    found = rounded.copy(2)
+    assert not torch.equal(found.weights, present.weights)
+    assert float((found.weights - present.weights).norm()) < 0.1 * float((before.weights - present.weights).norm())
 
 
 def test_a_restored_stage_has_nearly_the_weights_it_had_and_no_moments(manifest: Manifest) -> None:

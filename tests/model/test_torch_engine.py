@@ -12,9 +12,10 @@ import torch
 from blake3 import blake3
 from model_world import EngineRing, RandomTokens, manifest_of, scalars_of
 
+from swarmfree.model.codec import WireDtype, decode_activations, encode_activations
 from swarmfree.model.engine import TorchEngine
 from swarmfree.model.layout import layout_of
-from swarmfree.swarm.manifest import StagesSection
+from swarmfree.swarm.manifest import BorderDtype, StagesSection
 
 MANIFEST = manifest_of()
 ACTIVATIONS_BYTES = 4 * 2 * MANIFEST.model.tokens_per_row * MANIFEST.model.width
@@ -245,6 +246,28 @@ def test_a_failure_in_the_middle_of_a_backward_pass_voids_the_addend() -> None:
     engine.void(5)
     engine.backward(1, activations(1), 5)
     assert any(engine.contribution([5], 0))
+
+
+@pytest.mark.parametrize("wire_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("dtype", "bytes_each", "within"), [("wire", 0.0, 0.0), ("bfloat16", 2.0, 2**-8), ("int8", 1.04, 0.02)])
+def test_borders_are_packed_and_come_back_near(
+    wire_dtype: WireDtype, dtype: BorderDtype, bytes_each: float, within: float
+) -> None:
+    """As wide as the wire again, rounded once; an engine needs no stage for it, and another length is refused."""
+    engine = TorchEngine(manifest_of(wire_dtype=wire_dtype), 1)
+    tensor = torch.frombuffer(bytearray(activations()), dtype=torch.float32)
+    sent = encode_activations(tensor, wire_dtype)
+    packed = engine.pack(sent, dtype)
+    assert len(packed) <= tensor.numel() * bytes_each or packed == sent
+    back = engine.unpack(packed, dtype)
+    assert len(back) == len(sent)
+    assert back == sent or not (dtype == "wire" or (dtype, wire_dtype) == ("bfloat16", "bfloat16"))
+    shape = (2, MANIFEST.model.tokens_per_row, MANIFEST.model.width)
+    before, after = (decode_activations(data, shape, wire_dtype) for data in (sent, back))
+    assert bool(((after - before).abs() <= within * (before.abs() if dtype == "bfloat16" else before.abs().max())).all())
+    for work, data in ((engine.pack, sent[:-4]), (engine.unpack, packed[:-4])):
+        with pytest.raises(ValueError, match="expected"):
+            work(data, dtype)
 
 
 def test_graphs_are_used_once() -> None:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
-from swarmfree.policy.keepers import keepers_of_ends, shadow_holders, shadows_of
+from swarmfree.policy.keepers import (
+    STANDBY_STAGES,
+    border_dtype,
+    borders_kept,
+    keepers_of_ends,
+    replays_exactly,
+    shadow_holders,
+    shadows_of,
+)
+from swarmfree.policy.refit import REFIT_ITERATIONS, WARM_ITERATIONS
 from swarmfree.swarm.books import GENESIS_LINEAGE
+from swarmfree.swarm.manifest import Manifest, RecoverySection, RingSection
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
 from swarmfree.swarm.plan import Plan, Replica
+from swarmfree.trainer.life.shadowing import SPREAD
 
 
 def _plan(*stages: str) -> Plan:
@@ -61,3 +74,37 @@ def test_any_two_adjacent_stages_may_die_at_once() -> None:
             dead = {plan.replicas[stage][0].endpoint.member for stage in (first, first + 1)}
             for stage in (first, first + 1):
                 assert set(shadow_holders(plan, stage)) - dead, (count, stage)
+
+
+@pytest.mark.parametrize(
+    ("recovery", "wire_dtype", "is_exact", "dtype"),
+    [
+        (RecoverySection(shadow_kind="full"), "float32", True, "wire"),
+        (RecoverySection(shadow_kind="plain"), "float32", False, "bfloat16"),
+        (RecoverySection(shadow_kind="plain"), "bfloat16", False, "wire"),
+        (RecoverySection(shadow_kind="full", best="refit"), "float32", False, "bfloat16"),
+        (RecoverySection(shadow_kind="full", border_dtype="bfloat16"), "float32", False, "bfloat16"),
+        (RecoverySection(shadow_kind="full", border_dtype="bfloat16"), "bfloat16", True, "wire"),
+        (RecoverySection(shadow_kind="full", border_dtype="int8"), "bfloat16", False, "int8"),
+        (RecoverySection(shadow_kind="plain", border_dtype="wire"), "float32", False, "wire"),
+    ],
+)
+def test_borders_are_kept_whole_where_a_replay_is_exact(
+    recovery: RecoverySection, wire_dtype: Literal["float32", "bfloat16"], *, is_exact: bool, dtype: str
+) -> None:
+    """Else in bfloat16, unless the run says otherwise; what the wire rounded already is whole."""
+    manifest = Manifest(recovery=recovery, ring=RingSection(wire_dtype=wire_dtype))
+    assert (replays_exactly(manifest), border_dtype(manifest)) == (is_exact, dtype)
+
+
+@pytest.mark.parametrize("every", [40, 50, 100, 400])
+@pytest.mark.parametrize("kind", ["full", "plain"])
+def test_border_logs_reach_back_as_far_as_a_replay_can_need(kind: Literal["full", "plain"], every: int) -> None:
+    """A holder fetches one stage after the other; a standby has three, and the shadows that are replaced serve until the last of them is there."""
+    kept = borders_kept(Manifest(recovery=RecoverySection(shadow_kind=kind, shadow_every=every)))
+    oldest = every * (1 + STANDBY_STAGES * SPREAD) if kind == "full" else every * (1 + SPREAD) + WARM_ITERATIONS
+    assert oldest < kept <= oldest + 0.25 * every + 8
+    assert (
+        borders_kept(Manifest(recovery=RecoverySection(shadow_kind=kind, shadow_every=every, best="refit"))) == REFIT_ITERATIONS
+    )
+    assert borders_kept(Manifest(recovery=RecoverySection(mode="checkfree", shadow_every=every))) == 0

@@ -187,6 +187,18 @@ def test_a_lost_stage_is_replayed_where_its_full_shadow_and_both_borders_are_kep
     assert (action.before, action.after) == (at_the_end[2], at_the_end[0])
 
 
+def test_a_replay_from_packed_borders_says_that_it_is_near() -> None:
+    """From full shadows and from plain ones."""
+    replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 1])
+    logs = _logs(replicas, -1, 0, -1, 0)
+    for shadow in (StageShadow(replicas[3][0], 2, 4, full=True), StageShadow(replicas[3][0], 2, 4)):
+        action = choose_recovery(2, replicas, record, RECOVERY, (), [shadow], dataclasses.replace(logs, packed="bfloat16"))
+        assert isinstance(action, Replay)
+        assert "near, not exact" in action.reason
+        assert "bfloat16" in action.reason
+        assert ("bit for bit" in choose_recovery(2, replicas, record, RECOVERY, (), [shadow], logs).reason) == shadow.full
+
+
 def test_adjacent_lost_stages_are_replayed_from_one_iteration() -> None:
     """Stages 2 and 3: the newest iteration of which both have a shadow."""
     replicas, record = _replicas(1, 1, 0, 0, 1), _record([1] * 5)

@@ -47,7 +47,12 @@ def swarm(
         batch=BatchSection(rows=1, microbatches=6),
         ring=RingSection(credits=3),
         recovery=RecoverySection(
-            ends_copies=ends_copies, shadow_every=shadow_every, shadow_kind="plain", best="restore", choose="highest"
+            ends_copies=ends_copies,
+            shadow_every=shadow_every,
+            shadow_kind="plain",
+            best="restore",
+            choose="highest",
+            border_dtype="wire",
         ),
         timing=TimingSection(join_wait_s=20.0, split_wait_s=10.0),
     )

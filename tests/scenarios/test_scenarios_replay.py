@@ -57,6 +57,19 @@ def test_a_lost_stage_is_replayed_exactly(stage: int, replicas: int) -> None:
     assert told(result) == told(play(setup))
 
 
+@pytest.mark.parametrize("stages", [(2,), (2, 3)])
+def test_a_replay_from_packed_borders_is_near_and_says_so(stages: tuple[int, ...]) -> None:
+    """Records say nothing of the order of sums then, and nobody asks for it; integers are not rounded, so that nothing else is lost either."""
+    setup = logged(standbys=len(stages))
+    recovery = replace(setup.manifest.recovery, border_dtype="bfloat16")
+    setup = replace(setup, manifest=replace(setup.manifest, recovery=recovery))
+    result = play(setup, lose(*stages))
+    assert actions(result) == {str(stage): "Replay" for stage in stages}
+    for stage in stages:
+        assert lines(result, "StageBuilt", f"stage={stage}", "action=Replay", "exact=False")
+    assert told(result) == told(play(setup))
+
+
 def test_two_adjacent_stages_are_replayed_together() -> None:
     """Each builder runs both: what crossed the border between them died with them."""
     setup = logged(standbys=2)

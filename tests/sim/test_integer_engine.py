@@ -15,9 +15,10 @@ from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.sim.reference import IntegerReference
 from swarmfree.swarm.actions import Copy, CopyNeighbour, Fresh, Merge, MergeMode
 from swarmfree.swarm.books import StepScalars
+from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
 from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.ports import Engine, Tokens
+from swarmfree.swarm.ports import Tokens
 
 MICROBATCHES = 6
 MANIFEST = Manifest(

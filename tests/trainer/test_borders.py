@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from swarmfree.sim.peer_ports import MemoryShelf
+from swarmfree.swarm.errors import CallFailed
 from swarmfree.swarm.names import Side, WorkKey, WorkKind
+from swarmfree.trainer.ring import borders as borders_module
 from swarmfree.trainer.ring.borders import NONE, Borders, Bounds
 
 
@@ -38,13 +41,122 @@ async def test_what_was_sent_on_and_back_is_found() -> None:
         assert await borders.find(other, Side.OUTPUT) is None
 
 
+class Halves:
+    """Keeps the first half of each tensor, and says how many it has packed."""
+
+    packed = 0
+
+    async def pack(self, tensors: Sequence[bytes]) -> list[bytes]:
+        """Half of each, after a while; what begins with x cannot be packed."""
+        await asyncio.sleep(0)
+        if any(data.startswith(b"x") for data in tensors):
+            raise CallFailed("not to be packed")
+        self.packed += len(tensors)
+        return [data[: len(data) // 2] for data in tensors]
+
+    async def unpack(self, data: bytes) -> bytes:
+        """As long as it was."""
+        return data + b"?" * len(data)
+
+
+async def turns(count: int) -> None:
+    """Let others run so often."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_packed_borders_take_less_memory_and_are_unpacked_when_they_are_found() -> None:
+    """Those in memory and those on the shelf; what is not packed yet is found as it came."""
+    shelf, packing = MemoryShelf(), Halves()
+    borders = Borders(shelf, Bounds(10, 1000, 25, 4), packing)
+    for iteration in range(4):
+        borders.keep(iteration, "b", {(iteration, Side.OUTPUT): b"o" * 10, (iteration, Side.INPUT): b"i" * 10})
+    assert borders.size_bytes == borders.ram_bytes == 80
+    assert await borders.find(key(3, 3), Side.OUTPUT) == b"o" * 10
+    serving = asyncio.get_running_loop().create_task(borders.serve())
+    await turns(40)
+    assert packing.packed == 8
+    assert (borders.ram_bytes, borders.size_bytes) == (10, 40)
+    assert len(shelf.names) == 3
+    for iteration in range(4):
+        assert await borders.find(key(iteration, iteration), Side.OUTPUT) == b"o" * 5 + b"?" * 5
+        assert await borders.find(key(iteration, iteration), Side.INPUT) == b"i" * 5 + b"?" * 5
+    borders.keep(4, "b", {(4, Side.OUTPUT): b"x" * 10})  # cannot be packed: the log begins anew
+    await turns(10)
+    assert (borders.since, borders.size_bytes, shelf.names) == (NONE, 0, ())
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+
+
+class SlowShelf(MemoryShelf):
+    """Takes its time."""
+
+    async def put(self, name: str, data: bytes) -> bool:
+        """Keep it, later."""
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return await super().put(name, data)
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+@pytest.mark.parametrize("packing", [None, Halves()])
+@pytest.mark.parametrize("ram_tensors", [0, 5])
+async def test_the_log_is_right_while_it_moves(size: int, packing: Halves | None, ram_tensors: int) -> None:
+    """Iterations come while others go to a slow shelf, lose their inputs, or are dropped; large tensors lie apart. All that is kept is found."""
+    shelf, share = SlowShelf(), 1 if packing is None else 2
+    borders = Borders(shelf, Bounds(6, 1 << 30, ram_tensors * size, 2), packing)
+    serving = asyncio.get_running_loop().create_task(borders.serve())
+    numbers = [*range(9), *range(20, 40)]
+    for iteration in numbers:
+        tensors = {
+            (iteration, side): bytes([iteration, place]) * (size // 2) for place, side in enumerate((Side.OUTPUT, Side.INPUT))
+        }
+        borders.keep(iteration, "b", tensors)
+        await turns(iteration % 4)
+    await turns(200)
+    assert borders.since == 34
+    assert borders.ram_bytes <= ram_tensors * size
+    assert borders.ram_bytes + shelf.size_bytes == borders.size_bytes
+    assert len(shelf.names) == sum(each.is_shelved for each in borders._logged)
+    for iteration in range(34, 40):
+        found = await borders.find(key(iteration, iteration), Side.OUTPUT)
+        assert found is not None
+        assert found[: size // share] == (bytes([iteration, 0]) * (size // 2))[: size // share]
+    borders.clear()
+    await turns(20)
+    assert (borders.size_bytes, shelf.names) == (0, ())
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+
+
+async def test_what_is_forgotten_while_it_is_packed_stays_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gap, and the bounds: nothing comes back, and no byte is counted twice."""
+    monkeypatch.setattr(borders_module, "BATCH_BYTES", 10)  # one by one
+    borders = Borders(MemoryShelf(), Bounds(2, 1000, 1000, 1), Halves())
+    serving = asyncio.get_running_loop().create_task(borders.serve())
+    for iteration in (0, 1, 2, 3, 7, 8):
+        sides = (Side.OUTPUT, Side.INPUT, Side.ANSWER)
+        borders.keep(iteration, "b", {(iteration, side): b"o" * 10 for side in sides})
+        await turns(2)  # about one tensor
+    await turns(40)
+    assert borders.since == 7
+    assert borders.size_bytes == borders.ram_bytes == 2 * 5 + 3 * 5
+    assert await borders.find(key(7, 7), Side.INPUT) is None
+    borders.clear()
+    assert borders.size_bytes == 0
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+
+
 async def test_memory_holds_the_newest_and_the_shelf_the_others() -> None:
     """Every one of them is found the same; what is dropped leaves the shelf."""
     shelf = MemoryShelf()
     borders = kept(range(8), ram_max=50, shelf=shelf)
     serving = asyncio.get_running_loop().create_task(borders.serve())
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await turns(40)
     assert borders.ram_bytes == 40
     assert len(shelf.names) == 6
     for iteration in range(8):

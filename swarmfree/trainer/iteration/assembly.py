@@ -11,7 +11,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from swarmfree.policy.keepers import KeptCopy, StageShadow
+from swarmfree.policy.keepers import KeptCopy, StageShadow, border_dtype
 from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence
 from swarmfree.policy.recovery import NO_LOGS, Logs, choose_recovery
 from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Merge, Refit, Replay, Restore
@@ -230,7 +230,9 @@ class Assembly:
         answers = {g.member: g.answer for g in self._roster.guests() if g.answer is not None}
         since = {member: answer.borders_since for member, answer in answers.items() if answer.borders_since >= 0}
         measured = [a.seconds_per_microbatch for a in answers.values() if a.seconds_per_microbatch > 0]
-        return Logs(since, self.experience.costs(measured, self._context.timing.join_wait_s / 2))
+        dtype = border_dtype(self._context.manifest)
+        costs = self.experience.costs(measured, self._context.timing.join_wait_s / 2)
+        return Logs(since, costs, "" if dtype == "wire" else dtype)
 
     def _current(self, holders: Sequence[Guest]) -> list[Guest]:
         """Those that are where the swarm is, so that others can be built from them; all of them where nobody is known to be."""

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from swarmfree.policy.keepers import borders_kept
+from swarmfree.policy.keepers import border_dtype, borders_kept
 from swarmfree.policy.refit import REFIT_ITERATIONS
 from swarmfree.swarm.books import MicrobatchSet, Record
 from swarmfree.swarm.errors import RefusalKind, Refused
@@ -34,6 +34,7 @@ from swarmfree.trainer.ring.book import AddendBook
 from swarmfree.trainer.ring.borders import Borders, Bounds
 from swarmfree.trainer.ring.device import Device, Rank
 from swarmfree.trainer.ring.hop import Hop
+from swarmfree.trainer.ring.packing import EnginePacking
 from swarmfree.trainer.ring.source import Source
 from swarmfree.trainer.ring.table import Table
 from swarmfree.trainer.ring.worker import Worker
@@ -76,7 +77,9 @@ class MemberBooks:
         bounds = Bounds(
             borders_kept(context.manifest), recovery.kept_mb_max * 10**6, recovery.kept_ram_mb_max * 10**6, REFIT_ITERATIONS
         )
-        self.borders = Borders(context.ports.shelf, bounds)
+        dtype = border_dtype(context.manifest)
+        packing = None if dtype == "wire" else EnginePacking(self.device, context.ports.engine, dtype)
+        self.borders = Borders(context.ports.shelf, bounds, packing)
         self.after_step: Callable[[], None] = lambda: None
         self.worker = Worker(context, self.standing, self.device, self.book, self.table, hop, self.borders)
         self.source = Source(context, self.standing, self.device, self.book, self.table, hop, feeding, self.tell_news)

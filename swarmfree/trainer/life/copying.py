@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from swarmfree.swarm.books import Record
+from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.errors import CallFailed, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.messages import Commit, GetAverage, GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
 from swarmfree.swarm.names import Endpoint
-from swarmfree.swarm.ports import Engine
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.member import MemberBooks
 from swarmfree.trainer.ring.device import Device, Rank

@@ -11,11 +11,12 @@ from functools import partial
 
 from swarmfree.policy.keepers import keepers_of_ends
 from swarmfree.swarm.books import Record, StepScalars
+from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
 from swarmfree.swarm.messages import GetAverage, GetState, State
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint
 from swarmfree.swarm.plan import Plan, Rebuilt
-from swarmfree.swarm.ports import Engine, Reply
+from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.member import MemberBooks
 from swarmfree.trainer.iteration.standing import NO_STAGE

@@ -13,11 +13,11 @@ from typing import TypeVar
 from swarmfree.policy.refit import refit_scalars
 from swarmfree.swarm.actions import Refit
 from swarmfree.swarm.books import StepScalars
+from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.events import Note
 from swarmfree.swarm.messages import Build
 from swarmfree.swarm.names import Side
-from swarmfree.swarm.ports import Engine
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.life.past import Around, Past
 from swarmfree.trainer.ring.device import Device, Rank

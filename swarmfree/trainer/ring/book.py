@@ -8,8 +8,8 @@ from __future__ import annotations
 import enum
 
 from swarmfree.swarm.books import Addend, MicrobatchSet
+from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.names import AddendId, Member
-from swarmfree.swarm.ports import Engine
 
 
 class Kind(enum.StrEnum):

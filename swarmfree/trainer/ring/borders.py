@@ -1,20 +1,33 @@
 """The border log: what this peer got, sent on and sent back in past iterations, so that a lost neighbour stage can be replayed or refitted.
 
-The tensors that repair pulls anyway are kept on when their iteration is committed: the newest in memory, the others on the shelf, since the last
-shadows and somewhat longer, and within bounds. Nothing of it travels until a stage is lost. Source: design section 6, rungs 2 and 4.
+The tensors that repair pulls anyway are kept on when their iteration is committed: packed and moved to memory of their own in the background, the
+newest in memory, the others on the shelf, since the last shadows and somewhat longer, and within bounds. Nothing of it travels until a stage is lost.
+Source: design section 6, rungs 2 and 4.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from swarmfree.swarm.errors import CallFailed
 from swarmfree.swarm.names import Side, WorkKey
 from swarmfree.swarm.ports import Shelf
+from swarmfree.trainer.ring.slabs import Slab, Slabs
 from swarmfree.trainer.tasks import Signal
 
 NONE = -1
+SPARE = 8
+"""One in so many bytes of memory may lie spare between two iterations; more where an iteration has more."""
+
+BATCH_BYTES = 2 << 20
+"""So much is packed and moved at a time: enough for what surrounds it to cost nothing, too little for anybody to wait."""
+
+What = tuple[int, Side]
+"""Microbatch and side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +47,35 @@ class Bounds:
     inputs: int
 
 
+class Packing(Protocol):
+    """How tensors are made smaller, and as large as they were."""
+
+    async def pack(self, tensors: Sequence[bytes]) -> list[bytes]:
+        """Each of them, smaller.
+
+        Raises:
+            CallFailed: it cannot be packed.
+        """
+        ...
+
+    async def unpack(self, data: bytes) -> bytes:
+        """Near what was packed.
+
+        Raises:
+            CallFailed: it cannot be unpacked.
+        """
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Logged:
-    """One iteration's borders: the tensors while they are in memory, then where each lies in the blob on the shelf."""
+    """One iteration's borders: tensors as they came, those in memory of the log, then where each lies in the blob on the shelf."""
 
     iteration: int
     base: str
-    tensors: dict[tuple[int, Side], bytes]
-    size_bytes: int
-    places: dict[tuple[int, Side], tuple[int, int]] = field(default_factory=dict)
+    fresh: dict[What, bytes]
+    slabs: dict[What, Slab] = field(default_factory=dict)
+    places: dict[What, tuple[int, int]] = field(default_factory=dict)
     is_leaving: bool = False
     is_shelved: bool = False
     is_dropped: bool = False
@@ -59,14 +92,21 @@ class Borders:
     Args:
         shelf: where it is kept when memory is full.
         bounds: how much is kept.
+        packing: how tensors are made smaller; None = they are kept as they are.
     """
 
-    def __init__(self, shelf: Shelf, bounds: Bounds) -> None:
+    def __init__(self, shelf: Shelf, bounds: Bounds, packing: Packing | None = None) -> None:
         """Empty."""
-        self._shelf, self._bounds = shelf, bounds
+        self._shelf, self._bounds, self._packing = shelf, bounds, packing
         self._logged: deque[Logged] = deque()
-        self._filled = Signal()
-        self.size_bytes = self.ram_bytes = 0
+        self._changed = Signal()
+        self._slabs = Slabs(bounds.ram_bytes // SPARE)
+        self.ram_bytes = self.shelf_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Of everything that is kept."""
+        return self.ram_bytes + self.shelf_bytes
 
     @property
     def since(self) -> int:
@@ -78,22 +118,21 @@ class Borders:
         """Whether there is a log at all."""
         return self._bounds.iterations > 0
 
-    def keep(self, iteration: int, base: str, tensors: Mapping[tuple[int, Side], bytes]) -> None:
+    def keep(self, iteration: int, base: str, tensors: Mapping[What, bytes]) -> None:
         """An iteration is committed: keep its borders, by microbatch; after a gap the log begins anew."""
         if not self.is_kept:
             return
         if self._logged and self._logged[-1].iteration != iteration - 1:
             self.clear()
-        entry = Logged(iteration, base, dict(tensors), sum(map(len, tensors.values())))
+        entry, size_bytes = Logged(iteration, base, dict(tensors)), sum(map(len, tensors.values()))
         self._logged.append(entry)
-        self.size_bytes += entry.size_bytes
-        self.ram_bytes += entry.size_bytes
+        self.ram_bytes += size_bytes
+        self._slabs.spare_bytes_max = max(self._slabs.spare_bytes_max, min(size_bytes, self._bounds.ram_bytes))
         if len(self._logged) > self._bounds.inputs:
             self._drop_inputs(self._logged[-1 - self._bounds.inputs])
         while len(self._logged) > self._bounds.iterations or (self.size_bytes > self._bounds.size_bytes and self._logged):
             self._drop(self._logged.popleft())
-        if self.ram_bytes > self._bounds.ram_bytes:
-            self._filled.tell()
+        self._changed.tell()
 
     def clear(self) -> None:
         """Forget everything: this peer has missed an iteration, or is about to hold another stage."""
@@ -102,51 +141,110 @@ class Borders:
 
     def _drop_inputs(self, entry: Logged) -> None:
         """Of an iteration that is too old for a refit, and still in memory."""
-        inputs = [] if entry.is_leaving else [what for what in entry.tensors if what[1] is Side.INPUT]
-        spared = sum(len(entry.tensors.pop(what)) for what in inputs)
-        entry.size_bytes -= spared
-        self.size_bytes -= spared
-        self.ram_bytes -= spared
+        if not entry.is_leaving:
+            for what in [what for what in (*entry.fresh, *entry.slabs) if what[1] is Side.INPUT]:
+                self._forget(entry, what)
 
     def _drop(self, entry: Logged) -> None:
-        self.size_bytes -= entry.size_bytes
         entry.is_dropped = True
         if entry.is_shelved:
+            self.shelf_bytes -= sum(size for _, size in entry.places.values())
             self._shelf.drop(entry.name)
-        else:
-            self.ram_bytes -= entry.size_bytes
-            entry.tensors = {}
+        self._leave_memory(entry)
+
+    def _leave_memory(self, entry: Logged) -> None:
+        for what in (*entry.fresh, *entry.slabs):
+            self._forget(entry, what)
+
+    def _forget(self, entry: Logged, what: What) -> None:
+        """A tensor that is in memory."""
+        if what in entry.fresh:
+            self.ram_bytes -= len(entry.fresh.pop(what))
+            return
+        slab = entry.slabs.pop(what)
+        self.ram_bytes -= len(slab)
+        self._slabs.give(slab)
+
+    # ---- in the background -------------------------------------------------------------------------------------------
 
     async def serve(self) -> None:
-        """Put the oldest on the shelf while memory is full, for ever; where the disk refuses, the log begins anew."""
+        """Put the oldest on the shelf while memory is full, and settle what was kept, for ever; where that fails, the log begins anew."""
         while True:
-            while self.ram_bytes > self._bounds.ram_bytes:
-                entry = next(entry for entry in self._logged if not entry.is_shelved)
-                await self._shelve(entry)
-            await self._filled.wait()
+            oldest = next((each for each in self._logged if not each.is_shelved), None)
+            is_ready = oldest is not None and (self._packing is None or not oldest.fresh)
+            if oldest is not None and is_ready and self.ram_bytes > self._bounds.ram_bytes:
+                await self._shelve(oldest)
+            elif (fresh := next((each for each in self._logged if each.fresh), None)) is not None:
+                await self._settle(fresh)
+            else:
+                await self._changed.wait()
+
+    async def _settle(self, entry: Logged) -> None:
+        """Pack its tensors, some at a time, and move them to memory of the log."""
+        for batch in _batches(entry.fresh):
+            names = [what for what in batch if what in entry.fresh]  # the others were forgotten meanwhile
+            if not names:
+                continue
+            tensors = [entry.fresh[what] for what in names]
+            if self._packing is not None:
+                try:
+                    tensors = await self._packing.pack(tensors)
+                except CallFailed:
+                    self.clear()
+                    return
+            else:
+                await asyncio.sleep(0)
+            for what, data in zip(names, tensors, strict=True):
+                if what in entry.fresh:
+                    self._forget(entry, what)
+                    entry.slabs[what] = self._slabs.take(data)
+                    self.ram_bytes += len(data)
 
     async def _shelve(self, entry: Logged) -> None:
         places, start, entry.is_leaving = {}, 0, True
-        for what, data in entry.tensors.items():
-            places[what] = start, len(data)
-            start += len(data)
-        is_kept = await self._shelf.put(entry.name, b"".join(entry.tensors.values()))
+        tensors: dict[What, Slab] = {**entry.fresh, **entry.slabs}
+        for what, tensor in tensors.items():
+            places[what] = start, len(tensor)
+            start += len(tensor)
+        is_kept = await self._shelf.put(entry.name, b"".join(tensors.values()))
         if entry.is_dropped:
             self._shelf.drop(entry.name)
         elif is_kept:
-            entry.places, entry.tensors, entry.is_shelved = places, {}, True
-            self.ram_bytes -= entry.size_bytes
+            self._leave_memory(entry)
+            entry.places, entry.is_shelved = places, True
+            self.shelf_bytes += start
         else:
             self.clear()
 
+    # ---- answers -----------------------------------------------------------------------------------------------------
+
     async def find(self, key: WorkKey, side: Side) -> bytes | None:
-        """A tensor of a microbatch of a past iteration; None where it is not kept."""
+        """A tensor of a microbatch of a past iteration, as it crossed the wire or near that; None where it is not kept.
+
+        Raises:
+            CallFailed: it cannot be unpacked.
+        """
+        what = key.microbatch, side
         for entry in self._logged:
             if (entry.iteration, entry.base) == (key.iteration, key.base):
-                what = key.microbatch, side
-                if not entry.is_shelved:
-                    return entry.tensors.get(what)
-                if what not in entry.places:
-                    return None
-                return await self._shelf.get(entry.name, *entry.places[what])
+                if what in entry.fresh:
+                    return entry.fresh[what]
+                if what in entry.slabs:
+                    kept: bytes | None = bytes(entry.slabs[what])
+                else:
+                    kept = await self._shelf.get(entry.name, *entry.places[what]) if what in entry.places else None
+                return kept if kept is None or self._packing is None else await self._packing.unpack(kept)
         return None
+
+
+def _batches(tensors: Mapping[What, bytes]) -> Iterator[list[What]]:
+    """All of these, in order, not much more than `BATCH_BYTES` together."""
+    names, size_bytes = list[What](), 0
+    for what, data in list(tensors.items()):
+        names.append(what)
+        size_bytes += len(data)
+        if size_bytes >= BATCH_BYTES:
+            yield names
+            names, size_bytes = [], 0
+    if names:
+        yield names

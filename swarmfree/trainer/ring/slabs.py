@@ -1,0 +1,64 @@
+"""Memory for what is kept for minutes among what lives for milliseconds: taken from the system apart, and used again.
+
+Left where they were allocated, kept tensors cut the heap into holes, which every later allocation of a forward or backward pass has to search.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections import defaultdict
+
+APART_BYTES, ALONE_BYTES = 64 << 10, 32 << 20
+"""Slabs from this size on are mapped; smaller ones lie in the heap, where they do no harm, and larger ones lie apart from it anyway."""
+
+Slab = bytes | bytearray | mmap.mmap
+
+
+class Slabs:
+    """Copies of tensors, in slabs of their sizes, of which an iteration has few.
+
+    Args:
+        spare_bytes_max: of slabs that were given back, so much is kept for later; 0 = none.
+
+    Attributes:
+        spare_bytes_max: as above, may be changed.
+        spare_bytes: what is kept for later now.
+    """
+
+    def __init__(self, spare_bytes_max: int) -> None:
+        """Nothing taken."""
+        self.spare_bytes_max = spare_bytes_max
+        self._spare: defaultdict[int, list[bytearray | mmap.mmap]] = defaultdict(list)
+        self.spare_bytes = 0
+
+    def take(self, data: bytes) -> Slab:
+        """A copy of `data`, or itself."""
+        size = len(data)
+        if size >= ALONE_BYTES:
+            return data
+        if spare := self._spare[size]:
+            slab = spare.pop()
+            self.spare_bytes -= size
+        else:
+            slab = _apart(size) if size >= APART_BYTES else bytearray(size)
+        slab[:] = data
+        return slab
+
+    def give(self, slab: Slab) -> None:
+        """Nobody reads this one any more."""
+        if isinstance(slab, bytes):
+            return
+        self._spare[len(slab)].append(slab)
+        self.spare_bytes += len(slab)
+        while self.spare_bytes > self.spare_bytes_max:
+            size = next(size for size, slabs in self._spare.items() if slabs)
+            self._spare[size].pop()
+            self.spare_bytes -= size
+
+
+def _apart(size: int) -> bytearray | mmap.mmap:
+    """Where the system maps no more, in the heap after all."""
+    try:
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError:
+        return bytearray(size)
