@@ -20,13 +20,12 @@ from swarmfree.model.layout import FLOAT_BYTES, Layout, Part, layout_of
 from swarmfree.model.memory import Digests, Reserve, vector_digest
 from swarmfree.model.merge import merge_floats
 from swarmfree.model.optimizer import canonical_step
-from swarmfree.model.passes import Graph, Shape
 from swarmfree.model.shadow import from_int8, to_int8
 from swarmfree.model.stages import Body, Ends, StageState, blank_stage, draw_part, draw_weights
 from swarmfree.model.sums import GradientSums, add_up
 from swarmfree.swarm.actions import MergeMode
 from swarmfree.swarm.books import StepScalars
-from swarmfree.swarm.engine_port import Pieces
+from swarmfree.swarm.engine_port import Pieces, Writable
 from swarmfree.swarm.manifest import BorderDtype, Manifest
 
 
@@ -43,11 +42,11 @@ class TorchEngine:
         assert threads >= 1, f"{threads} threads"
         self._manifest = manifest
         self._threads = threads
-        self._shape = Shape.of(manifest)
+        self._shape = passes.Shape.of(manifest)
         self._layouts: dict[int, Layout] = {}
         self._state: StageState | None = None
         self._sums: GradientSums | None = None
-        self._graphs: dict[int, Graph] = {}
+        self._graphs: dict[int, passes.Graph] = {}
         self._average: Tensor | None = None
         self._average_parts: set[int] = set()
         self._average_is_old = False
@@ -197,9 +196,13 @@ class TorchEngine:
         self._settle()
         return passes.run_mismatch(self._shape, found, wanted, count)
 
-    def pack(self, data: bytes, dtype: BorderDtype) -> bytes:
+    def packed_bytes(self, size_bytes: int, dtype: BorderDtype) -> int:  # noqa: ARG002 (of this run, all are alike)
+        """In a border log."""
+        return self._shape.packed_bytes(dtype)
+
+    def pack(self, data: bytes, dtype: BorderDtype, room: Writable) -> None:
         """As a border log keeps it."""
-        return self._shape.pack(data, dtype)
+        self._shape.pack(data, dtype, room)
 
     def unpack(self, data: bytes, dtype: BorderDtype) -> bytes:
         """Inverse of `pack`, but for rounding."""
@@ -381,12 +384,12 @@ class TorchEngine:
             raise IndexError(f"part {part} of a stage of {len(parts)}")
         return parts[part]
 
-    def _take_graph(self, ticket: int) -> Graph:
+    def _take_graph(self, ticket: int) -> passes.Graph:
         if ticket not in self._graphs:
             raise KeyError(f"ticket {ticket}: no graph is kept")
         return self._graphs.pop(ticket)
 
-    def _backward(self, graph: Graph, gradient: Tensor, addend: int) -> Tensor | None:
+    def _backward(self, graph: passes.Graph, gradient: Tensor, addend: int) -> Tensor | None:
         with self._held_sums().adding_to(addend):
             return passes.run_backward(graph, gradient)
 

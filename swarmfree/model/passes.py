@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from swarmfree.model.codec import WireDtype, decode_activations, decode_tokens, encode_activations
-from swarmfree.model.shadow import from_int8, to_int8
+from swarmfree.model.codec import WireDtype, decode_activations, decode_tokens, encode_activations, round_to
+from swarmfree.model.shadow import from_int8, size_bytes, to_int8
 from swarmfree.model.stages import Body, Ends
+from swarmfree.swarm.engine_port import Writable
 from swarmfree.swarm.manifest import BorderDtype, Manifest
 
 
@@ -61,16 +62,27 @@ class Shape:
         """Inverse of `decode`."""
         return encode_activations(tensor, self.wire_dtype)
 
-    def pack(self, data: bytes, dtype: BorderDtype) -> bytes:
-        """What travels as a border log keeps it, rounded once.
+    def packed_bytes(self, dtype: BorderDtype) -> int:
+        """How long something that travels is once it is packed."""
+        count = self.rows * self.tokens_per_row * self.width
+        if dtype == "int8":
+            return size_bytes(count)
+        return count * (2 if "bfloat16" in {dtype, self.wire_dtype} else 4)
+
+    def pack(self, data: bytes, dtype: BorderDtype, room: Writable) -> None:
+        """What travels as a border log keeps it, rounded once, written to `room`.
 
         Raises:
             ValueError: wrong length.
         """
-        tensor = self.decode(data)
         if dtype == "int8":
-            return to_int8(tensor.flatten())
-        return encode_activations(tensor, "bfloat16" if dtype == "bfloat16" else self.wire_dtype)
+            room[:] = to_int8(self.decode(data).flatten())
+        elif dtype == "bfloat16" and self.wire_dtype == "float32":
+            round_to(room, data)
+        elif len(data) != len(room):
+            raise ValueError(f"{len(data):,} bytes to be kept; {len(room):,} expected")
+        else:
+            room[:] = data
 
     def unpack(self, data: bytes, dtype: BorderDtype) -> bytes:
         """Inverse of `pack`, but for rounding.

@@ -122,7 +122,11 @@ class Staged(Alone):
     def _as_kept(self, tensor: Tensor) -> Tensor:
         """What comes back out of a border log."""
         shape, dtype = self._shape, self._log_dtype
-        return tensor if dtype == "wire" else shape.decode(shape.unpack(shape.pack(shape.encode(tensor), dtype), dtype))
+        if dtype == "wire":
+            return tensor
+        room = bytearray(shape.packed_bytes(dtype))
+        shape.pack(shape.encode(tensor), dtype, room)
+        return shape.decode(shape.unpack(bytes(room), dtype))
 
     def step(self, scalars_of: Callable[[list[float]], Sequence[StepScalars]]) -> list[float]:
         """Step every stage with the gradients at hand; the squared gradient norm of each before clipping."""

@@ -14,7 +14,7 @@ from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_arithmetic import EMBEDDING_PARTS, STATE_BYTES, PartState, State, Tensor, Words
 from swarmfree.swarm.actions import MergeMode
 from swarmfree.swarm.books import StepScalars
-from swarmfree.swarm.engine_port import Pieces
+from swarmfree.swarm.engine_port import Pieces, Writable
 from swarmfree.swarm.manifest import BorderDtype, Manifest
 
 
@@ -149,9 +149,13 @@ class IntegerEngine:
         assert self._stage > 0, "only a body stage goes forward"
         return arithmetic.forward(self._stage, self._weights, Tensor.decode(activations)).encode()
 
-    def pack(self, data: bytes, dtype: BorderDtype) -> bytes:
+    def packed_bytes(self, size_bytes: int, dtype: BorderDtype) -> int:
+        """With a mark."""
+        return len(dtype) + 1 + size_bytes
+
+    def pack(self, data: bytes, dtype: BorderDtype, room: Writable) -> None:
         """Marked as packed; an integer cannot be rounded."""
-        return f"{dtype} ".encode() + data
+        room[:] = f"{dtype} ".encode() + data
 
     def unpack(self, data: bytes, dtype: BorderDtype) -> bytes:
         """As it was."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from mmap import mmap
 from typing import Protocol
 
 from swarmfree.swarm.actions import MergeMode
@@ -14,6 +15,8 @@ from swarmfree.swarm.manifest import BorderDtype
 
 Pieces = Sequence[bytes | memoryview]
 """Bytes that follow one another, as they came."""
+Writable = bytearray | mmap
+"""Memory of a fixed length."""
 
 
 class Engine(Protocol):
@@ -114,8 +117,15 @@ class Engine(Protocol):
         """
         ...
 
-    def pack(self, data: bytes, dtype: BorderDtype) -> bytes:
+    def packed_bytes(self, size_bytes: int, dtype: BorderDtype) -> int:
+        """How long something of this length is once it is packed; from any thread."""
+        ...
+
+    def pack(self, data: bytes, dtype: BorderDtype, room: Writable) -> None:
         """Activations or a gradient of them, (B, T, D) in wire dtype, as they are kept in a border log.
+
+        Args:
+            room: where they are written, as long as `packed_bytes` says.
 
         Raises:
             ValueError: wrong length.

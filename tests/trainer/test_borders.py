@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from swarmfree.sim.peer_ports import MemoryShelf
+from swarmfree.swarm.engine_port import Writable
 from swarmfree.swarm.errors import CallFailed
 from swarmfree.swarm.names import Side, WorkKey, WorkKind
 from swarmfree.trainer.ring import borders as borders_module
@@ -19,11 +20,16 @@ def key(iteration: int, microbatch: int, base: str = "b") -> WorkKey:
     return WorkKey(iteration, base, WorkKind.TRAIN, microbatch, 1)
 
 
+def at_once() -> float:
+    """A clock that stands still: what is kept need not wait."""
+    return 0.0
+
+
 def kept(
     iterations: range, *, iterations_max: int = 10, bytes_max: int = 1000, ram_max: int = 1000, shelf: MemoryShelf | None = None
 ) -> Borders:
     """A log of one microbatch, one output and one answer of ten bytes each."""
-    borders = Borders(shelf or MemoryShelf(), Bounds(iterations_max, bytes_max, ram_max, 4))
+    borders = Borders(shelf or MemoryShelf(), Bounds(iterations_max, bytes_max, ram_max, 4), at_once)
     for iteration in iterations:
         number = 2 * iteration
         borders.keep(iteration, "b", {(number, Side.OUTPUT): b"o" * 10, (number, Side.ANSWER): b"%10d" % iteration})
@@ -46,13 +52,18 @@ class Halves:
 
     packed = 0
 
-    async def pack(self, tensors: Sequence[bytes]) -> list[bytes]:
+    def size_bytes(self, data: bytes) -> int:
+        """The half."""
+        return len(data) // 2
+
+    async def pack(self, tensors: Sequence[tuple[bytes, Writable]]) -> None:
         """Half of each, after a while; what begins with x cannot be packed."""
         await asyncio.sleep(0)
-        if any(data.startswith(b"x") for data in tensors):
+        if any(data.startswith(b"x") for data, _ in tensors):
             raise CallFailed("not to be packed")
         self.packed += len(tensors)
-        return [data[: len(data) // 2] for data in tensors]
+        for data, room in tensors:
+            room[:] = data[: len(room)]
 
     async def unpack(self, data: bytes) -> bytes:
         """As long as it was."""
@@ -68,7 +79,7 @@ async def turns(count: int) -> None:
 async def test_packed_borders_take_less_memory_and_are_unpacked_when_they_are_found() -> None:
     """Those in memory and those on the shelf; what is not packed yet is found as it came."""
     shelf, packing = MemoryShelf(), Halves()
-    borders = Borders(shelf, Bounds(10, 1000, 25, 4), packing)
+    borders = Borders(shelf, Bounds(10, 1000, 25, 4), at_once, packing)
     for iteration in range(4):
         borders.keep(iteration, "b", {(iteration, Side.OUTPUT): b"o" * 10, (iteration, Side.INPUT): b"i" * 10})
     assert borders.size_bytes == borders.ram_bytes == 80
@@ -105,7 +116,7 @@ class SlowShelf(MemoryShelf):
 async def test_the_log_is_right_while_it_moves(size: int, packing: Halves | None, ram_tensors: int) -> None:
     """Iterations come while others go to a slow shelf, lose their inputs, or are dropped; large tensors lie apart. All that is kept is found."""
     shelf, share = SlowShelf(), 1 if packing is None else 2
-    borders = Borders(shelf, Bounds(6, 1 << 30, ram_tensors * size, 2), packing)
+    borders = Borders(shelf, Bounds(6, 1 << 30, ram_tensors * size, 2), at_once, packing)
     serving = asyncio.get_running_loop().create_task(borders.serve())
     numbers = [*range(9), *range(20, 40)]
     for iteration in numbers:
@@ -134,7 +145,7 @@ async def test_the_log_is_right_while_it_moves(size: int, packing: Halves | None
 async def test_what_is_forgotten_while_it_is_packed_stays_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gap, and the bounds: nothing comes back, and no byte is counted twice."""
     monkeypatch.setattr(borders_module, "BATCH_BYTES", 10)  # one by one
-    borders = Borders(MemoryShelf(), Bounds(2, 1000, 1000, 1), Halves())
+    borders = Borders(MemoryShelf(), Bounds(2, 1000, 1000, 1), at_once, Halves())
     serving = asyncio.get_running_loop().create_task(borders.serve())
     for iteration in (0, 1, 2, 3, 7, 8):
         sides = (Side.OUTPUT, Side.INPUT, Side.ANSWER)
@@ -190,7 +201,7 @@ def test_after_a_gap_the_log_begins_anew() -> None:
 
 async def test_inputs_are_kept_for_a_few_iterations_only() -> None:
     """Four of them here; what is sent on stays."""
-    borders = Borders(MemoryShelf(), Bounds(10, 1000, 1000, 4))
+    borders = Borders(MemoryShelf(), Bounds(10, 1000, 1000, 4), at_once)
     for iteration in range(6):
         borders.keep(iteration, "b", {(iteration, Side.INPUT): b"i" * 10, (iteration, Side.OUTPUT): b"o" * 10})
     assert [await borders.find(key(iteration, iteration), Side.INPUT) is None for iteration in range(6)] == [True] * 2 + [

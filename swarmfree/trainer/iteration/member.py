@@ -79,7 +79,7 @@ class MemberBooks:
         )
         dtype = border_dtype(context.manifest)
         packing = None if dtype == "wire" else EnginePacking(self.device, context.ports.engine, dtype)
-        self.borders = Borders(context.ports.shelf, bounds, packing)
+        self.borders = Borders(context.ports.shelf, bounds, context.now_s, packing)
         self.after_step: Callable[[], None] = lambda: None
         self.worker = Worker(context, self.standing, self.device, self.book, self.table, hop, self.borders)
         self.source = Source(context, self.standing, self.device, self.book, self.table, hop, feeding, self.tell_news)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from swarmfree.swarm.engine_port import Writable
 from swarmfree.swarm.errors import CallFailed
 from swarmfree.swarm.names import Side, WorkKey
 from swarmfree.swarm.ports import Shelf
@@ -25,6 +26,10 @@ SPARE = 8
 
 BATCH_BYTES = 2 << 20
 """So much is packed and moved at a time: enough for what surrounds it to cost nothing, too little for anybody to wait."""
+
+SETTLE_AFTER, SETTLE_AFTER_MAX_S = 0.3, 5.0
+"""So much of the time between two iterations passes before one is packed and moved: right after a commit, stages wait for the first microbatches, and
+whatever one of them does besides delays all that come after it."""
 
 What = tuple[int, Side]
 """Microbatch and side."""
@@ -50,8 +55,12 @@ class Bounds:
 class Packing(Protocol):
     """How tensors are made smaller, and as large as they were."""
 
-    async def pack(self, tensors: Sequence[bytes]) -> list[bytes]:
-        """Each of them, smaller.
+    def size_bytes(self, data: bytes) -> int:
+        """How long it is once it is packed."""
+        ...
+
+    async def pack(self, tensors: Sequence[tuple[bytes, Writable]]) -> None:
+        """Each of them, smaller, into the memory beside it.
 
         Raises:
             CallFailed: it cannot be packed.
@@ -74,6 +83,7 @@ class Logged:
     iteration: int
     base: str
     fresh: dict[What, bytes]
+    settle_at_s: float
     slabs: dict[What, Slab] = field(default_factory=dict)
     places: dict[What, tuple[int, int]] = field(default_factory=dict)
     is_leaving: bool = False
@@ -92,12 +102,14 @@ class Borders:
     Args:
         shelf: where it is kept when memory is full.
         bounds: how much is kept.
+        now_s: of a steady clock.
         packing: how tensors are made smaller; None = they are kept as they are.
     """
 
-    def __init__(self, shelf: Shelf, bounds: Bounds, packing: Packing | None = None) -> None:
+    def __init__(self, shelf: Shelf, bounds: Bounds, now_s: Callable[[], float], packing: Packing | None = None) -> None:
         """Empty."""
-        self._shelf, self._bounds, self._packing = shelf, bounds, packing
+        self._shelf, self._bounds, self._now_s, self._packing = shelf, bounds, now_s, packing
+        self._kept_at_s = now_s()
         self._logged: deque[Logged] = deque()
         self._changed = Signal()
         self._slabs = Slabs(bounds.ram_bytes // SPARE)
@@ -124,8 +136,10 @@ class Borders:
             return
         if self._logged and self._logged[-1].iteration != iteration - 1:
             self.clear()
-        entry, size_bytes = Logged(iteration, base, dict(tensors)), sum(map(len, tensors.values()))
-        self._logged.append(entry)
+        since_s, self._kept_at_s = self._kept_at_s, self._now_s()
+        settle_at_s = self._kept_at_s + min(SETTLE_AFTER_MAX_S, SETTLE_AFTER * (self._kept_at_s - since_s))
+        self._logged.append(Logged(iteration, base, dict(tensors), settle_at_s))
+        size_bytes = sum(map(len, tensors.values()))
         self.ram_bytes += size_bytes
         self._slabs.spare_bytes_max = max(self._slabs.spare_bytes_max, min(size_bytes, self._bounds.ram_bytes))
         if len(self._logged) > self._bounds.inputs:
@@ -175,7 +189,9 @@ class Borders:
             if oldest is not None and is_ready and self.ram_bytes > self._bounds.ram_bytes:
                 await self._shelve(oldest)
             elif (fresh := next((each for each in self._logged if each.fresh), None)) is not None:
-                await self._settle(fresh)
+                wait_s = fresh.settle_at_s - self._now_s()
+                if wait_s <= 0 or not await self._changed.wait(wait_s):
+                    await self._settle(fresh)
             else:
                 await self._changed.wait()
 
@@ -185,20 +201,27 @@ class Borders:
             names = [what for what in batch if what in entry.fresh]  # the others were forgotten meanwhile
             if not names:
                 continue
-            tensors = [entry.fresh[what] for what in names]
-            if self._packing is not None:
-                try:
-                    tensors = await self._packing.pack(tensors)
-                except CallFailed:
-                    self.clear()
-                    return
-            else:
-                await asyncio.sleep(0)
-            for what, data in zip(names, tensors, strict=True):
+            try:
+                slabs = await self._moved([entry.fresh[what] for what in names])
+            except CallFailed:
+                self.clear()
+                return
+            for what, slab in zip(names, slabs, strict=True):
                 if what in entry.fresh:
                     self._forget(entry, what)
-                    entry.slabs[what] = self._slabs.take(data)
-                    self.ram_bytes += len(data)
+                    entry.slabs[what] = slab
+                    self.ram_bytes += len(slab)
+                else:
+                    self._slabs.give(slab)
+
+    async def _moved(self, tensors: Sequence[bytes]) -> Sequence[Slab]:
+        """Packed, if they are, in memory of the log."""
+        if self._packing is None:
+            await asyncio.sleep(0)
+            return [self._slabs.take(data) for data in tensors]
+        rooms = [self._slabs.room(self._packing.size_bytes(data)) for data in tensors]
+        await self._packing.pack(list(zip(tensors, rooms, strict=True)))
+        return rooms
 
     async def _shelve(self, entry: Logged) -> None:
         places, start, entry.is_leaving = {}, 0, True

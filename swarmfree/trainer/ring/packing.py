@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from swarmfree.swarm.engine_port import Engine
+from swarmfree.swarm.engine_port import Engine, Writable
 from swarmfree.swarm.manifest import BorderDtype
 from swarmfree.trainer.ring.device import Device, Rank, WorkFailed
 
@@ -20,13 +20,22 @@ class EnginePacking:
         """Of this engine, which need not hold a stage."""
         self._device, self._engine, self._dtype = device, engine, dtype
 
-    async def pack(self, tensors: Sequence[bytes]) -> list[bytes]:
-        """Each of them, smaller, in one piece of work.
+    def size_bytes(self, data: bytes) -> int:
+        """How long it is once it is packed."""
+        return self._engine.packed_bytes(len(data), self._dtype)
+
+    async def pack(self, tensors: Sequence[tuple[bytes, Writable]]) -> None:
+        """Each of them, smaller, into the memory beside it; in one piece of work.
 
         Raises:
             WorkFailed: wrong length.
         """
-        return await self._device.run(Rank.IDLE, 0, lambda: [self._engine.pack(data, self._dtype) for data in tensors])
+
+        def work() -> None:
+            for data, room in tensors:
+                self._engine.pack(data, self._dtype, room)
+
+        await self._device.run(Rank.IDLE, 0, work)
 
     async def unpack(self, data: bytes) -> bytes:
         """Near what was packed.

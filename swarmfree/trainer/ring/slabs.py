@@ -8,10 +8,12 @@ from __future__ import annotations
 import mmap
 from collections import defaultdict
 
+from swarmfree.swarm.engine_port import Writable
+
 APART_BYTES, ALONE_BYTES = 64 << 10, 32 << 20
 """Slabs from this size on are mapped; smaller ones lie in the heap, where they do no harm, and larger ones lie apart from it anyway."""
 
-Slab = bytes | bytearray | mmap.mmap
+Slab = bytes | Writable
 
 
 class Slabs:
@@ -28,21 +30,23 @@ class Slabs:
     def __init__(self, spare_bytes_max: int) -> None:
         """Nothing taken."""
         self.spare_bytes_max = spare_bytes_max
-        self._spare: defaultdict[int, list[bytearray | mmap.mmap]] = defaultdict(list)
+        self._spare: defaultdict[int, list[Writable]] = defaultdict(list)
         self.spare_bytes = 0
 
     def take(self, data: bytes) -> Slab:
         """A copy of `data`, or itself."""
-        size = len(data)
-        if size >= ALONE_BYTES:
+        if len(data) >= ALONE_BYTES:
             return data
-        if spare := self._spare[size]:
-            slab = spare.pop()
-            self.spare_bytes -= size
-        else:
-            slab = _apart(size) if size >= APART_BYTES else bytearray(size)
+        slab = self.room(len(data))
         slab[:] = data
         return slab
+
+    def room(self, size: int) -> Writable:
+        """A slab to be written; what is in it may be anything."""
+        if spare := self._spare[size]:
+            self.spare_bytes -= size
+            return spare.pop()
+        return _apart(size) if size >= APART_BYTES else bytearray(size)
 
     def give(self, slab: Slab) -> None:
         """Nobody reads this one any more."""
@@ -56,7 +60,7 @@ class Slabs:
             self.spare_bytes -= size
 
 
-def _apart(size: int) -> bytearray | mmap.mmap:
+def _apart(size: int) -> Writable:
     """Where the system maps no more, in the heap after all."""
     try:
         return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
