@@ -1,16 +1,18 @@
-"""What does it cost to keep shadows and border logs while nothing fails? The same swarm with and without them, side by side.
+"""What does it cost to keep shadows and border logs while nothing fails? The same swarm with and without them, in turns.
 
 ``python -m benchmarks.keeping`` trains one source and three body stages of one replica each in real processes, some rounds over, two runs: one
 whose stages have few tokens for their weights, where `recovery.shadow_kind = "auto"` takes plain shadows, and one with many, where it takes full
 ones. Each is trained without anything kept for others (`recovery.mode = "checkfree"`) and with shadows, renewed every 50 iterations, and border
-logs; the first also with the full shadows that `auto` avoids. A side learns the same as the one without, both at the same time on the same cores:
-one after the other, what is measured drowned in how fast a virtual machine happened to be (up to 12 % from one minute to the next). Measured is the
-time of two renewals at least, after two others: by then logs are as long as they get, and new memory, which is dear, has been used once.
+logs; the first also with the full shadows that `auto` avoids.
 
-*..._cpu_over_off* are medians over the rounds of the processor time for a token, of all processes, over that of the side without; *..._over_off* are
-medians of tokens/s. Two swarms that share the cores fill them, so that nothing is done in idle time; but the one that has more to do gets a little
-more of them, at the cost of the other, so that processor time is the stricter of both. What a swarm alone loses by waiting, and not by computing,
-neither sees: `--alone` trains the two of a pair one after the other, in turn, and takes many rounds.
+The two swarms of a pair learn the same. Both are up at once, and each has the machine for a quarter of a second at a time, while the other is
+stopped where it is (SIGSTOP): one whole run after the other, what is measured drowned in how fast a virtual machine happened to be (up to 12 % from
+one minute to the next). Counted is the time in which a swarm ran, over two renewals at least, after two others: by then logs are as long as they get,
+and new memory, which is dear, has been used once. A pause that a swarm makes on purpose, as between two parts of a shadow, also passes while it is
+stopped; work does not. `--together` lets both run at once: then they share the cores, which are never idle.
+
+*..._over_off* are medians over the rounds of tokens/s over those of the side without, *..._cpu_over_off* of the processor time for a token, of all
+processes.
 
 Prints a table and, as the last line, one JSON object. Progress goes to stderr.
 """
@@ -33,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.command import finish
-from benchmarks.live import Commits, LiveSwarm
+from benchmarks.live import Commits, LiveFailed, LiveSwarm
 from benchmarks.ring_runs import prepare_job
 from swarmfree.policy.keepers import has_full_shadows
 from swarmfree.swarm.events import IterationCommitted, Started
@@ -52,9 +54,14 @@ ROUNDS, QUICK_ROUNDS = 3, 1
 EVERY = 50
 WARMUP, MEASURED = 2 * EVERY + 10, 2 * EVERY
 WITHIN_S = 300.0
+TURN_S = 0.25
 SOURCE = "source"
 OFF = RecoverySection(mode="checkfree", ends_copies=0)
 AUTO = RecoverySection(mode="auto", ends_copies=0, shadow_every=EVERY)
+
+
+Turn = tuple[float, float]
+"""From when to when a swarm ran, Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,27 +133,76 @@ async def begin(stack: AsyncExitStack, manifest: Manifest, folder: Path) -> Live
     return swarm
 
 
-async def side_by_side(sides: Sequence[Side], warmup: int, measured: int) -> list[Speed]:
-    """Swarms that train at the same time: what each did after all had warmed up, until each had done so many iterations more."""
+async def pair(sides: Sequence[Side], warmup: int, measured: int, *, together: bool) -> list[Speed]:
+    """Two swarms: what each did after both had warmed up, until each had done so many iterations more."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swarmfree-keeping-", ignore_cleanup_errors=True)))
         swarms = [await begin(stack, run_of(side), folder / f"run-{number}") for number, side in enumerate(sides)]
         for swarm in swarms:
-            done = sum(1 for _ in swarm.told(IterationCommitted))
-            await swarm.commits(max(0, warmup - done), WITHIN_S)
-        begun_s, spent_s = time.time(), [swarm.cpu_s() for swarm in swarms]
-        done_by = [sum(1 for _ in swarm.told(IterationCommitted)) for swarm in swarms]
-        for swarm, done in zip(swarms, done_by, strict=True):
-            await swarm.commits(max(0, done + measured - sum(1 for _ in swarm.told(IterationCommitted))), WITHIN_S)
-        ended_s, spent_s = time.time(), [swarm.cpu_s() - before for swarm, before in zip(swarms, spent_s, strict=True)]
-        for swarm in swarms:
-            await swarm.commit_past(ended_s)
-        rates = [Commits.of(swarm.said).rate(begun_s, ended_s) for swarm in swarms]
-        return [Speed(rate, 1e6 * cpu_s / (rate * (ended_s - begun_s))) for rate, cpu_s in zip(rates, spent_s, strict=True)]
+            await swarm.commits(max(0, warmup - count(swarm)), WITHIN_S)
+        spent_s, wanted = [swarm.cpu_s() for swarm in swarms], [count(swarm) + measured for swarm in swarms]
+        turns, until_s = [list[Turn]() for _ in swarms], time.monotonic() + WITHIN_S
+        while any(count(swarm) < enough for swarm, enough in zip(swarms, wanted, strict=True)):
+            if time.monotonic() > until_s:
+                raise LiveFailed(f"not within {WITHIN_S:g} s: {measured} iterations of both")
+            await (go_on(swarms, turns) if together else take_turns(swarms, turns))
+        spent_s = [swarm.cpu_s() - before for swarm, before in zip(swarms, spent_s, strict=True)]
+        for swarm in swarms:  # by then everything that was committed has been told
+            swarm.resume()
+            await swarm.commit_past(time.time())
+        return [
+            speed_of(Commits.of(swarm.said), *each) for swarm, each in zip(swarms, zip(turns, spent_s, strict=True), strict=True)
+        ]
+
+
+def count(swarm: LiveSwarm) -> int:
+    """Commits that were told."""
+    return sum(1 for _ in swarm.told(IterationCommitted))
+
+
+async def take_turns(swarms: Sequence[LiveSwarm], turns: Sequence[list[Turn]]) -> None:
+    """Each runs alone for a moment, the others stopped where they are."""
+    for swarm, done in zip(swarms, turns, strict=True):
+        for other in swarms:
+            if other is not swarm:
+                other.pause()
+        begun_s = time.time()
+        swarm.resume()
+        await asyncio.sleep(TURN_S)
+        swarm.pause()
+        done.append((begun_s, time.time()))
+
+
+async def go_on(swarms: Sequence[LiveSwarm], turns: Sequence[list[Turn]]) -> None:  # noqa: ARG001 (as `take_turns`)
+    """All run."""
+    begun_s = time.time()
+    await asyncio.sleep(TURN_S)
+    for done in turns:
+        done.append((begun_s, time.time()))
+
+
+def speed_of(commits: Commits, turns: Sequence[Turn], cpu_s: float) -> Speed:
+    """From the first commit in these turns to the last, in time that the swarm ran.
+
+    Args:
+        cpu_s: processor seconds in all turns.
+    """
+    inside = [
+        (running_s(turns, time_s), tokens)
+        for time_s, tokens in zip(commits.times_s, commits.tokens, strict=True)
+        if turns[0][0] <= time_s <= turns[-1][1]
+    ]
+    rate = sum(tokens for _, tokens in inside[1:]) / (inside[-1][0] - inside[0][0])
+    return Speed(rate, 1e6 * cpu_s / (rate * running_s(turns, turns[-1][1])))
+
+
+def running_s(turns: Sequence[Turn], time_s: float) -> float:
+    """How long it ran before `time_s`."""
+    return sum(max(0.0, min(time_s, ended_s) - begun_s) for begun_s, ended_s in turns)
 
 
 async def measure(
-    names: Sequence[str], rounds: int, warmup: int, measured: int, *, alone: bool
+    names: Sequence[str], rounds: int, warmup: int, measured: int, *, together: bool
 ) -> dict[str, list[tuple[Speed, Speed]]]:
     """By side that keeps something, round by round: its own speed, and that of the one without."""
     found: dict[str, list[tuple[Speed, Speed]]] = {name: [] for name in names}
@@ -154,8 +210,7 @@ async def measure(
         for name, pairs in found.items():
             both = [SIDES[name], SIDES[SIDES[name].over]]
             turn = 1 if number % 2 == 0 else -1  # who starts first
-            groups = [[side] for side in both[::turn]] if alone else [both[::turn]]
-            one, other = [speed for group in groups for speed in await side_by_side(group, warmup, measured)][::turn]
+            one, other = (await pair(both[::turn], warmup, measured, together=together))[::turn]
             pairs.append((one, other))
             say(
                 f"round {number + 1}, {name}: {one.rate:,.0f} tokens/s and {other.rate:,.0f} without, "
@@ -174,14 +229,14 @@ def _ratio(pairs: Sequence[tuple[Speed, Speed]], what: str) -> float:
     return float(round(statistics.median(getattr(one, what) / getattr(other, what) for one, other in pairs), 4))
 
 
-async def run(names: Sequence[str], rounds: int, *, alone: bool, quick: bool) -> dict[str, float]:
+async def run(names: Sequence[str], rounds: int, *, together: bool, quick: bool) -> dict[str, float]:
     """Measure, print the table, return what is reported."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None, "runs in a task"
     kinds = {name: has_full_shadows(run_of(side)) for name, side in SIDES.items()}
     assert (kinds["plain"], kinds["full"]) == (False, True), "as `auto` has it"
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    found = await measure(names, rounds, *((5, 10) if quick else (WARMUP, MEASURED)), alone=alone)
+    found = await measure(names, rounds, *((5, 10) if quick else (WARMUP, MEASURED)), together=together)
     table = Table(title="tokens/s while nothing fails", title_justify="left", title_style="")
     for place, heading in enumerate(("kept", "tokens/s", "off", "ratio", "CPU us/token", "off", "ratio")):
         table.add_column(heading, justify="left" if not place else "right")
@@ -205,14 +260,19 @@ def main() -> int:
     parser.add_argument(
         "--only", choices=kept, action="append", metavar="NAME", help=f"measure this alone: {', '.join(kept)}; again for more"
     )
-    parser.add_argument("--alone", action="store_true", help="one swarm after the other instead of side by side")
+    parser.add_argument("--together", action="store_true", help="both swarms at once on the same cores, instead of in turns")
     parser.add_argument("--quick", action="store_true", help="a few iterations of each side, to see that everything works")
     asked = parser.parse_args()
     if asked.rounds < 0:
         parser.error("--rounds: must be 1 or more")
     return finish(
         "benchmarks.keeping",
-        run(asked.only or kept, asked.rounds or (QUICK_ROUNDS if asked.quick else ROUNDS), alone=asked.alone, quick=asked.quick),
+        run(
+            asked.only or kept,
+            asked.rounds or (QUICK_ROUNDS if asked.quick else ROUNDS),
+            together=asked.together,
+            quick=asked.quick,
+        ),
     )
 
 

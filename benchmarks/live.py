@@ -153,6 +153,7 @@ class LiveSwarm:
 
     async def close(self) -> None:
         """End all processes, daemons of killed peers included."""
+        self.resume()  # a stopped one hears no SIGTERM
         for child in self._children.values():
             if child.is_alive:
                 self._below.update(descendants(child.pid))
@@ -205,6 +206,16 @@ class LiveSwarm:
     def dismiss(self, name: str) -> float:
         """SIGTERM, which asks a peer to go; when."""
         return self._send(name, signal.SIGTERM)
+
+    def pause(self) -> None:
+        """Stop all peers where they are."""
+        for child in self._children.values():
+            child.send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let them go on."""
+        for child in self._children.values():
+            child.send(signal.SIGCONT)
 
     def _send(self, name: str, number: signal.Signals) -> float:
         child = self._children[name]

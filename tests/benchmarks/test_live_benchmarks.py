@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from benchmarks import churn, churn_live, flexitrain, join, join_table, recovery
+from benchmarks import churn, churn_live, flexitrain, join, join_table, keeping, recovery
 from benchmarks.churn_rehearsal import STAGE, Story, Trace, ideal_tokens, live_counts, play
 from benchmarks.live import Commits, Said
 from benchmarks.plain_streams import pull
@@ -75,6 +75,19 @@ def test_parts_of_the_time_add_up(gaps_s: list[float], one: float, other: float)
     middle_s, end_s = sorted((one * times_s[-1], other * times_s[-1]))
     assert 0 <= commits.by(middle_s) <= commits.by(end_s) <= 7 * len(gaps_s) + 1e-9
     assert commits.by(times_s[-1]) == pytest.approx(7 * len(gaps_s))
+
+
+# ---- turns -----------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_time_in_turns_counts() -> None:
+    """A swarm that is stopped for half of the time is no slower, and what it committed before and afterwards is left out."""
+    turns = [(10.0, 11.0), (12.0, 13.0), (14.0, 15.0)]
+    assert [keeping.running_s(turns, t) for t in (9.0, 10.5, 11.5, 12.5, 15.0, 16.0)] == [0.0, 0.5, 1.0, 1.5, 3.0, 3.0]
+    commits = Commits((8.0, 10.5, 11.0, 12.5, 14.5, 20.0), (100,) * 6)
+    speed = keeping.speed_of(commits, turns, 0.3)
+    assert speed.rate == pytest.approx(300 / 2.0)
+    assert speed.cpu_us == pytest.approx(0.3e6 / (150 * 3))
 
 
 # ---- join ------------------------------------------------------------------------------------------------------------
