@@ -27,13 +27,14 @@ def to_int8(weights: Tensor) -> bytes:
         weights: float32 vector (N,). A block that is not finite comes back as it can: its scale is not finite either.
     """
     count = len(weights)
-    blocks = torch.nn.functional.pad(weights.detach(), (0, -count % BLOCK)).view(-1, BLOCK)
-    low, high = torch.aminmax(blocks, dim=1)
-    scales = torch.maximum(high, -low) / LARGEST
+    blocks = torch.empty(-(-count // BLOCK), BLOCK)
+    blocks.view(-1)[:count] = weights.detach()
+    blocks.view(-1)[count:] = 0.0
+    scales = torch.maximum(blocks.amax(dim=1), -blocks.amin(dim=1)) / LARGEST  # several times as fast as `aminmax`
     scales = torch.where(scales < SMALLEST_SCALE, 0.0, scales)
     inverse = torch.where(scales > 0, 1.0 / scales, 0.0).unsqueeze(1)
-    rounded = (blocks * inverse).round_().to(torch.int8)
-    return scales.numpy().tobytes() + rounded.view(-1)[:count].numpy().tobytes()
+    rounded = blocks.mul_(inverse).round_().to(torch.int8)
+    return b"".join((scales.numpy().data, rounded.view(-1)[:count].numpy().data))
 
 
 def from_int8(data: bytes, count: int) -> Tensor:

@@ -18,6 +18,8 @@ FULL_SHARE_MAX = 0.05
 """Full shadows are the default where they add at most this share to what a stage sends in training."""
 FULL_BYTES, WIRE_BYTES = 12, 4
 BORDERS_SPARE = 8
+PLAIN_BYTES, BATCH_BYTES = 1, 1 << 20
+"""Parts of plain shadows travel so many bytes at a time: asking for one costs as much as its bytes do."""
 STANDBY_STAGES = 3
 """Of which one standby keeps shadows: three adjacent ones can be lost at once and still be replayed."""
 
@@ -49,6 +51,11 @@ def has_full_shadows(manifest: Manifest) -> bool:
     shadows_bytes = 2 * FULL_BYTES * body_parameters(manifest) / recovery.shadow_every
     ring_bytes = 2 * WIRE_BYTES * batch.microbatches * batch.rows * model.tokens_per_row * model.width
     return shadows_bytes <= FULL_SHARE_MAX * ring_bytes
+
+
+def shadow_batch(manifest: Manifest) -> int:
+    """How many parts of a plain shadow are asked for, and given, at once."""
+    return max(1, WIRE_BYTES * BATCH_BYTES // (PLAIN_BYTES * manifest.ring.part_bytes))
 
 
 def replays_exactly(manifest: Manifest) -> bool:

@@ -79,7 +79,7 @@ def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
         model=ModelSection(width=8, blocks=blocks, heads=2, kv_heads=1, mlp_width=8, tokens_per_row=3),
         stages=StagesSection(body=body, replicas_min=1, replicas_max=replicas, sources_max=sources),
         batch=BatchSection(rows=rng.randint(1, 3), microbatches=rng.randint(4, 8)),
-        ring=RingSection(credits=rng.randint(1, 4)),
+        ring=RingSection(credits=rng.randint(1, 4), part_bytes=random.Random(f"{seed}/parts").choice((1 << 20, 1 << 22))),
         recovery=RecoverySection(
             merge=rng.choice((*MergeMode, MergeMode.NORM2, MergeMode.NORM2)),
             ends_copies=ends.choice((0, 1, 2, 2, 3)),

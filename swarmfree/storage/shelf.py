@@ -56,8 +56,13 @@ class FolderShelf:
             self._folder.rmdir()
 
     def _put(self, name: str, data: bytes) -> bool:
+        place = self._place(name)
         try:
-            self._place(name).write_bytes(data)
+            with place.open(
+                "r+b" if place.exists() else "wb"
+            ) as stream:  # over what was there: no new pages, and nothing to clear
+                stream.write(data)
+                stream.truncate()
         except OSError:
             self._drop(name)
             return False

@@ -501,20 +501,25 @@ class State:
 class GetShadow:
     """A part of a stage's shadow: of a plain one, int8, or of the full one of an iteration, weights and both moments.
 
-    A member of that stage gives it as it is now, or as it put it by at that iteration; a holder as it was kept.
+    A member of that stage gives it as it is now, up to `count` parts at once, or as it put it by at that iteration; a holder as it was kept.
     """
 
     stage: int
     part: int
     iteration: int = -1
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowPart:
-    """The part follows; it was that of `iteration`, a full one after the record of `lineage`."""
+    """The part follows; it was that of `iteration`, a full one after the record of `lineage`.
+
+    Several follow one after the other, as long as `sizes` says.
+    """
 
     iteration: int
     lineage: str = ""
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

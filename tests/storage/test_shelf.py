@@ -18,6 +18,9 @@ async def test_a_blob_is_read_whole_or_in_pieces(tmp_path: Path) -> None:
     assert await shelf.get("border-3-ab", 4, 3) == b"456"
     assert await shelf.get("border-3-ab", 8, 3) is None, "shorter than what was asked for"
     assert await shelf.get("border-4-ab") is None
+    for again in (b"abc", b"0123456789abc", b""):
+        assert await shelf.put("border-3-ab", again)
+        assert await shelf.get("border-3-ab") == again
     shelf.drop("border-3-ab")
     shelf.drop("never-there")
     assert await shelf.get("border-3-ab") is None

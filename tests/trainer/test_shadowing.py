@@ -48,6 +48,7 @@ class Donor:
         """Of one stage."""
         self.part_bytes = stage_bytes // parts
         self.asked: list[int] = []
+        self.cuts: list[tuple[tuple[int, ...], int]] = []
 
     @property
     def here(self) -> Endpoint:
@@ -66,7 +67,11 @@ class Donor:
         assert isinstance(request, GetShadow)
         assert (to, request.stage) == (OTHER, 2)
         self.asked.append(request.iteration)
-        return Reply(ShadowPart(max(request.iteration, 0), "f" * 64), bytes(self.part_bytes))
+        if self.cuts:
+            sizes, size_bytes = self.cuts.pop(0)
+            return Reply(ShadowPart(max(request.iteration, 0), sizes=sizes), bytes(size_bytes))
+        sizes = (self.part_bytes,) * request.count
+        return Reply(ShadowPart(max(request.iteration, 0), "f" * 64, sizes), bytes(sum(sizes)))
 
 
 class Machine:
@@ -156,3 +161,32 @@ def test_older_full_shadows_go_first(share: float, kept: int) -> None:
             assert sorted(found, key=lambda shadow: -shadow.iteration) == [KeptShadow(2, i, full=True) for i in iterations]
 
     play("full", int(share * ROOM_BYTES), story)
+
+
+def test_parts_come_as_many_as_the_donor_gives() -> None:
+    """All that are asked for in one answer, or fewer, which the next question makes up for."""
+
+    async def story(world: World) -> None:
+        parts = IntegerEngine(manifest_of("plain")).part_count(2)
+        assert parts > 1
+        await world.at(1)
+        assert (len(world.donor.asked), len(world.shelf.names)) == (1, parts)
+        world.donor.cuts = [((), world.donor.part_bytes)]
+        await world.at(1 + EVERY)
+        assert (len(world.donor.asked), len(world.shelf.names)) == (3, parts)
+
+    play("plain", ROOM_BYTES // 2, story)
+
+
+@pytest.mark.parametrize("sizes", [(10, 20), (31,), (30, 0), (10, 10, 10)])
+def test_an_answer_that_does_not_add_up_is_not_kept(sizes: tuple[int, ...]) -> None:
+    """Parts that are longer or shorter than what came, or more than were asked for; it is asked for again later."""
+
+    async def story(world: World) -> None:
+        world.donor.cuts = [(sizes, 30 if sizes != (10, 20) else 29)]
+        found = await world.at(1)
+        assert len(world.donor.asked) == 2
+        assert [kept.stage for kept in found] == [2]
+        assert world.donor.part_bytes * len(world.shelf.names) == ROOM_BYTES // 2
+
+    play("plain", ROOM_BYTES // 2, story)

@@ -11,9 +11,11 @@ All shadows lie on the shelf, within `recovery.kept_mb_max`: where they do not f
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
-from swarmfree.policy.keepers import has_full_shadows, shadows_of, standby_shadows
+from swarmfree.policy.keepers import has_full_shadows, shadow_batch, shadows_of, standby_shadows
 from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
 from swarmfree.swarm.messages import GetPlan, GetShadow, KeptShadow, PlanAnswer, ShadowPart
 from swarmfree.swarm.names import ENDS_STAGE
@@ -34,6 +36,8 @@ SHADOWS_SHARE = 0.5
 PAUSE_MAX_S = 1.0
 RETRY_S = 2.0
 LOOK_MIN_S, LOOK_MAX_S = 2.0, 30.0
+LOOKS = 8
+"""How long iterations take is measured over so many: a look comes at any time within one."""
 
 
 @dataclass(slots=True)
@@ -109,9 +113,10 @@ class ShadowKeeper:
             plan = await self._others_plan() if stands_by else standing.plan
             if plan is not None:
                 iteration, now_s = plan.iteration if stands_by else standing.iteration, self._context.now_s()
-                if since is not None and iteration > since[0]:
+                if since is not None and iteration >= since[0] + (LOOKS if self._iteration_s else 1):
                     self._iteration_s = (now_s - since[1]) / (iteration - since[0])
-                since = (iteration, now_s) if since is None or iteration != since[0] else since
+                    since = None
+                since = (iteration, now_s) if since is None or iteration < since[0] else since
                 due = self._due(plan, recovery.shadow_every)
                 if due is not None:
                     if not await self._renew(plan, due):
@@ -158,36 +163,46 @@ class ShadowKeeper:
             self._context.ports.shelf.drop(shadow.name(part))
 
     async def _renew(self, plan: Plan, stage: int) -> bool:
-        """Fetch every part once; whether all came, and are kept."""
+        """Fetch every part once, some at a time; whether all came, and are kept."""
         if self._is_full:
             return await self._renew_full(plan, stage)
-        shadow, engine = self._shadows[stage], self._context.ports.engine
+        shadow, manifest = self._shadows[stage], self._context.manifest
         begun_at = max(plan.iteration, self._books.standing.iteration)
-        shadow.count = engine.part_count(stage)
-        pause_s = SPREAD * self._context.manifest.recovery.shadow_every * self._iteration_s / shadow.count
-        donors = [replica.endpoint for replica in plan.replicas[stage]]
-        for part in range(shadow.count):
+        shadow.count, batch = self._context.ports.engine.part_count(stage), shadow_batch(manifest)
+        pause_s = SPREAD * manifest.recovery.shadow_every * self._iteration_s / -(-shadow.count // batch)
+        donors, part = [replica.endpoint for replica in plan.replicas[stage]], 0
+        while part < shadow.count:
             for turn in range(len(donors)):
+                asked = GetShadow(stage, part, count=min(batch, shadow.count - part))
                 try:
-                    reply = await self._context.call(donors[(part + turn) % len(donors)], GetShadow(stage, part))
+                    reply = await self._context.call(donors[(part // batch + turn) % len(donors)], asked)
                 except CallFailed:
                     continue
                 assert isinstance(reply.message, ShadowPart), "the network checks response types"
-                if not self._has_room(stage, len(reply.payload)) or not await self._context.ports.shelf.put(
-                    shadow.name(part), reply.payload
-                ):
-                    self._forget(stage)
-                    return False
-                if self._shadows.get(stage) is not shadow:  # forgotten meanwhile
-                    self._context.ports.shelf.drop(shadow.name(part))
-                    return False
-                shadow.parts[part] = (reply.message.iteration, len(reply.payload))
-                break
+                if pieces := _cut(reply.payload, reply.message.sizes, asked.count):
+                    break
             else:
                 return False
+            for data in pieces:
+                if not await self._keep_part(shadow, part, reply.message.iteration, data):
+                    return False
+                part += 1
             await asyncio.sleep(min(PAUSE_MAX_S, pause_s))
         shadow.begun_at = begun_at
         self._tell()
+        return True
+
+    async def _keep_part(self, shadow: Shadow, part: int, iteration: int, data: bytes) -> bool:
+        """Put it on the shelf; False, and nothing is kept of the stage, where there is no room, and where it was forgotten meanwhile."""
+        shelf, stage = self._context.ports.shelf, shadow.stage
+        if not self._has_room(stage, len(data)) or not await shelf.put(shadow.name(part), data):
+            if self._shadows.get(stage) is shadow:
+                self._forget(stage)
+            return False
+        if self._shadows.get(stage) is not shadow:
+            shelf.drop(shadow.name(part))
+            return False
+        shadow.parts[part] = iteration, len(data)
         return True
 
     def _tell(self) -> None:
@@ -328,7 +343,7 @@ class ShadowKeeper:
     # ---- answers -----------------------------------------------------------------------------------------------------
 
     async def get(self, request: GetShadow) -> Reply:
-        """One part: of the stage that this peer holds, or of a shadow that it keeps.
+        """Some parts of the stage that this peer holds, or one of a shadow that it keeps.
 
         Raises:
             Refused: `gone`, this peer has neither.
@@ -337,12 +352,14 @@ class ShadowKeeper:
             return await self._get_full(request)
         standing, engine = self._books.standing, self._context.ports.engine
         if standing.stage == request.stage and standing.vouched:
+            count = min(request.count, shadow_batch(self._context.manifest), engine.part_count(request.stage) - request.part)
+            parts = range(request.part, request.part + max(1, count))
 
-            def read() -> tuple[int, bytes]:
-                return standing.iteration, engine.read_shadow(request.part)
+            def read() -> tuple[int, list[bytes]]:
+                return standing.iteration, [engine.read_shadow(part) for part in parts]
 
-            iteration, data = await self._books.device.run(Rank.IDLE, request.part, read)
-            return Reply(ShadowPart(iteration), data)
+            iteration, pieces = await self._books.device.run(Rank.IDLE, request.part, read)
+            return Reply(ShadowPart(iteration, sizes=tuple(map(len, pieces)) if len(parts) > 1 else ()), pieces=pieces)
         held = self._shadows.get(request.stage)
         if held is None or request.part not in held.parts:
             raise Refused(RefusalKind.GONE, f"this peer keeps no shadow of stage {request.stage}")
@@ -351,3 +368,11 @@ class ShadowKeeper:
         if kept is None:
             raise Refused(RefusalKind.GONE, f"part {request.part} of the shadow of stage {request.stage} is not kept any more")
         return Reply(ShadowPart(iteration), kept)
+
+
+def _cut(payload: bytes, sizes: Sequence[int], count: int) -> list[bytes]:
+    """The parts that came, at most `count`; none where their sizes are wrong."""
+    sizes = sizes or (len(payload),)
+    if sum(sizes) != len(payload) or not all(sizes) or len(sizes) > count:
+        return []
+    return [payload[stop - size : stop] for size, stop in zip(sizes, accumulate(sizes), strict=True)]

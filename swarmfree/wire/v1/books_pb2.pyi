@@ -759,7 +759,7 @@ class Replay(google.protobuf.message.Message):
     first: builtins.int
     """The first of the adjacent stages that are replayed together; zero does not occur."""
     iteration: builtins.int
-    """What iteration the shadows are ready for; zero is the first."""
+    """What iteration full shadows are ready for; with plain ones some earlier, to guess the moments; zero is the first."""
     reason: builtins.str
     """One sentence."""
     full: builtins.bool

@@ -1369,12 +1369,15 @@ class GetShadowRequest(google.protobuf.message.Message):
     STAGE_FIELD_NUMBER: builtins.int
     PART_FIELD_NUMBER: builtins.int
     ITERATION_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
     stage: builtins.int
     """Which stage; zero are the ends, which have no shadow."""
     part: builtins.int
     """Which part; zero is the first."""
     iteration: builtins.int
     """The full shadow that is ready for this iteration; -1 asks for a plain one."""
+    count: builtins.int
+    """At most so many parts from that one on; zero does not occur."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -1386,9 +1389,10 @@ class GetShadowRequest(google.protobuf.message.Message):
         stage: builtins.int = ...,
         part: builtins.int = ...,
         iteration: builtins.int = ...,
+        count: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["header", b"header", "iteration", b"iteration", "part", b"part", "stage", b"stage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "header", b"header", "iteration", b"iteration", "part", b"part", "stage", b"stage"]) -> None: ...
 
 global___GetShadowRequest = GetShadowRequest
 
@@ -1399,13 +1403,18 @@ class GetShadowResponse(google.protobuf.message.Message):
     PAYLOAD_FIELD_NUMBER: builtins.int
     ITERATION_FIELD_NUMBER: builtins.int
     LINEAGE_FIELD_NUMBER: builtins.int
+    SIZES_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """What iteration the part was ready for; zero is the first."""
     lineage: builtins.str
     """64 hex digits: of a full one, lineage of the record before that iteration; empty for a plain one."""
     @property
     def payload(self) -> global___Payload:
-        """Size of the part: scales as float32, then weights as int8; of a full one weights and both moments; absent means none."""
+        """Size of the parts: scales as float32, then weights as int8; of a full one weights and both moments; absent means none."""
+
+    @property
+    def sizes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Bytes of each part, where there are several; empty for one."""
 
     def __init__(
         self,
@@ -1413,9 +1422,10 @@ class GetShadowResponse(google.protobuf.message.Message):
         payload: global___Payload | None = ...,
         iteration: builtins.int = ...,
         lineage: builtins.str = ...,
+        sizes: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["payload", b"payload"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["iteration", b"iteration", "lineage", b"lineage", "payload", b"payload"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["iteration", b"iteration", "lineage", b"lineage", "payload", b"payload", "sizes", b"sizes"]) -> None: ...
 
 global___GetShadowResponse = GetShadowResponse
 
