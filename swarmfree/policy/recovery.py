@@ -116,7 +116,7 @@ def choose_recovery(
         rungs["replay"] = _replay(stage, replicas, record, shadows, logs)
         rungs["restore"] = _restore(stage, record, shadows)
     if recovery.refits and isinstance(last_resort, Merge | CopyNeighbour):
-        rungs["refit"] = _refit(last_resort, replicas, record, logs)
+        rungs["refit"] = _refit(last_resort, replicas, record, logs, recovery.inputs_every)
     allowed = LADDER[LADDER.index(recovery.best) :]
     possible = [action for rung in allowed if (action := rungs.get(rung)) is not None]
     costs = logs.costs
@@ -255,16 +255,23 @@ def _restore_reason(shadow: StageShadow, age: int, iterations: int) -> str:
     return f"{found}, {cost}"
 
 
-def _refit(start: Merge | CopyNeighbour, replicas: Sequence[Sequence[Endpoint]], record: Record, logs: Logs) -> Refit | None:
-    """Fit what comes of the neighbours, if those next to it kept enough of what went in and out, and there is time for it."""
+def _refit(
+    start: Merge | CopyNeighbour, replicas: Sequence[Sequence[Endpoint]], record: Record, logs: Logs, every: int
+) -> Refit | None:
+    """Fit what comes of the neighbours, if those next to it kept enough of what went in and out, and there is time for it.
+
+    Args:
+        every: what came out is kept of one in so many iterations.
+    """
     stage, present = start.stage, record.iteration + 1
     before, after = replicas[stage - 1], replicas[stage + 1 if stage + 1 < len(replicas) else ENDS_STAGE]
     oldest = [min((logs.since.get(e.member, present) for e in members), default=present) for members in (before, after)]
     first = max(*oldest, present - REFIT_ITERATIONS)
     steps = refit_steps(logs.costs.stage_s, logs.costs.limit_s)
-    if present - first < PAIRS_MIN or not steps:
+    count = len([iteration for iteration in range(first, present) if iteration % every == 0])
+    if count < PAIRS_MIN or not steps:
         return None
-    pairs = f"{steps} steps on what went in and came out in {present - first} iterations, as its neighbours kept it"
+    pairs = f"{steps} steps on what went in and came out in {count} iterations, as its neighbours kept it"
     return Refit(stage, start, first, steps, tuple(before), tuple(after), f"{start.reason}; then fit it, {pairs}")
 
 

@@ -190,6 +190,7 @@ class RingSection:
 
 
 RecoveryMode = Literal["checkfree", "checkfree+", "auto"]
+INPUTS_EVERY = 4
 SWAP_STAGES_MIN = 4
 """With fewer body stages the first two and the last two are not four."""
 ShadowKind = Literal["auto", "plain", "full"]
@@ -261,6 +262,11 @@ class RecoverySection:
     def refits(self) -> bool:
         """Whether neighbours keep what a stage got and gave, so that one made from them can be fitted to it."""
         return self.mode == "auto" and self.best != "merge"
+
+    @property
+    def inputs_every(self) -> int:
+        """What a stage got is kept of one in so many iterations: only a refit needs it, which is seldom done where there are shadows."""
+        return INPUTS_EVERY if self.keeps_shadows else 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,23 +252,34 @@ def test_a_plain_shadow_is_replayed_too_and_the_reason_says_that_it_is_near() ->
 def test_without_a_shadow_what_comes_of_the_neighbours_is_fitted_to_what_they_kept() -> None:
     """From the first iteration of which both have the borders; too few of them, or too little time, leave a merge."""
     replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 3])
-    action = choose_recovery(2, replicas, record, RECOVERY, (), (), _logs(replicas, -1, 2, -1, 3))
+    refits = dataclasses.replace(RECOVERY, best="refit")
+    action = choose_recovery(2, replicas, record, refits, (), (), _logs(replicas, -1, 2, -1, 3))
     assert isinstance(action, Refit)
     assert isinstance(action.start, Merge)
     assert (action.stage, action.first, action.steps) == (2, 3, 100)
     assert (action.before, action.after) == (replicas[1], replicas[3])
     assert "100 steps" in action.reason
-    assert isinstance(choose_recovery(2, replicas, record, RECOVERY, (), (), _logs(replicas, -1, 2, -1, 5)), Merge)
-    assert isinstance(choose_recovery(2, replicas, record, RECOVERY, (), (), _logs(replicas, -1, 2, -1, 2, seconds=1)), Merge)
+    assert isinstance(choose_recovery(2, replicas, record, refits, (), (), _logs(replicas, -1, 2, -1, 5)), Merge)
+    assert isinstance(choose_recovery(2, replicas, record, refits, (), (), _logs(replicas, -1, 2, -1, 2, seconds=1)), Merge)
     at_the_end = _replicas(1, 1, 1, 0)
-    action = choose_recovery(3, at_the_end, record, RECOVERY, (), (), _logs(at_the_end, 0, -1, 1, -1))
+    action = choose_recovery(3, at_the_end, record, refits, (), (), _logs(at_the_end, 0, -1, 1, -1))
     assert isinstance(action, Refit)
     assert isinstance(action.start, CopyNeighbour)
     assert action.after == at_the_end[0]
     apart = _replicas(1, 1, 0, 0, 1)
-    assert isinstance(choose_recovery(2, apart, _record([1] * 5), RECOVERY, (), (), _logs(apart, 0, 0, -1, -1, 0)), Merge)
-    for without in (dataclasses.replace(RECOVERY, mode="checkfree"), dataclasses.replace(RECOVERY, best="merge")):
+    assert isinstance(choose_recovery(2, apart, _record([1] * 5), refits, (), (), _logs(apart, 0, 0, -1, -1, 0)), Merge)
+    for without in (dataclasses.replace(refits, mode="checkfree"), dataclasses.replace(refits, best="merge")):
         assert isinstance(choose_recovery(2, replicas, record, without, (), (), _logs(replicas, -1, 2, -1, 3)), Merge)
+
+
+def test_where_there_should_be_a_shadow_few_inputs_are_kept_for_a_refit() -> None:
+    """Of one iteration in four; with less than four of them it is a merge."""
+    replicas, record = _replicas(1, 1, 0, 1), dataclasses.replace(_record([1, 1, 1, 3]), iteration=27)
+    action = choose_recovery(2, replicas, record, RECOVERY, (), (), _logs(replicas, -1, 10, -1, 9))
+    assert isinstance(action, Refit)
+    assert action.first == 10
+    assert "came out in 4 iterations" in action.reason
+    assert isinstance(choose_recovery(2, replicas, record, RECOVERY, (), (), _logs(replicas, -1, 13, -1, 9)), Merge)
 
 
 def test_every_rung_can_be_forced() -> None:

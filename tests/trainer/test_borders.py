@@ -199,6 +199,18 @@ def test_after_a_gap_the_log_begins_anew() -> None:
     assert borders.size_bytes == borders.ram_bytes == 0
 
 
+async def test_inputs_are_kept_of_one_in_some_iterations() -> None:
+    """Of the third and the sixth; what is not kept takes no memory, and the rest is whole."""
+    borders = Borders(MemoryShelf(), Bounds(10, 1000, 1000, 10, 3), at_once)
+    for iteration in range(1, 8):
+        borders.keep(iteration, "b", {(iteration, Side.INPUT): b"i" * 10, (iteration, Side.OUTPUT): b"o" * 10})
+    found = [iteration for iteration in range(1, 8) if await borders.find(key(iteration, iteration), Side.INPUT)]
+    assert found == [3, 6]
+    assert all([await borders.find(key(iteration, iteration), Side.OUTPUT) for iteration in range(1, 8)])
+    assert borders.ram_bytes == 90
+    assert borders.since == 1
+
+
 async def test_inputs_are_kept_for_a_few_iterations_only() -> None:
     """Four of them here; what is sent on stays."""
     borders = Borders(MemoryShelf(), Bounds(10, 1000, 1000, 4), at_once)

@@ -75,7 +75,11 @@ class MemberBooks:
         self.hop = hop
         recovery = context.manifest.recovery
         bounds = Bounds(
-            borders_kept(context.manifest), recovery.kept_mb_max * 10**6, recovery.kept_ram_mb_max * 10**6, REFIT_ITERATIONS
+            borders_kept(context.manifest),
+            recovery.kept_mb_max * 10**6,
+            recovery.kept_ram_mb_max * 10**6,
+            REFIT_ITERATIONS,
+            recovery.inputs_every,
         )
         dtype = border_dtype(context.manifest)
         packing = None if dtype == "wire" else EnginePacking(self.device, context.ports.engine, dtype)

@@ -68,7 +68,8 @@ class Refitting:
         request = self._request
         records, _ = await self.past.records(request.record, request.lineage, self._action.first)
         found: list[Pairs] = []
-        for record in reversed(records):
+        every = self._context.manifest.recovery.inputs_every
+        for record in reversed([record for record in records if record.iteration % every == 0]):
             if self.past.received_bytes > PAIRS_BYTES_MAX:
                 break
             entered, left = await self.past.borders(record, Side.INPUT)

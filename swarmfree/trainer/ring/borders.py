@@ -43,13 +43,15 @@ class Bounds:
         iterations: so many of the last ones; 0 = none.
         size_bytes: of all of them; the oldest go first.
         ram_bytes: of these, so many in memory; older ones lie on the shelf.
-        inputs: iterations of which inputs are kept as well, for a refit.
+        inputs: inputs are kept as well, for a refit, of the last iterations up to here,
+        inputs_every: and of one in so many of these.
     """
 
     iterations: int
     size_bytes: int
     ram_bytes: int
     inputs: int
+    inputs_every: int = 1
 
 
 class Packing(Protocol):
@@ -138,8 +140,10 @@ class Borders:
             self.clear()
         since_s, self._kept_at_s = self._kept_at_s, self._now_s()
         settle_at_s = self._kept_at_s + min(SETTLE_AFTER_MAX_S, SETTLE_AFTER * (self._kept_at_s - since_s))
-        self._logged.append(Logged(iteration, base, dict(tensors), settle_at_s))
-        size_bytes = sum(map(len, tensors.values()))
+        has_inputs = iteration % self._bounds.inputs_every == 0
+        fresh = {what: data for what, data in tensors.items() if has_inputs or what[1] is not Side.INPUT}
+        self._logged.append(Logged(iteration, base, fresh, settle_at_s))
+        size_bytes = sum(map(len, fresh.values()))
         self.ram_bytes += size_bytes
         self._slabs.spare_bytes_max = max(self._slabs.spare_bytes_max, min(size_bytes, self._bounds.ram_bytes))
         if len(self._logged) > self._bounds.inputs:
