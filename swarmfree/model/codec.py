@@ -93,7 +93,7 @@ def encode_activations(tensor: Tensor, dtype: WireDtype) -> bytes:
     return tensor.to(torch.bfloat16).view(torch.int16).numpy().tobytes()
 
 
-class _Lying:
+class _FloatView:
     """Float32 bytes as an array that numpy takes for writable: torch warns of the others, though it only reads."""
 
     def __init__(self, data: bytes) -> None:
@@ -109,7 +109,7 @@ def round_to(room: Writable, data: bytes) -> None:
         ValueError: wrong length.
     """
     _check_length(data, 2 * len(room), f"{len(room):,} bytes of bfloat16")
-    torch.frombuffer(room, dtype=torch.bfloat16).copy_(torch.from_numpy(np.asarray(_Lying(data))))
+    torch.frombuffer(room, dtype=torch.bfloat16).copy_(torch.from_numpy(np.asarray(_FloatView(data))))
 
 
 def decode_tokens(data: bytes, shape: tuple[int, int]) -> Tensor:
