@@ -261,16 +261,6 @@ class TorchEngine:
         where = self._part(part)
         return float_bytes(self._held_sums().read(addends, where.start, where.stop))
 
-    def write_sum(self, addend: int, part: int, data: bytes) -> None:
-        """One part of a sum that another peer has collected.
-
-        Raises:
-            RuntimeError: the addend is void.
-            ValueError: wrong length.
-        """
-        where = self._part(part)
-        self._held_sums().write(addend, where.start, floats(data, where.stop - where.start))
-
     def reduce(self, contributions: Sequence[bytes]) -> tuple[bytes, float]:
         """Sum in order and its squared L2 norm; errors as in `add_up`."""
         self._settle()

@@ -70,13 +70,6 @@ class GradientSums:
             total = torch.add(total, self._buffers[addend][start:stop])
         return total
 
-    def write(self, addend: int, start: int, values: Tensor) -> None:
-        """Replace floats from `start` on; the addend begins when it is first named."""
-        self._refuse_broken(addend)
-        if addend not in self._buffers:
-            self._buffers[addend] = self._fresh()
-        self._buffers[addend][start : start + len(values)] = values
-
     def _fresh(self) -> Tensor:
         buffer = torch.empty(self._layout.size) if self._spare is None else self._spare
         self._spare = None

@@ -239,13 +239,6 @@ class IntegerEngine:
             total += self._sums[addend][part]
         return total.tobytes()
 
-    def write_sum(self, addend: int, part: int, data: bytes) -> None:
-        """One part of another peer's sum."""
-        if len(data) != 8 * (arithmetic.VALUE_WORDS + self._microbatches):
-            raise ValueError(f"{len(data)} bytes for a part of a sum")
-        held = self._sums.setdefault(addend, [self._zero() for _ in range(self.part_count(self._stage))])
-        held[part] = np.frombuffer(data, dtype="<u8").copy()
-
     def reduce(self, contributions: Sequence[bytes]) -> tuple[bytes, float]:
         """Sum and squared norm."""
         total = self._zero().tobytes()

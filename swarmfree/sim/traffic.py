@@ -16,7 +16,6 @@ from swarmfree.swarm.messages import (
     GetAverage,
     GetShadow,
     GetState,
-    HandOver,
     Header,
     Loss,
     Pull,
@@ -27,7 +26,7 @@ from swarmfree.swarm.messages import (
 )
 from swarmfree.swarm.names import Member
 
-DATA_KINDS: tuple[type[Request], ...] = (Train, Loss, Pull, Reduce, HandOver, GetAverage, GetState, GetShadow)
+DATA_KINDS: tuple[type[Request], ...] = (Train, Loss, Pull, Reduce, GetAverage, GetState, GetShadow)
 
 
 class Scales(Protocol):

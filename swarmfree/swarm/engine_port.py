@@ -174,14 +174,6 @@ class Engine(Protocol):
         """One part of the sum of these addends, added in this order, float32."""
         ...
 
-    def write_sum(self, addend: int, part: int, data: bytes) -> None:
-        """Inverse of `contribution` for a sum of another peer: `addend` begins with the first part that is written.
-
-        Raises:
-            ValueError: wrong length.
-        """
-        ...
-
     def reduce(self, contributions: Sequence[bytes]) -> tuple[bytes, float]:
         """Add float32 contributions in order; the sum and its squared L2 norm in float64."""
         ...

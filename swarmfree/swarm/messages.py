@@ -453,28 +453,6 @@ class Reduced:
 
 
 @dataclass(frozen=True, slots=True)
-class HandOver:
-    """A member that leaves to a sibling: one part of one of its sums, float32; the sibling then holds it as an addend of its own.
-
-    Args:
-        iteration, base, stage: what it belongs to.
-        addend: which sum, and the microbatches in it.
-        part: which part; those of one sum come in any order, each as often as it takes.
-    """
-
-    iteration: int
-    base: str
-    stage: int
-    addend: Addend
-    part: int
-
-
-@dataclass(frozen=True, slots=True)
-class HandedOver:
-    """The part is held."""
-
-
-@dataclass(frozen=True, slots=True)
 class GetAverage:
     """A member that is behind to a sibling: one part of the average of an iteration it missed."""
 
@@ -586,7 +564,6 @@ class Goodbye:
         write_weights: the receiver is its stage's senior and writes its weights before it ends.
         heir: from a coordinator that leaves: who may claim at once; from one that lost against another lineage: whom to join anew.
         rejoin: that other lineage won: what is held here counts for nothing there.
-        handed_over: a sibling has the sums of the member that leaves: nothing is lost with it.
 
     A member that leaves gets its answer when it is no longer needed: until then it goes on with what it began.
     """
@@ -597,7 +574,6 @@ class Goodbye:
     write_weights: bool = False
     heir: Endpoint | None = None
     rejoin: bool = False
-    handed_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -659,7 +635,6 @@ Request = (
     | Loss
     | Pull
     | Reduce
-    | HandOver
     | GetAverage
     | GetState
     | GetShadow
@@ -684,7 +659,6 @@ Response = (
     | LossAnswer
     | Pulled
     | Reduced
-    | HandedOver
     | Average
     | State
     | ShadowPart

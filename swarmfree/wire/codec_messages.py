@@ -92,7 +92,6 @@ _TABLE: tuple[tuple[str, type[Any], Any], ...] = (
     ("Loss", says.Loss, says.LossAnswer),
     ("Pull", says.Pull, says.Pulled),
     ("Reduce", says.Reduce, says.Reduced),
-    ("HandOver", says.HandOver, says.HandedOver),
     ("GetAverage", says.GetAverage, says.Average),
     ("GetState", says.GetState, says.State),
     ("GetShadow", says.GetShadow, says.ShadowPart),

@@ -197,7 +197,7 @@ def test_control_messages_are_counted_by_kind_and_for_the_coordinator() -> None:
     traffic, calls = result.statistics.traffic, result.statistics.calls
     assert set(traffic.kinds) == set(calls)
     assert all(calls[kind] <= tally.messages <= 2 * calls[kind] for kind, tally in traffic.kinds.items())
-    data = {"Train", "Loss", "Reduce", "HandOver", "GetState", "GetShadow", "Pull", "GetAverage"}
+    data = {"Train", "Loss", "Reduce", "GetState", "GetShadow", "Pull", "GetAverage"}
     assert traffic.control().messages == sum(tally.messages for kind, tally in traffic.kinds.items() if kind not in data)
     assert [mark.iteration for mark in traffic.marks] == [0, 1, 2, 3]
     counts = [mark.all.messages for mark in traffic.marks]

@@ -148,7 +148,7 @@ def test_proto_and_values_have_the_same_fields(rpc: Rpc) -> None:
 def test_shapes_follow_the_service() -> None:
     """Tensors go up in frames, long work is watched, short control messages are unary."""
     by_shape = {shape: {rpc.name for rpc in RPCS if rpc.shape is shape} for shape in Shape}
-    assert by_shape[Shape.FRAMED] == {"Train", "Loss", "Reduce", "HandOver"}
+    assert by_shape[Shape.FRAMED] == {"Train", "Loss", "Reduce"}
     assert by_shape[Shape.UNARY] == {"Hello", "Beat", "Seal", "GetRecord", "GetPlan", "Meet"}
     assert all(rpc.shape is Shape.FRAMED for rpc in RPCS if rpc.request_has_payload)
     assert all(rpc.shape is not Shape.UNARY for rpc in RPCS if rpc.response_has_payload)

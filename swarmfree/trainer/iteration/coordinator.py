@@ -244,13 +244,11 @@ class Coordinator:
         there = [g for g in holders if self.assembly.admits(g, self._iteration)] or list(holders)
         return [g for g in there if not g.leaving] or there
 
-    async def release(self, sender: Endpoint, *, handed_over: bool) -> None:
-        """Return when a member that leaves is no longer needed: it is in no plan any more, or never was, or a sibling has what it did."""
+    async def release(self, sender: Endpoint) -> None:
+        """Return when a member that leaves is no longer needed: it is in no plan any more, or never was."""
         if (guest := self.roster.get(sender.member)) is None:
             return
         guest.leaving = True
-        if handed_over and not all(holder.leaving for holder in self.roster.holders(guest.stage)):
-            self.roster.let_go(guest)
         self.assembly.replace_leavers()
         while self.roster.get(sender.member) is guest:
             members = () if self._plan is None else self._plan.members()

@@ -30,7 +30,6 @@ from swarmfree.swarm.messages import (
     GetShadow,
     GetState,
     Goodbye,
-    HandOver,
     Header,
     Hello,
     Loss,
@@ -52,7 +51,6 @@ from swarmfree.swarm.ports import Incoming, Ports, Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration import questions
 from swarmfree.trainer.iteration.coordinator import Coordinator
-from swarmfree.trainer.iteration.handing import Handing
 from swarmfree.trainer.iteration.inheritance import Inheritance
 from swarmfree.trainer.iteration.meeting import Rival
 from swarmfree.trainer.iteration.member import MemberBooks
@@ -86,7 +84,6 @@ class Peer:
         self.books = MemberBooks(context, group)
         self._building = Tasks(group)
         self.builder = Builder(context, self.books, self._building)
-        self.handing = Handing(context, self.books)
         self.coordinator: Coordinator | None = None
         self._led_to_the_end = False
         self._keeping = Tasks(group)
@@ -140,8 +137,6 @@ class Peer:
                 return await books.worker.redo(request)
             case Reduce():
                 return await books.averaging.reduce(header.sender.member, request, incoming)
-            case HandOver():
-                return await self.handing.take(request, incoming)
             case TakeRoll():
                 return await books.averaging.take(request)
             case GetAverage():
@@ -222,7 +217,7 @@ class Peer:
             if coordinator is not None and coordinator.member == sender.member:
                 self.books.name_heir(request.heir.member)
         elif self.coordinator is not None:
-            await self.coordinator.release(sender, handed_over=request.handed_over)
+            await self.coordinator.release(sender)
         else:
             raise Refused(RefusalKind.NOT_YET, "this peer does not coordinate")
         return Reply(Farewell())
@@ -234,12 +229,8 @@ class Peer:
             await self.coordinator.hand_over()
         wait_s = self.context.timing.leave_s if self.books.standing.stage != NO_STAGE else 0.0
         until_s = self.context.now_s() + wait_s
-        patient_until_s, handed_over = until_s - wait_s / 2, False
         while self.context.now_s() < until_s:
-            if self.context.now_s() >= patient_until_s and not handed_over:
-                handed_over = await self.handing.give(until_s - wait_s / 8)
-                patient_until_s = until_s  # once is enough
-            request = Goodbye(run_over=False, finished=False, why="this peer leaves", handed_over=handed_over)
+            request = Goodbye(run_over=False, finished=False, why="this peer leaves")
             coordinator = self.books.standing.coordinator
             if coordinator is None or coordinator.member == self.context.me:
                 if self.books.standing.plan is None:
@@ -247,7 +238,7 @@ class Peer:
                 await asyncio.sleep(next(waits))
                 continue
             try:
-                async with asyncio.timeout(max(0.1, (until_s if handed_over else patient_until_s) - self.context.now_s())):
+                async with asyncio.timeout(max(0.1, until_s - self.context.now_s())):
                     await self.context.call(coordinator, request)
                 break
             except (CallFailed, TimeoutError):

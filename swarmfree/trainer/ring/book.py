@@ -35,7 +35,6 @@ class AddendBook:
         self._open: dict[Kind | int, int] = {}
         self._sets: dict[int, tuple[int, ...]] = {}  # offsets in the order in which they were added
         self._halves: dict[int, set[int]] = {}
-        self._adopted: dict[AddendId, int] = {}
 
     def number_for(self, kind: Kind | int, offset: int) -> int:
         """The open addend of this kind; a new number where the last one was frozen or void, or already holds `offset`.
@@ -65,17 +64,6 @@ class AddendBook:
         else:
             halves.add(offset)
 
-    def adopt(self, origin: AddendId) -> int:
-        """The number here of a sum that another member hands over; it takes no contributions of this one's own."""
-        if origin not in self._adopted:
-            self._adopted[origin] = self._next
-            self._next += 1
-        return self._adopted[origin]
-
-    def complete(self, number: int, addend: Addend) -> None:
-        """All parts of an adopted sum are here."""
-        self._sets[number] = addend.order
-
     def addends(self) -> tuple[Addend, ...]:
         """All that hold something whole, by number. Also read from outside device work, as a hint; hence the copies first.
 
@@ -104,6 +92,5 @@ class AddendBook:
         self._open.clear()
         self._sets.clear()
         self._halves.clear()
-        self._adopted.clear()
         self._next = 0
         self._engine.clear()

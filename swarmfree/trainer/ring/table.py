@@ -72,11 +72,6 @@ class Table:
     def __len__(self) -> int:
         return len(self._entries)
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether any work is under way."""
-        return any(not entry.done.done() for entry in self._entries.values())
-
     def find(self, key: WorkKey, run: int) -> Entry | None:
         """The entry of this name, if there is one that still has, or will have, its tensors."""
         held = self._entries.get((key, run))

@@ -32,7 +32,6 @@ class Worker:
 
     Attributes:
         seconds_per_microbatch: own compute of one microbatch, smoothed; 0 before the first.
-        closed: this peer leaves: it begins no more work for others, and finishes what it has.
     """
 
     def __init__(
@@ -49,7 +48,6 @@ class Worker:
         self._routes = routes_of(context.manifest)
         self._tickets = itertools.count()
         self.seconds_per_microbatch = 0.0
-        self.closed = False
 
     async def train(self, request: Train, incoming: Incoming) -> Reply:
         """Do, join or answer again the work of this key."""
@@ -60,8 +58,6 @@ class Worker:
         run = FIRST_RUN if request.segment is None else request.segment.number
         entry = self._table.find(key, run)
         if entry is None:
-            if self.closed:
-                raise Refused(RefusalKind.GONE, "this peer leaves")
             activations = await incoming.read()
             self._standing.check(key)
             entry = self._table.begin(key, run, lambda begun: self._work(begun, request, activations))

@@ -1205,65 +1205,6 @@ class ReduceResponse(google.protobuf.message.Message):
 global___ReduceResponse = ReduceResponse
 
 @typing.final
-class HandOverRequest(google.protobuf.message.Message):
-    """A member that leaves to a sibling: one part of one of its sums. Payload: float32 sums."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    HEADER_FIELD_NUMBER: builtins.int
-    PAYLOAD_FIELD_NUMBER: builtins.int
-    ITERATION_FIELD_NUMBER: builtins.int
-    BASE_FIELD_NUMBER: builtins.int
-    STAGE_FIELD_NUMBER: builtins.int
-    ADDEND_FIELD_NUMBER: builtins.int
-    PART_FIELD_NUMBER: builtins.int
-    iteration: builtins.int
-    """Optimizer step; zero is the first."""
-    base: builtins.str
-    """What the work started from."""
-    stage: builtins.int
-    """Of the sum; zero are the ends, which hand nothing over."""
-    part: builtins.int
-    """Which part; zero is the first."""
-    @property
-    def header(self) -> global___Header:
-        """Required."""
-
-    @property
-    def payload(self) -> global___Payload:
-        """Size of the part; absent means none."""
-
-    @property
-    def addend(self) -> swarmfree.wire.v1.books_pb2.Addend:
-        """Required: which sum, and what is in it."""
-
-    def __init__(
-        self,
-        *,
-        header: global___Header | None = ...,
-        payload: global___Payload | None = ...,
-        iteration: builtins.int = ...,
-        base: builtins.str = ...,
-        stage: builtins.int = ...,
-        addend: swarmfree.wire.v1.books_pb2.Addend | None = ...,
-        part: builtins.int = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["addend", b"addend", "header", b"header", "payload", b"payload"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["addend", b"addend", "base", b"base", "header", b"header", "iteration", b"iteration", "part", b"part", "payload", b"payload", "stage", b"stage"]) -> None: ...
-
-global___HandOverRequest = HandOverRequest
-
-@typing.final
-class HandOverResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-
-global___HandOverResponse = HandOverResponse
-
-@typing.final
 class GetAverageRequest(google.protobuf.message.Message):
     """One part of the average of an iteration that the sender missed."""
 
@@ -1624,7 +1565,6 @@ class GoodbyeRequest(google.protobuf.message.Message):
     WRITE_WEIGHTS_FIELD_NUMBER: builtins.int
     HEIR_FIELD_NUMBER: builtins.int
     REJOIN_FIELD_NUMBER: builtins.int
-    HANDED_OVER_FIELD_NUMBER: builtins.int
     run_over: builtins.bool
     """True from the coordinator: everybody ends."""
     finished: builtins.bool
@@ -1635,8 +1575,6 @@ class GoodbyeRequest(google.protobuf.message.Message):
     """The receiver writes its stage's weights before it ends."""
     rejoin: builtins.bool
     """Another lineage won: what is held counts for nothing there."""
-    handed_over: builtins.bool
-    """A sibling has the sums of the member that leaves."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -1655,10 +1593,9 @@ class GoodbyeRequest(google.protobuf.message.Message):
         write_weights: builtins.bool = ...,
         heir: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
         rejoin: builtins.bool = ...,
-        handed_over: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header", "heir", b"heir"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["finished", b"finished", "handed_over", b"handed_over", "header", b"header", "heir", b"heir", "rejoin", b"rejoin", "run_over", b"run_over", "why", b"why", "write_weights", b"write_weights"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["finished", b"finished", "header", b"header", "heir", b"heir", "rejoin", b"rejoin", "run_over", b"run_over", "why", b"why", "write_weights", b"write_weights"]) -> None: ...
 
 global___GoodbyeRequest = GoodbyeRequest
 

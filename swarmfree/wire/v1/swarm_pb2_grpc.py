@@ -154,11 +154,6 @@ class SwarmStub(object):
                 request_serializer=swarmfree_dot_v1_dot_swarm__pb2.Frame.SerializeToString,
                 response_deserializer=swarmfree_dot_v1_dot_swarm__pb2.Frame.FromString,
                 _registered_method=True)
-        self.HandOver = channel.stream_stream(
-                '/swarmfree.v1.Swarm/HandOver',
-                request_serializer=swarmfree_dot_v1_dot_swarm__pb2.Frame.SerializeToString,
-                response_deserializer=swarmfree_dot_v1_dot_swarm__pb2.Frame.FromString,
-                _registered_method=True)
 
 
 class SwarmServicer(object):
@@ -325,13 +320,6 @@ class SwarmServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def HandOver(self, request_iterator, context):
-        """Take a sum of a member that leaves; `request` is a HandOverRequest, `response` a HandOverResponse.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_SwarmServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -437,11 +425,6 @@ def add_SwarmServicer_to_server(servicer, server):
             ),
             'Reduce': grpc.stream_stream_rpc_method_handler(
                     servicer.Reduce,
-                    request_deserializer=swarmfree_dot_v1_dot_swarm__pb2.Frame.FromString,
-                    response_serializer=swarmfree_dot_v1_dot_swarm__pb2.Frame.SerializeToString,
-            ),
-            'HandOver': grpc.stream_stream_rpc_method_handler(
-                    servicer.HandOver,
                     request_deserializer=swarmfree_dot_v1_dot_swarm__pb2.Frame.FromString,
                     response_serializer=swarmfree_dot_v1_dot_swarm__pb2.Frame.SerializeToString,
             ),
@@ -1025,33 +1008,6 @@ class Swarm(object):
             request_iterator,
             target,
             '/swarmfree.v1.Swarm/Reduce',
-            swarmfree_dot_v1_dot_swarm__pb2.Frame.SerializeToString,
-            swarmfree_dot_v1_dot_swarm__pb2.Frame.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def HandOver(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/swarmfree.v1.Swarm/HandOver',
             swarmfree_dot_v1_dot_swarm__pb2.Frame.SerializeToString,
             swarmfree_dot_v1_dot_swarm__pb2.Frame.FromString,
             options,

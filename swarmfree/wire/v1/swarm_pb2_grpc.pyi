@@ -162,12 +162,6 @@ class SwarmStub:
     ]
     """Sum a part; `request` is a ReduceRequest, `response` a ReduceResponse."""
 
-    HandOver: grpc.StreamStreamMultiCallable[
-        swarmfree.wire.v1.swarm_pb2.Frame,
-        swarmfree.wire.v1.swarm_pb2.Frame,
-    ]
-    """Take a sum of a member that leaves; `request` is a HandOverRequest, `response` a HandOverResponse."""
-
 class SwarmAsyncStub:
     """A call is one of three shapes.
 
@@ -310,12 +304,6 @@ class SwarmAsyncStub:
         swarmfree.wire.v1.swarm_pb2.Frame,
     ]
     """Sum a part; `request` is a ReduceRequest, `response` a ReduceResponse."""
-
-    HandOver: grpc.aio.StreamStreamMultiCallable[
-        swarmfree.wire.v1.swarm_pb2.Frame,
-        swarmfree.wire.v1.swarm_pb2.Frame,
-    ]
-    """Take a sum of a member that leaves; `request` is a HandOverRequest, `response` a HandOverResponse."""
 
 class SwarmServicer(metaclass=abc.ABCMeta):
     """A call is one of three shapes.
@@ -501,13 +489,5 @@ class SwarmServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[swarmfree.wire.v1.swarm_pb2.Frame], collections.abc.AsyncIterator[swarmfree.wire.v1.swarm_pb2.Frame]]:
         """Sum a part; `request` is a ReduceRequest, `response` a ReduceResponse."""
-
-    @abc.abstractmethod
-    def HandOver(
-        self,
-        request_iterator: _MaybeAsyncIterator[swarmfree.wire.v1.swarm_pb2.Frame],
-        context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[swarmfree.wire.v1.swarm_pb2.Frame], collections.abc.AsyncIterator[swarmfree.wire.v1.swarm_pb2.Frame]]:
-        """Take a sum of a member that leaves; `request` is a HandOverRequest, `response` a HandOverResponse."""
 
 def add_SwarmServicer_to_server(servicer: SwarmServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
