@@ -39,7 +39,6 @@ from swarmfree.swarm.events import (
     Opened,
     Placed,
     RecoveryDecided,
-    RecoveryMeasured,
     Repaired,
     RoundRetried,
     StageBuilt,
@@ -179,9 +178,6 @@ def _tell(state: SwarmState, told: Told) -> SwarmState:
             return _amend(state, event.stage, lambda story: replace(story, norms_found=found))
         case StageBuilt():
             return _build(state, told.time_s, event)
-        case RecoveryMeasured():
-            measured = {"regained_after": event.iterations, "is_regained": event.is_back, "expected_s": event.expected_s}
-            return _amend(state, event.stage, lambda story: replace(story, **measured), include_resumed=True)  # type: ignore[arg-type]
         case WeightsWritten():
             return replace(state, weights=(*state.weights, (event.stage, event.path)))
         case TookOver() | LineageDropped() | MemberLeft() | EngineHolds() | EngineStepped():

@@ -23,7 +23,6 @@ from swarmfree.swarm.events import (
     Opened,
     Placed,
     RecoveryDecided,
-    RecoveryMeasured,
     Repaired,
     RoundRetried,
     StageBuilt,
@@ -111,8 +110,6 @@ def _words(event: Event, name_of: Callable[[str], str]) -> str:
         case StageBuilt():
             received = f"{event.received_bytes / 1e6:.1f} MB in {event.seconds:.2f} s"
             return f"{name_of(event.member)} holds stage {event.stage} by {action_words(event.action)}: {received}"
-        case RecoveryMeasured():
-            return _measured(event)
         case Evaluated():
             after = f", stages {event.after_rebuild} just rebuilt" if event.after_rebuild else ""
             return f"held-out before iteration {event.iteration}: {bits_per_byte(event.loss):.3f} bits per byte{after}"
@@ -143,13 +140,6 @@ def _committed(event: IterationCommitted) -> str:
     redone = f", {event.redone} microbatches redone" if event.redone else ""
     forced = f", {event.forced} forced" if event.forced else ""
     return f"iteration {event.iteration}: {bits}, {event.seconds:.2f} s, {speed}{again}{redone}{forced}"
-
-
-def _measured(event: RecoveryMeasured) -> str:
-    jump = 100 * (event.loss_after / event.loss_before - 1) if event.loss_before else 0.0
-    back = f"back after {event.iterations} iterations" if event.is_back else f"not back in {event.iterations} iterations"
-    expected = f"{event.expected_s:.1f} s and {event.expected_iterations:.0f} iterations were expected"
-    return f"stage {event.stage} came back by {action_words(event.action)}: training loss {jump:+.1f} %, {back}, {event.seconds:.1f} s; {expected}"
 
 
 def _decided(event: RecoveryDecided, name_of: Callable[[str], str]) -> str:

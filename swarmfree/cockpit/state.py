@@ -120,7 +120,6 @@ class LostStage:
         norms_found: what the builder found in the directory: (stage, iteration, squared norm).
         built_s: the builder held the stage's state; `build_seconds` and `received_bytes` say what that took.
         resumed_s: the next iteration was committed.
-        regained_after: iterations until the training loss was what it had been; `is_regained` is False where it was not by then.
         loss_before, loss_after: the last held-out loss before, and the first after the rebuild, before any training.
         loss_before_iteration: the iteration before which the former was taken.
         training_before, training_after: training loss of the last iteration before the loss, and of the first one after the rebuild.
@@ -150,9 +149,6 @@ class LostStage:
     training_after: float | None = None
     resumed_s: float | None = None
     resumed_iteration: int | None = None
-    regained_after: int | None = None
-    is_regained: bool = False
-    expected_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,9 +109,6 @@ def _stage(story: LostStage, state: SwarmState) -> dict[str, Any]:
         "training_after_bits_per_byte": _bits(story.training_after),
         "held_out_after_bits_per_byte": _bits(story.loss_after),
         "held_out_final_bits_per_byte": _bits(state.evaluations[-1].loss) if state.evaluations else None,
-        "regained_after_iterations": story.regained_after,
-        "is_regained": story.is_regained,
-        "expected_seconds": None if story.expected_s is None else round(story.expected_s, 3),
     }
 
 
@@ -175,12 +172,6 @@ def _stage_lines(lost: dict[str, Any]) -> list[str]:
     if lost["training_before_bits_per_byte"] is not None and lost["training_after_bits_per_byte"] is not None:
         before, after = lost["training_before_bits_per_byte"], lost["training_after_bits_per_byte"]
         lines.append(f"  training bits per byte: {before:.3f} in the last iteration before, {after:.3f} in the first one after")
-    if lost["regained_after_iterations"] is not None:
-        count = lost["regained_after_iterations"]
-        back = (
-            f"was what it had been after {count} iterations" if lost["is_regained"] else f"was not back after {count} iterations"
-        )
-        lines.append(f"  the training loss {back}" if count else "  the training loss did not rise")
     beside = beside_checkfree(lost["action"] or "")
     if beside:
         lines.append(f"  {beside}")

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from swarmfree.policy.costs import FRESH_LOST, MERGE_LOST, NEIGHBOUR_LOST, NO_COSTS, REFIT_LOST, Costs, Estimate
 from swarmfree.policy.keepers import KeptCopy, StageShadow
 from swarmfree.policy.refit import REFIT_ITERATIONS, WARM_ITERATIONS, refit_steps
 from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Refit, Replay, Restore
@@ -55,30 +54,23 @@ LADDER = ("replay", "restore", "refit", "merge")
 """Rungs of `recovery.best`, best first."""
 PAIRS_MIN = 4
 """Iterations of borders; a stage that is fitted to fewer learns these by heart."""
-LADDER_WORDS = {
-    "Replay": "a replay",
-    "Restore": "the shadow as it is",
-    "Refit": "a merge and a refit",
-    "Merge": "a merge",
-    "CopyNeighbour": "a copy of the neighbour",
-    "Fresh": "new weights",
-}
-"""What a reason calls the rung that was not taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """What is known of border logs, and of what things cost.
+    """What is known of border logs, and of how long it takes to use them.
 
     Args:
         since: member -> the iteration from which on its log is whole; who has none is not in it.
-        costs: what is known of the run.
         packed: what borders were rounded to; empty for those that are kept as they crossed the wire.
+        stage_s: that one stage computes for one iteration.
+        limit_s: what is expected to compute longer is not begun.
     """
 
     since: Mapping[Member, int]
-    costs: Costs = NO_COSTS
     packed: str = ""
+    stage_s: float = 0.0
+    limit_s: float = math.inf
 
 
 NO_LOGS = Logs({})
@@ -93,7 +85,7 @@ def choose_recovery(
     shadows: Sequence[StageShadow] = (),
     logs: Logs = NO_LOGS,
 ) -> BuildAction:
-    """Decide how `stage`'s state is made, and say why: what is expected to cost least, of what is possible and allowed.
+    """Decide how `stage`'s state is made, and say why: the first of `LADDER` that is possible and allowed.
 
     Args:
         stage: the stage to be filled.
@@ -102,7 +94,7 @@ def choose_recovery(
         recovery: the run's settings.
         kept: complete copies of the ends, in order of preference among those that are as new.
         shadows: complete ones of body stages, in order of preference among those that are as new.
-        logs: of all members, and what things cost.
+        logs: of all members.
     """
     if replicas[stage]:
         return Copy(stage, tuple(replicas[stage]), f"stage {stage} has a live replica: copy it")
@@ -118,41 +110,7 @@ def choose_recovery(
     if recovery.refits and isinstance(last_resort, Merge | CopyNeighbour):
         rungs["refit"] = _refit(last_resort, replicas, record, logs, recovery.inputs_every)
     allowed = LADDER[LADDER.index(recovery.best) :]
-    possible = [action for rung in allowed if (action := rungs.get(rung)) is not None]
-    costs = logs.costs
-    if recovery.choose == "highest" or costs.iteration_s <= 0 or len(possible) == 1:
-        return possible[0]
-    estimates = [expected(action, record, costs) for action in possible]
-    best, second = sorted(range(len(possible)), key=lambda place: estimates[place].total_s)[:2]
-    told = f"; about {estimates[best]}, against {estimates[second]} for {LADDER_WORDS[type(possible[second]).__name__]}"
-    return replace(possible[best], reason=possible[best].reason + told)
-
-
-def expected(action: BuildAction, record: Record, costs: Costs) -> Estimate:
-    """What a recovery is expected to cost.
-
-    Args:
-        record: the last sealed one: no more can be lost than was learned so far, and less of it early in a run.
-    """
-    kind, done = type(action).__name__, record.iteration + 1
-    weights, lost, moved, compute_s = costs.weights_bytes, 0.0, 0.0, 0.0
-    match action:
-        case Replay():
-            moved = (3 if action.full else 1 / 4) * weights * len(action.holders)
-            compute_s = (done - action.iteration) * len(action.holders) * costs.stage_s
-        case Restore():
-            moved, lost = (3 if action.full else 1 / 4) * weights, done - action.iteration
-        case Refit():
-            moved, compute_s, lost = 2 * weights, action.steps * costs.stage_s, REFIT_LOST
-        case Merge():
-            moved, lost = 2 * weights, MERGE_LOST
-        case CopyNeighbour():
-            moved, lost = weights, NEIGHBOUR_LOST
-        case Fresh():
-            lost = FRESH_LOST
-        case Copy() | CopyKept():
-            moved = 3 * weights
-    return costs.estimate(kind, moved, compute_s, lost * done / (lost + done))
+    return next(action for rung in allowed if (action := rungs.get(rung)) is not None)
 
 
 def _from_neighbours(
@@ -206,7 +164,7 @@ def _replay(
     while last + 1 < len(replicas) and not replicas[last + 1]:
         last += 1
     before, after = replicas[first - 1], replicas[last + 1 if last + 1 < len(replicas) else ENDS_STAGE]
-    stages, present, costs = range(first, last + 1), record.iteration + 1, logs.costs
+    stages, present = range(first, last + 1), record.iteration + 1
     usable = [s for s in reversed(shadows) if s.iteration <= present]
     held = {(s.stage, s.iteration): s.holder for s in usable if s.full}
     common = [iteration for s, iteration in held if s == first and all((other, iteration) in held for other in stages)]
@@ -225,7 +183,7 @@ def _replay(
         holders = tuple(plain[s].holder for s in stages)
     count = present - newest
     kept = [any(logs.since.get(e.member, newest + 1) <= newest for e in members) for members in (before, after)]
-    if (count and not all(kept)) or count * len(stages) * costs.stage_s > costs.limit_s:
+    if (count and not all(kept)) or count * len(stages) * logs.stage_s > logs.limit_s:
         return None
     alone = "" if first == last else f" together with stages {first} to {last},"
     packed = f" kept as {logs.packed}" if logs.packed and count else ""
@@ -240,7 +198,7 @@ def _replay(
 
 
 def _restore(stage: int, record: Record, shadows: Sequence[StageShadow]) -> Restore | None:
-    shadow = max((s for s in shadows if s.stage == stage), key=lambda s: s.iteration, default=None)
+    shadow = max((s for s in shadows if s.stage == stage), key=lambda s: (s.iteration, s.full), default=None)
     if shadow is None:
         return None
     iterations = record.iteration + 1
@@ -267,7 +225,7 @@ def _refit(
     before, after = replicas[stage - 1], replicas[stage + 1 if stage + 1 < len(replicas) else ENDS_STAGE]
     oldest = [min((logs.since.get(e.member, present) for e in members), default=present) for members in (before, after)]
     first = max(*oldest, present - REFIT_ITERATIONS)
-    steps = refit_steps(logs.costs.stage_s, logs.costs.limit_s)
+    steps = refit_steps(logs.stage_s, logs.limit_s)
     count = len([iteration for iteration in range(first, present) if iteration % every == 0])
     if count < PAIRS_MIN or not steps:
         return None

@@ -86,7 +86,6 @@ def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
             shadow_every=shadow.choice((0, 1, 2, 5)),
             shadow_kind=random.Random(f"{seed}/full").choice(("plain", "full")),
             best=rungs.choice(("replay", "replay", "restore", "refit")),
-            choose=rungs.choice(("cheapest", "highest")),
             kept_ram_mb_max=rungs.choice((0, 1)),
             border_dtype=random.Random(f"{seed}/packed").choice(("wire", "wire", "bfloat16")),
         ),

@@ -176,29 +176,6 @@ class StageBuilt:
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryMeasured:
-    """What a recovery before `iteration` cost, some iterations later, and what was expected of it.
-
-    Args:
-        seconds: that the newcomer built.
-        iterations: until the training loss was what it had been; `is_back` is False where it was not, in those that were looked at.
-        loss_before, loss_after: nats per token, means of some iterations on both sides.
-    """
-
-    stage: int
-    iteration: int
-    action: str
-    expected_s: float
-    seconds: float
-    received_bytes: int
-    expected_iterations: float
-    iterations: int
-    is_back: bool
-    loss_before: float
-    loss_after: float
-
-
-@dataclass(frozen=True, slots=True)
 class Evaluated:
     """Held-out loss before `iteration`, nats per token; after which rebuilds, if any."""
 
@@ -278,7 +255,6 @@ Event = (
     | StageLost
     | RecoveryDecided
     | StageBuilt
-    | RecoveryMeasured
     | Evaluated
     | DirectoryNorms
     | Repaired

@@ -196,7 +196,6 @@ SWAP_STAGES_MIN = 4
 """With fewer body stages the first two and the last two are not four."""
 ShadowKind = Literal["auto", "plain", "full"]
 Rung = Literal["replay", "restore", "refit", "merge"]
-Choice = Literal["cheapest", "highest"]
 BorderDtype = Literal["wire", "bfloat16", "int8"]
 BorderChoice = Literal["auto", "wire", "bfloat16", "int8"]
 
@@ -216,7 +215,6 @@ class RecoverySection:
         shadow_kind: `plain`, int8 weights; `full`, float32 weights and both moments; `auto`, full where the links hardly notice.
         best: the best rung of the ladder that is used: `replay`, `restore` (a shadow as it is), `refit` (a merge, fitted to what the neighbours
             saw) or `merge`; see `policy.recovery`.
-        choose: of the rungs that are possible, `cheapest` takes the one that is expected to cost least time and learning, `highest` the first one.
         border_dtype: of the tensors in border logs: `wire`, as they crossed it, without which no replay is exact; `bfloat16` or `int8`, a half or a
             quarter of float32; `auto`, `wire` where replays are exact, else `bfloat16`.
         kept_mb_max: border logs and full shadows that a peer may keep for others, MB; the oldest go first.
@@ -231,7 +229,6 @@ class RecoverySection:
     shadow_every: int = 50
     shadow_kind: ShadowKind = "auto"
     best: Rung = "replay"
-    choose: Choice = "cheapest"
     border_dtype: BorderChoice = "auto"
     kept_mb_max: int = 4096
     kept_ram_mb_max: int = 512

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmfree.policy.costs import Costs, Seen
 from swarmfree.policy.keepers import KeptCopy, StageShadow
 from swarmfree.policy.recovery import Logs, choose_recovery, donor_block, merge_weights
 from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Refit, Replay, Restore
@@ -154,6 +153,10 @@ def test_a_lost_stage_comes_from_its_newest_shadow_where_the_run_keeps_any() -> 
     assert isinstance(action, Restore)
     assert (action.holder, action.iteration) == (replicas[3][0], 7)
     assert "1 iterations old in a run of 8" in action.reason
+    as_new = [shadows[1], StageShadow(replicas[1][0], 2, 7, full=True)]
+    action = choose_recovery(2, replicas, record, RECOVERY, (), as_new)
+    assert isinstance(action, Restore)
+    assert action.full, "of two that are as new, the full one"
     assert isinstance(choose_recovery(1, _replicas(1, 0, 1, 1), record, RECOVERY, (), shadows), Restore)
     for without in (dataclasses.replace(RECOVERY, mode="checkfree"), dataclasses.replace(RECOVERY, shadow_every=0)):
         assert isinstance(choose_recovery(2, replicas, record, without, (), shadows), Merge)
@@ -170,7 +173,7 @@ def _full(replicas: list[tuple[Endpoint, ...]], *held: tuple[int, int, int]) -> 
 def _logs(replicas: list[tuple[Endpoint, ...]], *since: int, seconds: float = 0.1) -> Logs:
     """Of the first replica of each stage, by stage; -1 for none."""
     held = {members[0].member: begin for members, begin in zip(replicas, since, strict=True) if members and begin >= 0}
-    return Logs(held, Costs(stage_s=seconds, limit_s=10.0))
+    return Logs(held, stage_s=seconds, limit_s=10.0)
 
 
 def test_a_lost_stage_is_replayed_where_its_full_shadow_and_both_borders_are_kept() -> None:
@@ -291,20 +294,3 @@ def test_every_rung_can_be_forced() -> None:
         assert isinstance(choose_recovery(2, replicas, record, dataclasses.replace(RECOVERY, best=best), (), *given), kind)
     random = dataclasses.replace(RECOVERY, best="refit", merge=MergeMode.RANDOM)
     assert isinstance(choose_recovery(2, replicas, record, random, (), *given), Fresh)
-
-
-def test_what_is_expected_to_cost_least_is_taken_and_the_reason_tells_both() -> None:
-    """Four iterations of replay at 0.1 s against four that are lost at 1 s each, of eight; where shadows have cost nothing before, they are taken."""
-    replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 1])
-    shadows, logs = _full(replicas, (3, 2, 4)), _logs(replicas, -1, 3, -1, 3)
-    costs = dataclasses.replace(logs.costs, iteration_s=1.0)
-    action = choose_recovery(2, replicas, record, RECOVERY, (), shadows, Logs(logs.since, costs))
-    assert isinstance(action, Replay)
-    assert (
-        "about 0.4 s and 0 iterations' learning, against 0.0 s and 3 iterations' learning for the shadow as it is"
-        in action.reason
-    )
-    learned = dataclasses.replace(costs, seen={"Restore": Seen(3, 1.0, 0.0)})
-    assert isinstance(choose_recovery(2, replicas, record, RECOVERY, (), shadows, Logs(logs.since, learned)), Restore)
-    slow = dataclasses.replace(costs, seen={"Replay": Seen(3, 50.0, 1.0)})
-    assert isinstance(choose_recovery(2, replicas, record, RECOVERY, (), shadows, Logs(logs.since, slow)), Restore)

@@ -51,7 +51,6 @@ def swarm(
             shadow_every=shadow_every,
             shadow_kind="plain",
             best="restore",
-            choose="highest",
             border_dtype="wire",
         ),
         timing=TimingSection(join_wait_s=20.0, split_wait_s=10.0),

@@ -31,7 +31,7 @@ from tests.swarm.real_swarm import UP_WITHIN_S, Processes, code_of
 
 pytestmark = pytest.mark.timeout(600)
 
-RESTORED = 'shadow_every = 5\nbest = "restore"\nchoose = "highest"'
+RESTORED = 'shadow_every = 5\nbest = "restore"'
 
 
 async def lose_one(world: World) -> LostMember:

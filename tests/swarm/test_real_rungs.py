@@ -14,14 +14,13 @@ from tests.swarm.real_swarm import Processes
 pytestmark = pytest.mark.timeout(600)
 
 ONE_EACH = (1, 1, 1, 1)
-FORCED = 'choose = "highest"'
 RUNGS = {
-    "replay of a plain shadow": (f'{FORCED}\nbest = "replay"\nshadow_kind = "plain"\nshadow_every = 8', 2, "Replay"),
-    "a plain shadow": (f'{FORCED}\nbest = "restore"\nshadow_kind = "plain"\nshadow_every = 8', 2, "Restore"),
-    "a full shadow": (f'{FORCED}\nbest = "restore"\nshadow_kind = "full"\nshadow_every = 8', 3, "Restore"),
-    "a refit of a merge": (f'{FORCED}\nbest = "refit"', 2, "Refit"),
-    "a refit of a neighbour": (f'{FORCED}\nbest = "refit"', 1, "Refit"),
-    "a merge": (f'{FORCED}\nbest = "merge"', 2, "Merge"),
+    "replay of a plain shadow": ('best = "replay"\nshadow_kind = "plain"\nshadow_every = 8', 2, "Replay"),
+    "a plain shadow": ('best = "restore"\nshadow_kind = "plain"\nshadow_every = 8', 2, "Restore"),
+    "a full shadow": ('best = "restore"\nshadow_kind = "full"\nshadow_every = 8', 3, "Restore"),
+    "a refit of a merge": ('best = "refit"', 2, "Refit"),
+    "a refit of a neighbour": ('best = "refit"', 1, "Refit"),
+    "a merge": ('best = "merge"', 2, "Merge"),
     "a copy": ('mode = "checkfree"\nmerge = "copy"', 2, "CopyNeighbour"),
     "new weights": ('mode = "checkfree"\nmerge = "random"', 2, "Fresh"),
     "the ends": ('mode = "checkfree"', 0, "CopyKept"),

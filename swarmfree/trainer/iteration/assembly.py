@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -22,7 +23,6 @@ from swarmfree.swarm.messages import Build, Built, Hello, Place
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position
 from swarmfree.swarm.plan import AS_RECORDED, Plan, Rebuilt
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.iteration.experience import Experience
 from swarmfree.trainer.iteration.kept import kept_copies
 from swarmfree.trainer.iteration.roster import Guest, Roster
 from swarmfree.trainer.iteration.telling import Telling
@@ -58,7 +58,6 @@ class Assembly:
         self._rebuilt: dict[int, Rebuilt] = {}
         self._failed_copies: Counter[Member] = Counter()
         self._failed_replays = 0
-        self.experience = Experience(context)
         self._lost_since_s: dict[int, float] = {}
 
     def rebuilt_stages(self) -> tuple[Rebuilt, ...]:
@@ -74,9 +73,8 @@ class Assembly:
             )
         self._rebuilt[stage] = dataclasses.replace(known, disputes=known.disputes + 1)
 
-    def committed(self, record: Record) -> None:
+    def committed(self) -> None:
         """An iteration is committed: what was rebuilt before it has become a state like any other."""
-        self.experience.committed(record)
         self._rebuilt = {}
         self._failed_copies.clear()
         self._failed_replays = 0
@@ -226,13 +224,13 @@ class Assembly:
         ]
 
     def _logs(self) -> Logs:
-        """Border logs that members say they keep, and what a recovery may cost."""
+        """Border logs that members say they keep, and how long a stage computes."""
         answers = {g.member: g.answer for g in self._roster.guests() if g.answer is not None}
         since = {member: answer.borders_since for member, answer in answers.items() if answer.borders_since >= 0}
         measured = [a.seconds_per_microbatch for a in answers.values() if a.seconds_per_microbatch > 0]
         dtype = border_dtype(self._context.manifest)
-        costs = self.experience.costs(measured, self._context.timing.join_wait_s / 2)
-        return Logs(since, costs, "" if dtype == "wire" else dtype)
+        stage_s = statistics.median_low(measured) * self._context.manifest.batch.microbatches if measured else 0.0
+        return Logs(since, "" if dtype == "wire" else dtype, stage_s, self._context.timing.join_wait_s / 2)
 
     def _current(self, holders: Sequence[Guest]) -> list[Guest]:
         """Those that are where the swarm is, so that others can be built from them; all of them where nobody is known to be."""
@@ -323,7 +321,6 @@ class Assembly:
             return
         guest.built, guest.failed_builds, guest.built_at = True, 0, built.iteration
         if lost:
-            self.experience.built(action, record, self._logs().costs, built)
             is_as_it_was = isinstance(action, (Restore, Replay)) or (
                 isinstance(action, CopyKept) and action.iteration == iteration
             )

@@ -179,7 +179,7 @@ class Coordinator:
         self._record, self._lineage, self._iteration, self._attempt = record, lineage, record.iteration + 1, 0
         self._may_force, self._sealed = False, None
         self.meeting.tip()
-        self.assembly.committed(record)
+        self.assembly.committed()
 
     def _make_plan(self, microbatches: int) -> Plan:
         manifest = self._context.manifest
