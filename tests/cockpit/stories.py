@@ -30,7 +30,7 @@ STAGES = {"peer-1": 0, "peer-2": 1, "peer-3": 2, "peer-4": 3, "peer-5": 1, "peer
 
 def member_of(name: str, life: int = 1) -> Member:
     """The member that a made-up process is."""
-    return Member(f"QmMadeUp{name.replace('-', '')}", f"{life}{sum(map(ord, name)):015x}")
+    return Member(f"QmMadeUp{name.replace('-', '')}", f"{life:08x}{sum(map(ord, name)) + life:08x}")
 
 
 def told(at_s: float, name: str, event: Event) -> Told:
