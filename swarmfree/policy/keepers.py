@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from zlib import crc32
 
-from swarmfree.policy.refit import REFIT_ITERATIONS, WARM_ITERATIONS
+from swarmfree.policy.refit import REFIT_ITERATIONS
 from swarmfree.swarm.manifest import BorderDtype, Manifest
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member
 from swarmfree.swarm.plan import Plan
@@ -77,16 +77,11 @@ def borders_kept(manifest: Manifest) -> int:
     """How many iterations of border logs are kept; 0 where nothing is done with them.
 
     Since a full shadow was put by until all holders have the next one: they fetch one stage after the other, each in a quarter of the time between
-    two shadows, and a standby keeps three of them. Of a plain one the oldest part is one such time and a quarter old, and its replay begins some
-    iterations before. And what a refit needs.
+    two shadows, and a standby keeps three of them. And what a refit needs.
     """
     recovery = manifest.recovery
-    if not recovery.keeps_shadows or recovery.best != "replay":
-        replayed = 0
-    elif has_full_shadows(manifest):
-        replayed = 2 * recovery.shadow_every + BORDERS_SPARE
-    else:
-        replayed = 5 * recovery.shadow_every // 4 + WARM_ITERATIONS + BORDERS_SPARE
+    is_replayed = recovery.best == "replay" and has_full_shadows(manifest)
+    replayed = 2 * recovery.shadow_every + BORDERS_SPARE if is_replayed else 0
     return max(replayed, REFIT_ITERATIONS if recovery.refits else 0)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmfree.policy.keepers import KeptCopy, StageShadow
-from swarmfree.policy.refit import REFIT_ITERATIONS, WARM_ITERATIONS, refit_steps
+from swarmfree.policy.refit import REFIT_ITERATIONS, refit_steps
 from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Refit, Replay, Restore
 from swarmfree.swarm.books import Record, float32_bits
 from swarmfree.swarm.manifest import RecoverySection
@@ -154,10 +154,7 @@ def _from_neighbours(
 def _replay(
     stage: int, replicas: Sequence[Sequence[Endpoint]], record: Record, shadows: Sequence[StageShadow], logs: Logs
 ) -> Replay | None:
-    """Replay this stage and the lost ones next to it, if there are shadows of all and both outer borders were kept since.
-
-    Full ones of one iteration give back what was lost to the bit; plain ones may be of several, and come near.
-    """
+    """Replay this stage and the lost ones next to it, if there are full shadows of one iteration of all, and both outer borders were kept since."""
     first = last = stage
     while first > 1 and not replicas[first - 1]:
         first -= 1
@@ -165,36 +162,20 @@ def _replay(
         last += 1
     before, after = replicas[first - 1], replicas[last + 1 if last + 1 < len(replicas) else ENDS_STAGE]
     stages, present = range(first, last + 1), record.iteration + 1
-    usable = [s for s in reversed(shadows) if s.iteration <= present]
-    held = {(s.stage, s.iteration): s.holder for s in usable if s.full}
+    held = {(s.stage, s.iteration): s.holder for s in reversed(shadows) if s.full and s.iteration <= present}
     common = [iteration for s, iteration in held if s == first and all((other, iteration) in held for other in stages)]
-    newest, holders = max(common, default=-1), tuple[Endpoint, ...]()
-    if newest >= 0:
-        holders = tuple(held[s, newest] for s in stages)
-    else:
-        plain = {s.stage: s for s in sorted(usable, key=lambda s: s.iteration) if not s.full}
-        if not all(s in plain for s in stages):
-            return None
-        shadowed = min(plain[s].iteration for s in stages)
-        if shadowed == present:
-            return None  # nothing has happened since: it is taken as it is
-        since = [min((logs.since.get(e.member, present) for e in members), default=present) for members in (before, after)]
-        newest = min(shadowed, max(*since, shadowed - WARM_ITERATIONS))
-        holders = tuple(plain[s].holder for s in stages)
-    count = present - newest
+    if not common:
+        return None
+    newest = max(common)
+    count, holders = present - newest, tuple(held[s, newest] for s in stages)
     kept = [any(logs.since.get(e.member, newest + 1) <= newest for e in members) for members in (before, after)]
     if (count and not all(kept)) or count * len(stages) * logs.stage_s > logs.limit_s:
         return None
     alone = "" if first == last else f" together with stages {first} to {last},"
     packed = f" kept as {logs.packed}" if logs.packed and count else ""
-    if common:
-        exact = "near, not exact" if packed else "bit for bit on like hardware"
-        what = f"its full shadow of iteration {newest},{alone} and {count} logged iterations{packed} since: {exact}"
-    else:
-        since_then = f"{count} logged iterations{packed} from iteration {newest} on"
-        what = f"its plain shadow,{alone} and {since_then}: near, not exact, int8 without moments"
-    reason = f"stage {stage} has no live replica: replay {what}"
-    return Replay(stage, first, holders, newest, tuple(before), tuple(after), reason, full=bool(common))
+    exact = "near, not exact" if packed else "bit for bit on like hardware"
+    what = f"its full shadow of iteration {newest},{alone} and {count} logged iterations{packed} since: {exact}"
+    return Replay(stage, first, holders, newest, tuple(before), tuple(after), f"stage {stage} has no live replica: replay {what}")
 
 
 def _restore(stage: int, record: Record, shadows: Sequence[StageShadow]) -> Restore | None:

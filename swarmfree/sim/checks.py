@@ -317,8 +317,7 @@ class Checks:
     def _expected(self, reference: IntegerReference, action: BuildAction, lineage: str) -> set[str]:
         """Digests that may come of a build for the iteration after this lineage's last record; empty where nothing is known."""
         record = self._records.get(lineage)
-        is_exact = isinstance(action, CopyKept) or (isinstance(action, Replay) and action.full)
-        if not is_exact or record is None:
+        if not isinstance(action, CopyKept | Replay) or record is None:
             return reference.built(action, lambda stage: self._states_of(lineage, stage))
         entry = record.stages[action.stage]
         if isinstance(action, CopyKept) and action.iteration == record.iteration:

@@ -130,8 +130,8 @@ class IntegerReference:
         match action:
             case Fresh(stage=stage, salt=salt):
                 states = [arithmetic.drawn(self._manifest, salt, stage)]
-            case Restore() | Refit() | Replay(full=False):
-                return set()  # parts of several iterations, see `is_restored`, and what was trained from such or from a merge
+            case Restore() | Refit():
+                return set()  # parts of several iterations, see `is_restored`, and what was fitted
             case Copy(stage=stage) | CopyKept(stage=stage) | Replay(stage=stage):
                 states = list(versions(stage))
             case CopyNeighbour(donor_stage=donor_stage):

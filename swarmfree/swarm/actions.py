@@ -122,17 +122,16 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Take a lost stage from its shadow and run it alone through the iterations since: from a full one bit for bit where it was.
+    """Take a lost stage from its full shadow and run it alone through the iterations since: bit for bit where it was.
 
     Adjacent lost stages are replayed together, by the builder of each: only what crossed the outer two borders was kept by others.
 
     Args:
         first: of the adjacent lost stages, of which `stage` is one.
         holders: who keeps the shadow of `first`, of the next one, and so on.
-        iteration: that all these shadows are ready for; with plain ones some iterations earlier, from which on the moments are guessed.
+        iteration: that all these shadows are ready for.
         before: members of stage `first` - 1, which keep what went in.
         after: members of the stage after the last one, which keep the gradients of what came out.
-        full: the shadows have their moments. Plain ones, int8, have none: they begin at zero, and the stage comes back near and not exact.
 
     Source: design section 6.
     """
@@ -144,7 +143,6 @@ class Replay:
     before: tuple[Endpoint, ...]
     after: tuple[Endpoint, ...]
     reason: str
-    full: bool = True
 
     @property
     def last(self) -> int:

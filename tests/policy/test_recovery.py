@@ -191,15 +191,14 @@ def test_a_lost_stage_is_replayed_where_its_full_shadow_and_both_borders_are_kep
 
 
 def test_a_replay_from_packed_borders_says_that_it_is_near() -> None:
-    """From full shadows and from plain ones."""
+    """And one from borders as they crossed the wire, that it is exact."""
     replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 1])
-    logs = _logs(replicas, -1, 0, -1, 0)
-    for shadow in (StageShadow(replicas[3][0], 2, 4, full=True), StageShadow(replicas[3][0], 2, 4)):
-        action = choose_recovery(2, replicas, record, RECOVERY, (), [shadow], dataclasses.replace(logs, packed="bfloat16"))
-        assert isinstance(action, Replay)
-        assert "near, not exact" in action.reason
-        assert "bfloat16" in action.reason
-        assert ("bit for bit" in choose_recovery(2, replicas, record, RECOVERY, (), [shadow], logs).reason) == shadow.full
+    logs, shadows = _logs(replicas, -1, 0, -1, 0), _full(replicas, (3, 2, 4))
+    action = choose_recovery(2, replicas, record, RECOVERY, (), shadows, dataclasses.replace(logs, packed="bfloat16"))
+    assert isinstance(action, Replay)
+    assert "near, not exact" in action.reason
+    assert "bfloat16" in action.reason
+    assert "bit for bit" in choose_recovery(2, replicas, record, RECOVERY, (), shadows, logs).reason
 
 
 def test_adjacent_lost_stages_are_replayed_from_one_iteration() -> None:
@@ -240,16 +239,15 @@ def test_a_run_says_which_rung_is_its_best() -> None:
     assert now.iteration == 8
 
 
-def test_a_plain_shadow_is_replayed_too_and_the_reason_says_that_it_is_near() -> None:
-    """The newest of each stage, from the oldest of them on; one that is of this iteration is taken as it is."""
-    replicas, record = _replicas(1, 1, 0, 0, 1), _record([1] * 5)
-    plain = [StageShadow(replicas[1][0], 2, 3), StageShadow(replicas[4][0], 3, 5), StageShadow(replicas[1][0], 3, 2)]
-    action = choose_recovery(3, replicas, record, RECOVERY, (), plain, _logs(replicas, -1, 1, -1, -1, 3))
-    assert isinstance(action, Replay)
-    assert (action.iteration, action.full, action.holders) == (3, False, (replicas[1][0], replicas[4][0]))
-    assert "near, not exact" in action.reason
-    now = [StageShadow(replicas[1][0], 2, 8), StageShadow(replicas[4][0], 3, 8)]
-    assert isinstance(choose_recovery(3, replicas, record, RECOVERY, (), now, _logs(replicas, -1, 1, -1, -1, 1)), Restore)
+def test_a_plain_shadow_is_taken_as_it_is_beside_whole_logs_too() -> None:
+    """A replay of full shadows comes before a plain one that is younger; among shadows as they are the youngest is taken."""
+    replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 1])
+    plain, full, logs = StageShadow(replicas[1][0], 2, 7), _full(replicas, (3, 2, 5)), _logs(replicas, -1, 1, -1, 3)
+    assert isinstance(choose_recovery(2, replicas, record, RECOVERY, (), [plain], logs), Restore)
+    assert isinstance(choose_recovery(2, replicas, record, RECOVERY, (), [plain, *full], logs), Replay)
+    action = choose_recovery(2, replicas, record, RECOVERY, (), [plain, *full])
+    assert isinstance(action, Restore)
+    assert (action.iteration, action.full) == (7, False)
 
 
 def test_without_a_shadow_what_comes_of_the_neighbours_is_fitted_to_what_they_kept() -> None:

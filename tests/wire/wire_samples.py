@@ -78,9 +78,6 @@ REQUESTS: dict[str, Request] = {
     "build_refit": messages.Build(
         POSITION, actions.Refit(2, MERGE, 40, 300, (AT_BOB,), (AT_ALICE, AT_BOB), "pairs were kept"), 7, LINEAGE, RECORD, 0
     ),
-    "build_near_replay": messages.Build(
-        POSITION, actions.Replay(2, 2, (AT_BOB,), 5, (AT_BOB,), (), "int8", full=False), 7, LINEAGE, RECORD, 0
-    ),
     "pull_input": messages.Pull(KEY, Side.INPUT),
     "get_shadow": messages.GetShadow(2, 3),
     "get_full_shadow": messages.GetShadow(2, 3, 50),

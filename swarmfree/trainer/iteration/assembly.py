@@ -325,7 +325,7 @@ class Assembly:
                 isinstance(action, CopyKept) and action.iteration == iteration
             )
             is_scaled = record is not None and not is_as_it_was
-            self._rebuilt[stage] = Rebuilt(stage, built.state_digest, is_scaled, _steps_held(action, iteration))
+            self._rebuilt[stage] = Rebuilt(stage, built.state_digest, is_scaled, _steps_held(action))
             for other in self._roster.of_stage(stage):
                 if other.member in self._joining:
                     other.builds += 1  # what it loads is gone: its answer counts no more, and it begins again
@@ -357,13 +357,11 @@ class Assembly:
         raise AssertionError("unreachable")
 
 
-def _steps_held(action: BuildAction, iteration: int) -> int:
+def _steps_held(action: BuildAction) -> int:
     """Optimizer steps that the moments of what was built hold."""
     match action:
-        case CopyKept() | Replay(full=True) | Restore(full=True):
+        case CopyKept() | Replay() | Restore(full=True):
             return AS_RECORDED
-        case Replay():
-            return iteration - action.iteration
     return 0
 
 

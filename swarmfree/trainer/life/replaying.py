@@ -1,10 +1,8 @@
-"""Replaying a lost stage: from its shadow alone through the iterations since, by the border logs of the stages around it.
+"""Replaying a lost stage: from its full shadow alone through the iterations since, by the border logs of the stages around it.
 
-From a full shadow bit for bit: the records say in which order gradients were added and with which numbers each step was done, and their digests are
-compared at every iteration. On hardware that rounds otherwise, or from logs that were packed, the result is near, and says so. A plain shadow has no
-moments, and its parts may be of several iterations: the replay begins some iterations before it, in which the moments are guessed and nothing else
-moves, each part goes on from its own iteration, and the result is near. Adjacent lost stages are replayed together: each builder runs all of them,
-since what crossed the borders between them is gone. Source: design section 6, rung 2.
+Bit for bit: the records say in which order gradients were added and with which numbers each step was done, and their digests are compared at every
+iteration. On hardware that rounds otherwise, or from logs that were packed, the result is near, and says so. Adjacent lost stages are replayed
+together: each builder runs all of them, since what crossed the borders between them is gone. Source: design section 6, rung 2.
 """
 
 from __future__ import annotations
@@ -15,9 +13,8 @@ from functools import partial
 from typing import TypeVar
 
 from swarmfree.policy.keepers import replays_exactly
-from swarmfree.policy.refit import restarted_scalars
 from swarmfree.swarm.actions import Replay
-from swarmfree.swarm.books import Record, StageEntry, bits_float32
+from swarmfree.swarm.books import Record, StageEntry
 from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
 from swarmfree.swarm.events import Note
@@ -45,9 +42,8 @@ class Replaying:
         self._past = Past(context, Around(action.first, action.last, action.before, action.after))
         self._engines: dict[int, Engine] = {}
         self._lineage = ""
-        self._late: dict[tuple[int, int], int] = {}  # (stage, part) of plain shadows -> their iteration
         self._shadow_bytes = 0
-        self._in_order = action.full and replays_exactly(context.manifest)
+        self._in_order = replays_exactly(context.manifest)
         self.exact = self._in_order
 
     @property
@@ -66,7 +62,7 @@ class Replaying:
             self._engines[stage] = await self._engine_of(stage)
         await each(self._shadow_parts(), self._load, IN_FLIGHT)
         records = await self._records()
-        self.exact = self._in_order or (action.full and not records)
+        self.exact = self._in_order or not records
         failed: list[CallFailed] = []
         fetched: asyncio.Queue[tuple[Tensors, Tensors]] = asyncio.Queue(maxsize=1)  # one iteration ahead
 
@@ -120,14 +116,9 @@ class Replaying:
     async def _load(self, which: tuple[int, int]) -> None:
         stage, part = which
         holder, engine = self._action.holders[stage - self._action.first], self._engines[stage]
-        asked = GetShadow(stage, part, self._action.iteration if self._action.full else -1)
-        reply = await self._context.call(holder, asked)
+        reply = await self._context.call(holder, GetShadow(stage, part, self._action.iteration))
         assert isinstance(reply.message, ShadowPart), "the network checks response types"
         self._shadow_bytes += len(reply.payload)
-        if not self._action.full:
-            self._late[stage, part] = reply.message.iteration
-            await self._work(partial(engine.write_shadow, part, reply.payload))
-            return
         self._lineage = self._lineage or reply.message.lineage
         if reply.message.lineage != self._lineage:
             raise Refused(RefusalKind.FAILED, f"the shadow of stage {stage} stands on another record than the others")
@@ -159,8 +150,6 @@ class Replaying:
             gradients = await self._stage(record, stage, inputs[stage], gradients)
 
     async def _check_state(self, stage: int, record: Record, before: Record | None) -> None:
-        if not self._action.full:
-            return
         entry, engine = record.stages[stage], self._engines[stage]
         goes_on = before is None or entry.step_count == before.stages[stage].step_count + 1
         compared = before is None or self.exact
@@ -194,27 +183,14 @@ class Replaying:
                     )
                 number += 1
         await self._work(partial(_add_up, engine, engine.part_count(stage), contributors))
-        if self._action.full:
-            if self.exact and await self._work(engine.average_digest) != entry.sum_digest:
-                self._is_near(f"the gradient of stage {stage} in iteration {record.iteration}")
-            await self._work(partial(_step, engine, entry))
-        else:
-            await self._work(partial(self._step_late, engine, stage, record))
+        if self.exact and await self._work(engine.average_digest) != entry.sum_digest:
+            self._is_near(f"the gradient of stage {stage} in iteration {record.iteration}")
+        await self._work(partial(_step, engine, entry))
         if stage == self._action.stage:
             sides = ((Side.INPUT, inputs), (Side.OUTPUT, outputs), (Side.ANSWER, answers))
             tensors = {(first + offset, side): data for side, found in sides for offset, data in found.items()}
             self._borders.keep(record.iteration, record.base, tensors)
         return answers
-
-    def _step_late(self, engine: Engine, stage: int, record: Record) -> None:
-        """Step the parts whose iteration has come; of the others only the moments."""
-        entry, count = record.stages[stage], record.iteration - self._action.iteration + 1
-        rate_scale, clip = bits_float32(entry.rate_scale_bits), bits_float32(entry.scalars.grad_scale)
-        for part in range(engine.part_count(stage)):
-            moves = self._late[stage, part] <= record.iteration
-            scalars = restarted_scalars(self._context.manifest, record.iteration, rate_scale, clip, count, moves=moves)
-            engine.step_part(part, engine.read_average(part), scalars)
-        engine.clear()
 
 
 def _there_and_back(engine: Engine, ticket: int, data: bytes, gradient: bytes, addend: int) -> tuple[bytes, bytes]:

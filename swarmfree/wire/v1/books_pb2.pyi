@@ -783,17 +783,14 @@ class Replay(google.protobuf.message.Message):
     BEFORE_FIELD_NUMBER: builtins.int
     AFTER_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
-    FULL_FIELD_NUMBER: builtins.int
     stage: builtins.int
     """Which stage; zero does not occur."""
     first: builtins.int
     """The first of the adjacent stages that are replayed together; zero does not occur."""
     iteration: builtins.int
-    """What iteration full shadows are ready for; with plain ones some earlier, to guess the moments; zero is the first."""
+    """What iteration all these shadows are ready for; zero is the first."""
     reason: builtins.str
     """One sentence."""
-    full: builtins.bool
-    """The shadows have their moments; without them they are plain ones, int8, and the replay is near and not exact."""
     @property
     def holders(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.names_pb2.Endpoint]:
         """Who keeps the shadows, one per stage from `first` on."""
@@ -816,9 +813,8 @@ class Replay(google.protobuf.message.Message):
         before: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Endpoint] | None = ...,
         after: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Endpoint] | None = ...,
         reason: builtins.str = ...,
-        full: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["after", b"after", "before", b"before", "first", b"first", "full", b"full", "holders", b"holders", "iteration", b"iteration", "reason", b"reason", "stage", b"stage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "before", b"before", "first", b"first", "holders", b"holders", "iteration", b"iteration", "reason", b"reason", "stage", b"stage"]) -> None: ...
 
 global___Replay = Replay
 
@@ -936,7 +932,7 @@ class BuildAction(google.protobuf.message.Message):
 
     @property
     def restore(self) -> global___Restore:
-        """From a plain shadow."""
+        """From a shadow as it is."""
 
     @property
     def replay(self) -> global___Replay:
