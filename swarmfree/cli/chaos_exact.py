@@ -213,7 +213,7 @@ class ExactJudge:
             right = {*self._after.get((iteration, stage), ()), before}
             if len(right) == 1 and build.state_digest != before:
                 return  # whoever stepped died before it told: nothing to compare with
-        elif build.action in {"Restore", "Refit"} or (build.action == "Replay" and not build.exact):
+        elif build.action == "Restore" or (build.action == "Replay" and not build.exact):
             return  # no exact state is promised
         elif build.action == "Replay":
             right = set(self._after.get((iteration, stage), ()))

@@ -9,35 +9,30 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from swarmfree.cli.study_refit import REFIT_ITERATIONS, REFIT_STEPS, WARM_ITERATIONS, refit_scalars, restarted_scalars
 from swarmfree.lab.failures import Failure, draw_failures
 from swarmfree.lab.report import write_whole
 from swarmfree.model.staged import Copy, Staged
-from swarmfree.policy.keepers import border_dtype
 from swarmfree.policy.recovery import merge_weights
-from swarmfree.policy.refit import REFIT_ITERATIONS, REFIT_STEPS, WARM_ITERATIONS, refit_scalars, restarted_scalars
 from swarmfree.policy.schedule import clip_factors, step_scalars
 from swarmfree.storage.arrays import read_arrays, write_arrays
 from swarmfree.swarm.actions import MergeMode
 from swarmfree.swarm.books import StepScalars, bits_float32
-from swarmfree.swarm.manifest import BorderDtype, Manifest, RecoverySection
+from swarmfree.swarm.manifest import BorderDtype, Manifest
 from swarmfree.swarm.ports import Tokens
 
 SNAPSHOT_EVERY, SNAPSHOTS_KEPT = 10, 12
 FULL_SHADOW_EVERY = 50
 LOG_ITERATIONS = max(FULL_SHADOW_EVERY + WARM_ITERATIONS, REFIT_ITERATIONS)
 PLAIN_REPLAY = "replay-plain"
-LOGGED = {
-    "replay": RecoverySection(shadow_kind="full"),
-    PLAIN_REPLAY: RecoverySection(shadow_kind="plain"),
-    "refit": RecoverySection(best="refit"),
-}
-"""Strategies that need border logs, and the settings of a run that recovers so."""
+LOG_DTYPES: dict[str, BorderDtype] = {"replay": "wire", PLAIN_REPLAY: "bfloat16", "refit": "bfloat16"}
+"""Strategies that need border logs, and what these are rounded to."""
 QUIET = 60
 """Iterations at the start of a trial without failures: that long it takes until every strategy has what it keeps."""
 
@@ -199,9 +194,8 @@ class TrialRun:
     def __init__(self, trial: Trial, manifest: Manifest, tokens: Tokens, base: Path, evaluate_every: int) -> None:
         """From the base."""
         self._trial, self._every = trial, evaluate_every
-        logged = LOGGED.get(trial.strategy)
-        log_iterations = LOG_ITERATIONS if logged is not None else 0
-        log_dtype = border_dtype(replace(manifest, recovery=logged)) if logged is not None else "wire"
+        log_iterations = LOG_ITERATIONS if trial.strategy in LOG_DTYPES else 0
+        log_dtype = LOG_DTYPES.get(trial.strategy, "wire")
         self._training = Training(manifest, tokens, swaps=trial.swaps, log_iterations=log_iterations, log_dtype=log_dtype)
         self._shadows = self._training.load(base)
         self._begun_at = self._training.done

@@ -11,7 +11,7 @@ from importlib import resources
 
 TABLE = "recovery_study.csv"
 MIDDLE = "middle"
-STRATEGIES = {"Replay": "replay", "Restore": "shadow-50", "Refit": "refit", "Merge": "norm2"}
+STRATEGIES = {"Replay": "replay", "Restore": "shadow-50", "Merge": "norm2"}
 """Recovery action -> the study's strategy that it is."""
 
 

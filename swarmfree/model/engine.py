@@ -187,15 +187,6 @@ class TorchEngine:
         self._settle()
         return passes.run_forward_only(self._body(), self._shape, activations)
 
-    def mismatch(self, found: bytes, wanted: bytes, count: int) -> tuple[bytes, float]:
-        """Mean squared error over `count`, and its gradient; no state is touched.
-
-        Raises:
-            ValueError: wrong length.
-        """
-        self._settle()
-        return passes.run_mismatch(self._shape, found, wanted, count)
-
     def packed_bytes(self, size_bytes: int, dtype: BorderDtype) -> int:  # noqa: ARG002 (of this run, all are alike)
         """In a border log."""
         return self._shape.packed_bytes(dtype)

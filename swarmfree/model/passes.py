@@ -159,9 +159,3 @@ def run_loss_only(ends: Ends, shape: Shape, activations: bytes, tokens: bytes) -
     with torch.inference_mode():
         losses = ends.token_losses(shape.decode(activations), shape.inputs_and_targets(tokens)[1])
         return losses.double().sum().item() / losses.numel()
-
-
-def run_mismatch(shape: Shape, found: bytes, wanted: bytes, count: int) -> tuple[bytes, float]:
-    """Mean squared error over `count`: its gradient with respect to `found`, and itself."""
-    wrong = shape.decode(found) - shape.decode(wanted)
-    return shape.encode(wrong * (2.0 / wrong.numel() / count)), wrong.square().mean().item() / count

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from zlib import crc32
 
-from swarmfree.policy.refit import REFIT_ITERATIONS
 from swarmfree.swarm.manifest import BorderDtype, Manifest
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member
 from swarmfree.swarm.plan import Plan
@@ -60,16 +59,12 @@ def shadow_batch(manifest: Manifest) -> int:
 
 def replays_exactly(manifest: Manifest) -> bool:
     """Whether a lost stage can come back bit for bit: from full shadows, with whole border logs and the order of every sum in the record."""
-    wanted = manifest.recovery.border_dtype
-    is_whole = wanted in {"auto", "wire", manifest.ring.wire_dtype}
-    return manifest.recovery.best == "replay" and has_full_shadows(manifest) and is_whole
+    return borders_kept(manifest) > 0 and border_dtype(manifest) == "wire"
 
 
 def border_dtype(manifest: Manifest) -> BorderDtype:
-    """What border logs are kept in: where no replay is exact, bfloat16 is near enough, and half of the memory."""
+    """What border logs are kept in; what the wire has rounded already is whole."""
     wanted = manifest.recovery.border_dtype
-    if wanted == "auto":
-        wanted = "wire" if replays_exactly(manifest) else "bfloat16"
     return "wire" if wanted == manifest.ring.wire_dtype else wanted
 
 
@@ -77,12 +72,11 @@ def borders_kept(manifest: Manifest) -> int:
     """How many iterations of border logs are kept; 0 where nothing is done with them.
 
     Since a full shadow was put by until all holders have the next one: they fetch one stage after the other, each in a quarter of the time between
-    two shadows, and a standby keeps three of them. And what a refit needs.
+    two shadows, and a standby keeps three of them.
     """
     recovery = manifest.recovery
     is_replayed = recovery.best == "replay" and has_full_shadows(manifest)
-    replayed = 2 * recovery.shadow_every + BORDERS_SPARE if is_replayed else 0
-    return max(replayed, REFIT_ITERATIONS if recovery.refits else 0)
+    return 2 * recovery.shadow_every + BORDERS_SPARE if is_replayed else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How a stage's state comes to a newcomer: copy of a sibling, a kept copy, replay, a shadow, a refit, a merge, copy of a neighbour, or first weights.
+"""How a stage's state comes to a newcomer: copy of a sibling, a kept copy, replay, a shadow, a merge, copy of a neighbour, or first weights.
 
 Source: design section 6; CheckFree Algorithm 1. Differs: weights are bounded; the ends of the body copy their body neighbour also without swapped
 routes; before the first commit nothing is merged, since first weights can be drawn again exactly.
@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmfree.policy.keepers import KeptCopy, StageShadow
-from swarmfree.policy.refit import REFIT_ITERATIONS, refit_steps
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Refit, Replay, Restore
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Replay, Restore
 from swarmfree.swarm.books import Record, float32_bits
 from swarmfree.swarm.manifest import RecoverySection
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member
@@ -50,12 +49,6 @@ def merge_weights(
     return MergeWeights(ratio / (1.0 + ratio), 1.0 / (1.0 + ratio))
 
 
-LADDER = ("replay", "restore", "refit", "merge")
-"""Rungs of `recovery.best`, best first."""
-PAIRS_MIN = 4
-"""Iterations of borders; a stage that is fitted to fewer learns these by heart."""
-
-
 @dataclass(frozen=True, slots=True)
 class Logs:
     """What is known of border logs, and of how long it takes to use them.
@@ -85,7 +78,7 @@ def choose_recovery(
     shadows: Sequence[StageShadow] = (),
     logs: Logs = NO_LOGS,
 ) -> BuildAction:
-    """Decide how `stage`'s state is made, and say why: the first of `LADDER` that is possible and allowed.
+    """Decide how `stage`'s state is made, and say why: a replay, else the youngest shadow, else what can be made of its neighbours.
 
     Args:
         stage: the stage to be filled.
@@ -102,15 +95,11 @@ def choose_recovery(
         return Fresh(stage, 0, "no iteration committed yet: first weights are drawn")
     if stage == ENDS_STAGE:
         return _choose_for_ends(record, kept)
-    last_resort = _from_neighbours(stage, replicas, record, recovery)
-    rungs: dict[str, BuildAction | None] = {"merge": last_resort}
     if recovery.keeps_shadows:
-        rungs["replay"] = _replay(stage, replicas, record, shadows, logs)
-        rungs["restore"] = _restore(stage, record, shadows)
-    if recovery.refits and isinstance(last_resort, Merge | CopyNeighbour):
-        rungs["refit"] = _refit(last_resort, replicas, record, logs, recovery.inputs_every)
-    allowed = LADDER[LADDER.index(recovery.best) :]
-    return next(action for rung in allowed if (action := rungs.get(rung)) is not None)
+        replay = _replay(stage, replicas, record, shadows, logs) if recovery.best == "replay" else None
+        if (found := replay or _restore(stage, record, shadows)) is not None:
+            return found
+    return _from_neighbours(stage, replicas, record, recovery)
 
 
 def _from_neighbours(
@@ -192,26 +181,6 @@ def _restore_reason(shadow: StageShadow, age: int, iterations: int) -> str:
     cost = "which costs nothing that can be measured" if 10 * age <= iterations else "which costs less than a merge"
     found = f"stage {shadow.stage} has no live replica: {shadow.holder.member} keeps a shadow of it, {age} iterations old in a run of {iterations}"
     return f"{found}, {cost}"
-
-
-def _refit(
-    start: Merge | CopyNeighbour, replicas: Sequence[Sequence[Endpoint]], record: Record, logs: Logs, every: int
-) -> Refit | None:
-    """Fit what comes of the neighbours, if those next to it kept enough of what went in and out, and there is time for it.
-
-    Args:
-        every: what came out is kept of one in so many iterations.
-    """
-    stage, present = start.stage, record.iteration + 1
-    before, after = replicas[stage - 1], replicas[stage + 1 if stage + 1 < len(replicas) else ENDS_STAGE]
-    oldest = [min((logs.since.get(e.member, present) for e in members), default=present) for members in (before, after)]
-    first = max(*oldest, present - REFIT_ITERATIONS)
-    steps = refit_steps(logs.stage_s, logs.limit_s)
-    count = len([iteration for iteration in range(first, present) if iteration % every == 0])
-    if count < PAIRS_MIN or not steps:
-        return None
-    pairs = f"{steps} steps on what went in and came out in {count} iterations, as its neighbours kept it"
-    return Refit(stage, start, first, steps, tuple(before), tuple(after), f"{start.reason}; then fit it, {pairs}")
 
 
 def _choose_for_ends(record: Record, kept: Sequence[KeptCopy]) -> BuildAction:

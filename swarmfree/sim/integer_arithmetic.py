@@ -116,14 +116,6 @@ def backward(stage: int, weights: bytes, activations: Tensor, gradient: Tensor) 
     return Tensor(GRADIENT, gradient.kind, gradient.number, content)
 
 
-def difference(found: Tensor, wanted: Tensor) -> Tensor:
-    """Gradient of what a stage gave, where it should have given something else."""
-    return Tensor(GRADIENT, found.kind, found.number, mix("difference", found.encode(), wanted.encode()))
-
-
-# ---- sums ----------------------------------------------------------------------------------------------------------
-
-
 def weight_gradient(stage: int, part: int, microbatches: int, number: int, pieces: tuple[bytes, ...]) -> Words:
     """What one microbatch adds to one part: `VALUE_WORDS` words that depend on everything, then one count per offset.
 

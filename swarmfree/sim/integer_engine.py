@@ -163,14 +163,6 @@ class IntegerEngine:
         assert data.startswith(mark), f"a border that was not packed as {dtype} is unpacked"
         return data[len(mark) :]
 
-    def mismatch(self, found: bytes, wanted: bytes, count: int) -> tuple[bytes, float]:
-        """The difference of both values, as a gradient of the same microbatch."""
-        there, right = Tensor.decode(found), Tensor.decode(wanted)
-        assert (there.kind, there.number) == (right.kind, right.number), (
-            f"microbatch {there.number} is to be like microbatch {right.number}"
-        )
-        return arithmetic.difference(there, right).encode(), float(there != right) / count
-
     # -- work of the ends
     def embed(self, ticket: int, tokens: bytes) -> bytes:
         """What goes to stage 1; the tokens are kept."""

@@ -85,7 +85,7 @@ def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
             ends_copies=ends.choice((0, 1, 2, 2, 3)),
             shadow_every=shadow.choice((0, 1, 2, 5)),
             shadow_kind=random.Random(f"{seed}/full").choice(("plain", "full")),
-            best=rungs.choice(("replay", "replay", "restore", "refit")),
+            best=rungs.choice(("replay", "replay", "restore", "merge")),
             kept_ram_mb_max=rungs.choice((0, 1)),
             border_dtype=random.Random(f"{seed}/packed").choice(("wire", "wire", "bfloat16")),
         ),

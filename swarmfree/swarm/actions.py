@@ -150,27 +150,4 @@ class Replay:
         return self.first + len(self.holders) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Refit:
-    """Make a lost stage from its neighbours, and fit it to what went in and came out of it in the last iterations, as they saw it.
-
-    Args:
-        start: what it begins with.
-        first: the oldest iteration whose borders are used.
-        steps: of fitting, each on one iteration's borders.
-        before: members of the stage before, which keep what went in.
-        after: members of the stage after, which keep what came out.
-
-    Source: design section 6.
-    """
-
-    stage: int
-    start: Merge | CopyNeighbour
-    first: int
-    steps: int
-    before: tuple[Endpoint, ...]
-    after: tuple[Endpoint, ...]
-    reason: str
-
-
-BuildAction = Fresh | Copy | Merge | CopyNeighbour | CopyKept | Restore | Replay | Refit | Stay
+BuildAction = Fresh | Copy | Merge | CopyNeighbour | CopyKept | Restore | Replay | Stay

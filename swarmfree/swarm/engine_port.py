@@ -106,17 +106,6 @@ class Engine(Protocol):
         """The same forward without a graph."""
         ...
 
-    def mismatch(self, found: bytes, wanted: bytes, count: int) -> tuple[bytes, float]:
-        """Mean squared error between two (B, T, D) in wire dtype, divided by `count`.
-
-        Returns:
-            Its gradient with respect to `found`, in wire dtype, and the error itself.
-
-        Raises:
-            ValueError: wrong length.
-        """
-        ...
-
     def packed_bytes(self, size_bytes: int, dtype: BorderDtype) -> int:
         """How long something of this length is once it is packed; from any thread."""
         ...

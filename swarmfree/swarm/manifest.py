@@ -190,14 +190,11 @@ class RingSection:
 
 
 RecoveryMode = Literal["checkfree", "checkfree+", "auto"]
-INPUTS_EVERY = 4
-"""A refit with a quarter of the inputs ends 1.1 % above no failure instead of 0.9, a merge 4.0 (see the log); all of them are a third of a log."""
 SWAP_STAGES_MIN = 4
 """With fewer body stages the first two and the last two are not four."""
 ShadowKind = Literal["auto", "plain", "full"]
-Rung = Literal["replay", "restore", "refit", "merge"]
+Rung = Literal["replay", "restore", "merge"]
 BorderDtype = Literal["wire", "bfloat16", "int8"]
-BorderChoice = Literal["auto", "wire", "bfloat16", "int8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +210,9 @@ class RecoverySection:
             the first two and the last two body stages in swapped order (CheckFree+, four body stages at least); `auto` takes the best rung there is.
         shadow_every: both neighbours of a body stage renew their shadow of it after so many iterations; 0 = none are kept.
         shadow_kind: `plain`, int8 weights; `full`, float32 weights and both moments; `auto`, full where the links hardly notice.
-        best: the best rung of the ladder that is used: `replay`, `restore` (a shadow as it is), `refit` (a merge, fitted to what the neighbours
-            saw) or `merge`; see `policy.recovery`.
+        best: the best rung of the ladder that is used: `replay`, `restore` (a shadow as it is) or `merge`; see `policy.recovery`.
         border_dtype: of the tensors in border logs: `wire`, as they crossed it, without which no replay is exact; `bfloat16` or `int8`, a half or a
-            quarter of float32; `auto`, `wire` where replays are exact, else `bfloat16`.
+            quarter of float32.
         kept_mb_max: border logs and full shadows that a peer may keep for others, MB; the oldest go first.
         kept_ram_mb_max: of the border logs, how many MB stay in memory; the rest lies on disk. The newest iteration comes on top until it is packed.
     """
@@ -229,7 +225,7 @@ class RecoverySection:
     shadow_every: int = 50
     shadow_kind: ShadowKind = "auto"
     best: Rung = "replay"
-    border_dtype: BorderChoice = "auto"
+    border_dtype: BorderDtype = "wire"
     kept_mb_max: int = 4096
     kept_ram_mb_max: int = 512
 
@@ -255,16 +251,6 @@ class RecoverySection:
     def keeps_shadows(self) -> bool:
         """Whether neighbours keep shadows of body stages."""
         return self.mode == "auto" and self.shadow_every > 0 and self.best in {"replay", "restore"}
-
-    @property
-    def refits(self) -> bool:
-        """Whether neighbours keep what a stage got and gave, so that one made from them can be fitted to it."""
-        return self.mode == "auto" and self.best != "merge"
-
-    @property
-    def inputs_every(self) -> int:
-        """What a stage got is kept of one in so many iterations: only a refit needs it, which is seldom done where there are shadows."""
-        return INPUTS_EVERY if self.keeps_shadows else 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -415,10 +415,7 @@ class LossAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Redoer, or whoever rebuilds a neighbour stage, to a holder: a stored tensor of this work. Response payload: the stored bytes.
-
-    Inputs are kept for rebuilders only, of past iterations.
-    """
+    """Redoer, or whoever rebuilds a neighbour stage, to a holder: a stored tensor of this work. Response payload: the stored bytes."""
 
     key: WorkKey
     side: Side

@@ -75,9 +75,8 @@ class WorkKind(enum.StrEnum):
 
 
 class Side(enum.StrEnum):
-    """A tensor of one microbatch's work at a peer: what came in, what was sent on, what was sent back."""
+    """A tensor of one microbatch's work at a peer: what was sent on, what was sent back."""
 
-    INPUT = "input"
     OUTPUT = "output"
     ANSWER = "answer"
 

@@ -8,11 +8,7 @@ import pytest
 import torch
 
 from swarmfree.model.alone import Alone
-from swarmfree.model.codec import float_bytes, floats
-from swarmfree.model.engine import TorchEngine
-from swarmfree.model.passes import Shape
 from swarmfree.model.staged import Copy, Staged
-from swarmfree.policy.refit import refit_scalars
 from swarmfree.policy.schedule import clip_factors, step_scalars
 from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.manifest import BorderDtype, Manifest
@@ -159,31 +155,3 @@ def test_swapped_routes_take_every_second_microbatch_through_both_ends_in_the_ot
     assert [plain.route(number) for number in range(2)] == [[1, 2, 3, 4]] * 2
     assert [swapped.route(number) for number in range(4)] == [[1, 2, 3, 4], [2, 1, 4, 3]] * 2
     assert plain.differentiate(0) != swapped.differentiate(0)
-
-
-def test_an_engine_fits_a_stage_as_the_study_does(manifest: Manifest) -> None:
-    """The same pairs, the same steps: the same weights but for rounding, where the fit itself moves them far."""
-    model = Staged(manifest, SmallTokens(manifest), log_iterations=4)
-    trained(model, 0, 4)
-    logged, stage, steps, wire = list(model.log), 2, 8, Shape.of(manifest)
-    model.merge(stage, 1, 3, (0.5, 0.5))
-    merged = model.copy(stage).weights
-    engine = TorchEngine(manifest, 1)
-    engine.blank(stage)
-    parts = range(engine.part_count(stage))
-    for part, where in enumerate(model.stages[stage].layout.parts):
-        engine.write_state(part, float_bytes(merged[where.start : where.stop]), weights_only=True)
-    for step in range(steps):
-        borders = logged[step % len(logged)].borders[stage]
-        for border in borders:
-            found = engine.forward(0, wire.encode(border.entered))
-            gradient, error = engine.mismatch(found, wire.encode(border.left), len(borders))
-            assert error > 0
-            engine.backward(0, gradient, 0)
-        for part in parts:
-            engine.step_part(part, engine.contribution([0], part), refit_scalars(manifest.optimizer, steps, step))
-        engine.clear()
-    model.refit(stage, logged, steps, lambda step: refit_scalars(manifest.optimizer, steps, step))
-    fitted = torch.cat([floats(engine.read_state(part, weights_only=True)) for part in parts])
-    moved, apart = (model.stages[stage].weights - merged).norm(), (model.stages[stage].weights - fitted).norm()
-    assert apart < 1e-3 * moved

@@ -15,7 +15,6 @@ from swarmfree.policy.keepers import (
     shadow_holders,
     shadows_of,
 )
-from swarmfree.policy.refit import REFIT_ITERATIONS
 from swarmfree.swarm.books import GENESIS_LINEAGE
 from swarmfree.swarm.manifest import Manifest, RecoverySection, RingSection
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
@@ -80,19 +79,17 @@ def test_any_two_adjacent_stages_may_die_at_once() -> None:
     ("recovery", "wire_dtype", "is_exact", "dtype"),
     [
         (RecoverySection(shadow_kind="full"), "float32", True, "wire"),
-        (RecoverySection(shadow_kind="plain"), "float32", False, "bfloat16"),
-        (RecoverySection(shadow_kind="plain"), "bfloat16", False, "wire"),
-        (RecoverySection(shadow_kind="full", best="refit"), "float32", False, "bfloat16"),
+        (RecoverySection(shadow_kind="plain"), "float32", False, "wire"),
+        (RecoverySection(shadow_kind="full", best="restore"), "float32", False, "wire"),
         (RecoverySection(shadow_kind="full", border_dtype="bfloat16"), "float32", False, "bfloat16"),
         (RecoverySection(shadow_kind="full", border_dtype="bfloat16"), "bfloat16", True, "wire"),
         (RecoverySection(shadow_kind="full", border_dtype="int8"), "bfloat16", False, "int8"),
-        (RecoverySection(shadow_kind="plain", border_dtype="wire"), "float32", False, "wire"),
     ],
 )
 def test_borders_are_kept_whole_where_a_replay_is_exact(
     recovery: RecoverySection, wire_dtype: Literal["float32", "bfloat16"], *, is_exact: bool, dtype: str
 ) -> None:
-    """Else in bfloat16, unless the run says otherwise; what the wire rounded already is whole."""
+    """From full shadows, unless the run has them packed; what the wire rounded already is whole."""
     manifest = Manifest(recovery=recovery, ring=RingSection(wire_dtype=wire_dtype))
     assert (replays_exactly(manifest), border_dtype(manifest)) == (is_exact, dtype)
 
@@ -103,6 +100,6 @@ def test_border_logs_reach_back_as_far_as_a_replay_can_need(every: int) -> None:
     kept = borders_kept(Manifest(recovery=RecoverySection(shadow_kind="full", shadow_every=every)))
     oldest = every * (1 + STANDBY_STAGES * SPREAD)
     assert oldest < kept <= oldest + 0.25 * every + 8
-    for unreplayed in (RecoverySection(shadow_kind="plain"), RecoverySection(shadow_kind="full", best="refit")):
-        assert borders_kept(Manifest(recovery=unreplayed)) == REFIT_ITERATIONS
+    for unreplayed in (RecoverySection(shadow_kind="plain"), RecoverySection(shadow_kind="full", best="restore")):
+        assert borders_kept(Manifest(recovery=unreplayed)) == 0
     assert borders_kept(Manifest(recovery=RecoverySection(mode="checkfree", shadow_every=every))) == 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from swarmfree.policy.keepers import KeptCopy, StageShadow
 from swarmfree.policy.recovery import Logs, choose_recovery, donor_block, merge_weights
-from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Refit, Replay, Restore
+from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Replay, Restore
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
 from swarmfree.swarm.manifest import RecoverySection
 from swarmfree.swarm.names import Endpoint, Member, Term
@@ -250,45 +250,12 @@ def test_a_plain_shadow_is_taken_as_it_is_beside_whole_logs_too() -> None:
     assert (action.iteration, action.full) == (7, False)
 
 
-def test_without_a_shadow_what_comes_of_the_neighbours_is_fitted_to_what_they_kept() -> None:
-    """From the first iteration of which both have the borders; too few of them, or too little time, leave a merge."""
-    replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 3])
-    refits = dataclasses.replace(RECOVERY, best="refit")
-    action = choose_recovery(2, replicas, record, refits, (), (), _logs(replicas, -1, 2, -1, 3))
-    assert isinstance(action, Refit)
-    assert isinstance(action.start, Merge)
-    assert (action.stage, action.first, action.steps) == (2, 3, 100)
-    assert (action.before, action.after) == (replicas[1], replicas[3])
-    assert "100 steps" in action.reason
-    assert isinstance(choose_recovery(2, replicas, record, refits, (), (), _logs(replicas, -1, 2, -1, 5)), Merge)
-    assert isinstance(choose_recovery(2, replicas, record, refits, (), (), _logs(replicas, -1, 2, -1, 2, seconds=1)), Merge)
-    at_the_end = _replicas(1, 1, 1, 0)
-    action = choose_recovery(3, at_the_end, record, refits, (), (), _logs(at_the_end, 0, -1, 1, -1))
-    assert isinstance(action, Refit)
-    assert isinstance(action.start, CopyNeighbour)
-    assert action.after == at_the_end[0]
-    apart = _replicas(1, 1, 0, 0, 1)
-    assert isinstance(choose_recovery(2, apart, _record([1] * 5), refits, (), (), _logs(apart, 0, 0, -1, -1, 0)), Merge)
-    for without in (dataclasses.replace(refits, mode="checkfree"), dataclasses.replace(refits, best="merge")):
-        assert isinstance(choose_recovery(2, replicas, record, without, (), (), _logs(replicas, -1, 2, -1, 3)), Merge)
-
-
-def test_where_there_should_be_a_shadow_few_inputs_are_kept_for_a_refit() -> None:
-    """Of one iteration in four; with less than four of them it is a merge."""
-    replicas, record = _replicas(1, 1, 0, 1), dataclasses.replace(_record([1, 1, 1, 3]), iteration=27)
-    action = choose_recovery(2, replicas, record, RECOVERY, (), (), _logs(replicas, -1, 10, -1, 9))
-    assert isinstance(action, Refit)
-    assert action.first == 10
-    assert "came out in 4 iterations" in action.reason
-    assert isinstance(choose_recovery(2, replicas, record, RECOVERY, (), (), _logs(replicas, -1, 13, -1, 9)), Merge)
-
-
 def test_every_rung_can_be_forced() -> None:
     """Whatever is kept, nothing above the best rung is taken, and the ones below it are there when it is not possible."""
     replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 1])
     given = (_full(replicas, (3, 2, 4)), _logs(replicas, -1, 3, -1, 3))
-    kinds = {"replay": Replay, "restore": Restore, "refit": Refit, "merge": Merge}
+    kinds = {"replay": Replay, "restore": Restore, "merge": Merge}
     for best, kind in kinds.items():
         assert isinstance(choose_recovery(2, replicas, record, dataclasses.replace(RECOVERY, best=best), (), *given), kind)
-    random = dataclasses.replace(RECOVERY, best="refit", merge=MergeMode.RANDOM)
+    random = dataclasses.replace(RECOVERY, best="merge", merge=MergeMode.RANDOM)
     assert isinstance(choose_recovery(2, replicas, record, random, (), *given), Fresh)

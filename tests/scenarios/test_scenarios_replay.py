@@ -139,3 +139,11 @@ def test_the_whole_body_is_replayed_from_what_a_standby_and_the_sources_kept() -
     result = play(setup, lose(1, 2, 3, iteration=9))
     assert actions(result) == {"1": "Replay", "2": "Replay", "3": "Replay"}
     assert told(result) == told(play(setup))
+
+
+def test_a_plain_shadow_is_restored_as_it_is() -> None:
+    """However high the ladder begins: it has no moments, and no borders are kept for it."""
+    setup = unhurried(reaching("replay", swarm(shadow_every=4)), iterations=ITERATIONS)
+    result = play(setup, lose(2))
+    assert lines(result, "StageBuilt", "stage=2", "action=Restore")
+    assert not lines(result, "StageBuilt", "action=Replay")

@@ -17,8 +17,6 @@ ONE_EACH = (1, 1, 1, 1)
 RUNGS = {
     "a plain shadow": ('best = "replay"\nshadow_kind = "plain"\nshadow_every = 8', 2, "Restore"),
     "a full shadow": ('best = "restore"\nshadow_kind = "full"\nshadow_every = 8', 3, "Restore"),
-    "a refit of a merge": ('best = "refit"', 2, "Refit"),
-    "a refit of a neighbour": ('best = "refit"', 1, "Refit"),
     "a merge": ('best = "merge"', 2, "Merge"),
     "a copy": ('mode = "checkfree"\nmerge = "copy"', 2, "CopyNeighbour"),
     "new weights": ('mode = "checkfree"\nmerge = "random"', 2, "Fresh"),
@@ -42,10 +40,7 @@ async def test_each_rung_can_be_forced(processes: Processes, rung: str) -> None:
         event = built(world, stage)
         assert (story.action, event.action) == (action, action), story
         assert event.exact == (action == "CopyKept"), event
-        if action not in {
-            "Refit",
-            "CopyKept",
-        }:  # fitted for a while; the only source led, so that another one has to take over first
+        if action != "CopyKept":  # the only source led, so that another one has to take over first
             require_in_time(world, story)
         await world.until_next_commit()
         assert all(math.isfinite(commit.loss) for commit in world.audience.state.commits)

@@ -29,7 +29,7 @@ def kept(
     iterations: range, *, iterations_max: int = 10, bytes_max: int = 1000, ram_max: int = 1000, shelf: MemoryShelf | None = None
 ) -> Borders:
     """A log of one microbatch, one output and one answer of ten bytes each."""
-    borders = Borders(shelf or MemoryShelf(), Bounds(iterations_max, bytes_max, ram_max, 4), at_once)
+    borders = Borders(shelf or MemoryShelf(), Bounds(iterations_max, bytes_max, ram_max), at_once)
     for iteration in iterations:
         number = 2 * iteration
         borders.keep(iteration, "b", {(number, Side.OUTPUT): b"o" * 10, (number, Side.ANSWER): b"%10d" % iteration})
@@ -42,7 +42,6 @@ async def test_what_was_sent_on_and_back_is_found() -> None:
     assert borders.since == 3
     assert await borders.find(key(4, 8), Side.OUTPUT) == b"o" * 10
     assert await borders.find(key(4, 8), Side.ANSWER) == b"%10d" % 4
-    assert await borders.find(key(4, 8), Side.INPUT) is None
     for other in (key(4, 9), key(4, 8, "c"), key(7, 14)):
         assert await borders.find(other, Side.OUTPUT) is None
 
@@ -79,9 +78,9 @@ async def turns(count: int) -> None:
 async def test_packed_borders_take_less_memory_and_are_unpacked_when_they_are_found() -> None:
     """Those in memory and those on the shelf; what is not packed yet is found as it came."""
     shelf, packing = MemoryShelf(), Halves()
-    borders = Borders(shelf, Bounds(10, 1000, 25, 4), at_once, packing)
+    borders = Borders(shelf, Bounds(10, 1000, 25), at_once, packing)
     for iteration in range(4):
-        borders.keep(iteration, "b", {(iteration, Side.OUTPUT): b"o" * 10, (iteration, Side.INPUT): b"i" * 10})
+        borders.keep(iteration, "b", {(iteration, Side.OUTPUT): b"o" * 10, (iteration, Side.ANSWER): b"i" * 10})
     assert borders.size_bytes == borders.ram_bytes == 80
     assert await borders.find(key(3, 3), Side.OUTPUT) == b"o" * 10
     serving = asyncio.get_running_loop().create_task(borders.serve())
@@ -91,7 +90,7 @@ async def test_packed_borders_take_less_memory_and_are_unpacked_when_they_are_fo
     assert len(shelf.names) == 3
     for iteration in range(4):
         assert await borders.find(key(iteration, iteration), Side.OUTPUT) == b"o" * 5 + b"?" * 5
-        assert await borders.find(key(iteration, iteration), Side.INPUT) == b"i" * 5 + b"?" * 5
+        assert await borders.find(key(iteration, iteration), Side.ANSWER) == b"i" * 5 + b"?" * 5
     borders.keep(4, "b", {(4, Side.OUTPUT): b"x" * 10})  # cannot be packed: the log begins anew
     await turns(10)
     assert (borders.since, borders.size_bytes, shelf.names) == (NONE, 0, ())
@@ -114,14 +113,14 @@ class SlowShelf(MemoryShelf):
 @pytest.mark.parametrize("packing", [None, Halves()])
 @pytest.mark.parametrize("ram_tensors", [0, 5])
 async def test_the_log_is_right_while_it_moves(size: int, packing: Halves | None, ram_tensors: int) -> None:
-    """Iterations come while others go to a slow shelf, lose their inputs, or are dropped; large tensors lie apart. All that is kept is found."""
+    """Iterations come while others go to a slow shelf or are dropped; large tensors lie apart. All that is kept is found."""
     shelf, share = SlowShelf(), 1 if packing is None else 2
-    borders = Borders(shelf, Bounds(6, 1 << 30, ram_tensors * size, 2), at_once, packing)
+    borders = Borders(shelf, Bounds(6, 1 << 30, ram_tensors * size), at_once, packing)
     serving = asyncio.get_running_loop().create_task(borders.serve())
     numbers = [*range(9), *range(20, 40)]
     for iteration in numbers:
         tensors = {
-            (iteration, side): bytes([iteration, place]) * (size // 2) for place, side in enumerate((Side.OUTPUT, Side.INPUT))
+            (iteration, side): bytes([iteration, place]) * (size // 2) for place, side in enumerate((Side.OUTPUT, Side.ANSWER))
         }
         borders.keep(iteration, "b", tensors)
         await turns(iteration % 4)
@@ -145,16 +144,15 @@ async def test_the_log_is_right_while_it_moves(size: int, packing: Halves | None
 async def test_what_is_forgotten_while_it_is_packed_stays_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gap, and the bounds: nothing comes back, and no byte is counted twice."""
     monkeypatch.setattr(borders_module, "BATCH_BYTES", 10)  # one by one
-    borders = Borders(MemoryShelf(), Bounds(2, 1000, 1000, 1), at_once, Halves())
+    borders = Borders(MemoryShelf(), Bounds(2, 1000, 1000), at_once, Halves())
     serving = asyncio.get_running_loop().create_task(borders.serve())
     for iteration in (0, 1, 2, 3, 7, 8):
-        sides = (Side.OUTPUT, Side.INPUT, Side.ANSWER)
+        sides = (Side.OUTPUT, Side.ANSWER)
         borders.keep(iteration, "b", {(iteration, side): b"o" * 10 for side in sides})
         await turns(2)  # about one tensor
     await turns(40)
     assert borders.since == 7
-    assert borders.size_bytes == borders.ram_bytes == 2 * 5 + 3 * 5
-    assert await borders.find(key(7, 7), Side.INPUT) is None
+    assert borders.size_bytes == borders.ram_bytes == 2 * 5 + 2 * 5
     borders.clear()
     assert borders.size_bytes == 0
     serving.cancel()
@@ -172,7 +170,6 @@ async def test_memory_holds_the_newest_and_the_shelf_the_others() -> None:
     assert len(shelf.names) == 6
     for iteration in range(8):
         assert await borders.find(key(iteration, 2 * iteration), Side.ANSWER) == b"%10d" % iteration
-    assert await borders.find(key(1, 2), Side.INPUT) is None
     borders.clear()
     assert not shelf.names
     assert borders.ram_bytes == borders.size_bytes == 0
@@ -197,27 +194,3 @@ def test_after_a_gap_the_log_begins_anew() -> None:
     borders.clear()
     assert borders.since == NONE
     assert borders.size_bytes == borders.ram_bytes == 0
-
-
-async def test_inputs_are_kept_of_one_in_some_iterations() -> None:
-    """Of the third and the sixth; what is not kept takes no memory, and the rest is whole."""
-    borders = Borders(MemoryShelf(), Bounds(10, 1000, 1000, 10, 3), at_once)
-    for iteration in range(1, 8):
-        borders.keep(iteration, "b", {(iteration, Side.INPUT): b"i" * 10, (iteration, Side.OUTPUT): b"o" * 10})
-    found = [iteration for iteration in range(1, 8) if await borders.find(key(iteration, iteration), Side.INPUT)]
-    assert found == [3, 6]
-    assert all([await borders.find(key(iteration, iteration), Side.OUTPUT) for iteration in range(1, 8)])
-    assert borders.ram_bytes == 90
-    assert borders.since == 1
-
-
-async def test_inputs_are_kept_for_a_few_iterations_only() -> None:
-    """Four of them here; what is sent on stays."""
-    borders = Borders(MemoryShelf(), Bounds(10, 1000, 1000, 4), at_once)
-    for iteration in range(6):
-        borders.keep(iteration, "b", {(iteration, Side.INPUT): b"i" * 10, (iteration, Side.OUTPUT): b"o" * 10})
-    assert [await borders.find(key(iteration, iteration), Side.INPUT) is None for iteration in range(6)] == [True] * 2 + [
-        False
-    ] * 4
-    assert all([await borders.find(key(iteration, iteration), Side.OUTPUT) for iteration in range(6)])
-    assert borders.size_bytes == borders.ram_bytes == 100

@@ -75,10 +75,6 @@ REQUESTS: dict[str, Request] = {
         RECORD,
         0,
     ),
-    "build_refit": messages.Build(
-        POSITION, actions.Refit(2, MERGE, 40, 300, (AT_BOB,), (AT_ALICE, AT_BOB), "pairs were kept"), 7, LINEAGE, RECORD, 0
-    ),
-    "pull_input": messages.Pull(KEY, Side.INPUT),
     "get_shadow": messages.GetShadow(2, 3),
     "get_full_shadow": messages.GetShadow(2, 3, 50),
     "get_shadow_parts": messages.GetShadow(2, 3, count=4),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from swarmfree.policy.keepers import KeptCopy, StageShadow, border_dtype
 from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence
 from swarmfree.policy.recovery import NO_LOGS, Logs, choose_recovery
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Merge, Refit, Replay, Restore
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Merge, Replay, Restore
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float32
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import Placed, RecoveryDecided, StageBuilt, Waiting
@@ -305,7 +305,7 @@ class Assembly:
             guest.failed_builds += 1
             if isinstance(action, (CopyKept, Restore)):
                 self._failed_copies[action.holder.member] += 1
-            if isinstance(action, (Replay, Refit)):
+            if isinstance(action, Replay):
                 self._failed_replays += 1
             if guest.failed_builds > FAILED_BUILDS_MAX:
                 self._roster.bar(guest.member, str(refusal))
@@ -366,17 +366,16 @@ def _steps_held(action: BuildAction) -> int:
 
 
 def _decided(action: BuildAction, iteration: int, guest: Guest) -> RecoveryDecided:
-    merge = action.start if isinstance(action, Refit) else action
-    if isinstance(merge, Merge):
+    if isinstance(action, Merge):
         return RecoveryDecided(
             action.stage,
             iteration,
             type(action).__name__,
             action.reason,
             guest.member.peer_id,
-            bits_float32(merge.weight_before),
-            bits_float32(merge.weight_after),
-            merge.norm_before,
-            merge.norm_after,
+            bits_float32(action.weight_before),
+            bits_float32(action.weight_after),
+            action.norm_before,
+            action.norm_after,
         )
     return RecoveryDecided(action.stage, iteration, type(action).__name__, action.reason, guest.member.peer_id)

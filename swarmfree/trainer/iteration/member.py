@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from swarmfree.policy.keepers import border_dtype, borders_kept
-from swarmfree.policy.refit import REFIT_ITERATIONS
 from swarmfree.swarm.books import MicrobatchSet, Record
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.events import Stepped
@@ -78,8 +77,6 @@ class MemberBooks:
             borders_kept(context.manifest),
             recovery.kept_mb_max * 10**6,
             recovery.kept_ram_mb_max * 10**6,
-            REFIT_ITERATIONS,
-            recovery.inputs_every,
         )
         dtype = border_dtype(context.manifest)
         packing = None if dtype == "wire" else EnginePacking(self.device, context.ports.engine, dtype)

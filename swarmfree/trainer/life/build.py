@@ -1,4 +1,4 @@
-"""Building a stage's state at a newcomer: drawn, copied, from a kept copy or a shadow, replayed, made from its neighbours, or that and fitted.
+"""Building a stage's state at a newcomer: drawn, copied, from a kept copy or a shadow, replayed, or made from its neighbours.
 
 Parts are streamed and used as they come: a merge never holds both neighbours, only the parts in flight. The same call twice joins the first.
 A copy of a sibling is made while training goes on (`copying`); everything else is built while the swarm waits.
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from swarmfree.policy.recovery import donor_block
-from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, Refit, Replay, Restore
+from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore
 from swarmfree.swarm.announcement import Announcement
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
@@ -24,7 +24,6 @@ from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.member import MemberBooks
 from swarmfree.trainer.life.copying import Copying, Place, keep_up
-from swarmfree.trainer.life.refitting import Refitting
 from swarmfree.trainer.life.replaying import Replaying
 from swarmfree.trainer.ring.device import Rank
 from swarmfree.trainer.tasks import Tasks, each
@@ -115,11 +114,6 @@ class Builder:
                 await self._parts(stage, lambda part: self._kept_part(building, action, part))
             case Restore():
                 await self._parts(stage, lambda part: self._shadow_part(building, action, part))
-            case Refit(start=start):
-                await self._from_neighbours(building, start)
-                refitting = Refitting(self._context, device, request, action)
-                await refitting.run()
-                building.received_bytes += refitting.past.received_bytes
             case CopyNeighbour() | Merge():
                 await self._from_neighbours(building, action)
         return request.iteration, request.record

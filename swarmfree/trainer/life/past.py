@@ -1,6 +1,6 @@
 """What the neighbours of a lost stage still know of past iterations: records, and what crossed the borders to them.
 
-Whoever rebuilds the stage reads it from here: `replaying` and `refitting`. Source: design section 6, rungs 2 and 4.
+Whoever replays the stage reads it from here. Source: design section 6, rung 2.
 """
 
 from __future__ import annotations
@@ -74,18 +74,15 @@ class Past:
                 return reply.message.record
         raise Refused(RefusalKind.GONE, f"nobody around keeps record {iteration}")
 
-    async def borders(self, record: Record, side_after: Side) -> tuple[Tensors, Tensors]:
-        """What went into the first stage, and a tensor of the stage after the last one, by offset of the microbatch.
-
-        Args:
-            side_after: `ANSWER`, the gradient of what came out, or `INPUT`, what came out itself.
+    async def borders(self, record: Record) -> tuple[Tensors, Tensors]:
+        """What went into the first stage, and the gradient of what came out of the last one, by offset of the microbatch.
 
         Raises:
             CallFailed: it is not kept any more.
         """
         around, count = self._around, self._context.manifest.batch.microbatches
         after = around.last + 1 if around.last < self._context.manifest.stages.body else ENDS_STAGE
-        sides = ((Side.OUTPUT, around.first - 1, around.before), (side_after, after, around.after))
+        sides = ((Side.OUTPUT, around.first - 1, around.before), (Side.ANSWER, after, around.after))
         entered: Tensors = {}
         left: Tensors = {}
 

@@ -69,7 +69,7 @@ class Replaying:
         async def fetch() -> None:
             for record in records:
                 try:
-                    borders = await self._past.borders(record, Side.ANSWER)
+                    borders = await self._past.borders(record)
                 except CallFailed as error:
                     failed.append(error)
                     borders = {}, {}
@@ -187,7 +187,7 @@ class Replaying:
             self._is_near(f"the gradient of stage {stage} in iteration {record.iteration}")
         await self._work(partial(_step, engine, entry))
         if stage == self._action.stage:
-            sides = ((Side.INPUT, inputs), (Side.OUTPUT, outputs), (Side.ANSWER, answers))
+            sides = ((Side.OUTPUT, outputs), (Side.ANSWER, answers))
             tensors = {(first + offset, side): data for side, found in sides for offset, data in found.items()}
             self._borders.keep(record.iteration, record.base, tensors)
         return answers

@@ -1,8 +1,8 @@
-"""The border log: what this peer got, sent on and sent back in past iterations, so that a lost neighbour stage can be replayed or refitted.
+"""The border log: what this peer sent on and sent back in past iterations, so that a lost neighbour stage can be replayed.
 
 The tensors that repair pulls anyway are kept on when their iteration is committed: packed and moved to memory of their own in the background, the
 newest in memory, the others on the shelf, since the last shadows and somewhat longer, and within bounds. Nothing of it travels until a stage is lost.
-Source: design section 6, rungs 2 and 4.
+Source: design section 6, rung 2.
 """
 
 from __future__ import annotations
@@ -43,15 +43,11 @@ class Bounds:
         iterations: so many of the last ones; 0 = none.
         size_bytes: of all of them; the oldest go first.
         ram_bytes: of these, so many in memory; older ones lie on the shelf.
-        inputs: inputs are kept as well, for a refit, of the last iterations up to here,
-        inputs_every: and of one in so many of these.
     """
 
     iterations: int
     size_bytes: int
     ram_bytes: int
-    inputs: int
-    inputs_every: int = 1
 
 
 class Packing(Protocol):
@@ -88,7 +84,6 @@ class Logged:
     settle_at_s: float
     slabs: dict[What, Slab] = field(default_factory=dict)
     places: dict[What, tuple[int, int]] = field(default_factory=dict)
-    is_leaving: bool = False
     is_shelved: bool = False
     is_dropped: bool = False
 
@@ -140,14 +135,10 @@ class Borders:
             self.clear()
         since_s, self._kept_at_s = self._kept_at_s, self._now_s()
         settle_at_s = self._kept_at_s + min(SETTLE_AFTER_MAX_S, SETTLE_AFTER * (self._kept_at_s - since_s))
-        has_inputs = iteration % self._bounds.inputs_every == 0
-        fresh = {what: data for what, data in tensors.items() if has_inputs or what[1] is not Side.INPUT}
-        self._logged.append(Logged(iteration, base, fresh, settle_at_s))
-        size_bytes = sum(map(len, fresh.values()))
+        self._logged.append(Logged(iteration, base, dict(tensors), settle_at_s))
+        size_bytes = sum(map(len, tensors.values()))
         self.ram_bytes += size_bytes
         self._slabs.spare_bytes_max = max(self._slabs.spare_bytes_max, min(size_bytes, self._bounds.ram_bytes))
-        if len(self._logged) > self._bounds.inputs:
-            self._drop_inputs(self._logged[-1 - self._bounds.inputs])
         while len(self._logged) > self._bounds.iterations or (self.size_bytes > self._bounds.size_bytes and self._logged):
             self._drop(self._logged.popleft())
         self._changed.tell()
@@ -156,12 +147,6 @@ class Borders:
         """Forget everything: this peer has missed an iteration, or is about to hold another stage."""
         while self._logged:
             self._drop(self._logged.popleft())
-
-    def _drop_inputs(self, entry: Logged) -> None:
-        """Of an iteration that is too old for a refit, and still in memory."""
-        if not entry.is_leaving:
-            for what in [what for what in (*entry.fresh, *entry.slabs) if what[1] is Side.INPUT]:
-                self._forget(entry, what)
 
     def _drop(self, entry: Logged) -> None:
         entry.is_dropped = True
@@ -228,7 +213,7 @@ class Borders:
         return rooms
 
     async def _shelve(self, entry: Logged) -> None:
-        places, start, entry.is_leaving = {}, 0, True
+        places, start = {}, 0
         tensors: dict[What, Slab] = {**entry.fresh, **entry.slabs}
         for what, tensor in tensors.items():
             places[what] = start, len(tensor)

@@ -116,8 +116,6 @@ class Source:
             loss = await self._device.run(Rank.FORWARD, key.microbatch, lambda: engine.loss_only(activations, window))
             entry.loss_bits = float64_bits(loss)
             return
-        if self._context.manifest.recovery.refits:
-            entry.entered = activations
         offset = self._standing.offset_of(key)
         text = tokens.microbatch(key.microbatch)
 

@@ -37,7 +37,6 @@ class Entry:
     key: WorkKey
     run: int
     done: asyncio.Future[Refused | None]
-    entered: bytes = b""
     output: bytes = b""
     answer: bytes = b""
     loss_bits: str = ""
@@ -48,7 +47,7 @@ class Entry:
     @property
     def size_bytes(self) -> int:
         """Of its tensors."""
-        return len(self.entered) + len(self.output) + len(self.answer)
+        return len(self.output) + len(self.answer)
 
 
 Work = Callable[[Entry], Coroutine[Any, Any, None]]
@@ -120,7 +119,7 @@ class Table:
         )
 
     def borders(self) -> dict[tuple[int, Side], bytes] | None:
-        """What came in, was sent on and was sent back in training, by microbatch; None where some of it was dropped from a full cache."""
+        """What was sent on and was sent back in training, by microbatch; None where some of it was dropped from a full cache."""
         found: dict[tuple[int, Side], bytes] = {}
         for (key, run), entry in self._entries.items():
             if key.kind is not WorkKind.TRAIN or not entry.finished:
@@ -131,8 +130,6 @@ class Table:
                 found.setdefault((key.microbatch, Side.OUTPUT), entry.output)
             if run == LOSS_RUN or key.stage != ENDS_STAGE:
                 found.setdefault((key.microbatch, Side.ANSWER), entry.answer)
-                if entry.entered:
-                    found.setdefault((key.microbatch, Side.INPUT), entry.entered)
         return found
 
     def close(self, why: Refused) -> None:
@@ -166,4 +163,4 @@ class Table:
                 return
             if entry is not newest and entry.finished and not entry.evicted and entry.key.stage != ENDS_STAGE:
                 self.stored_bytes -= entry.size_bytes
-                entry.entered, entry.output, entry.answer, entry.evicted = b"", b"", b"", True
+                entry.output, entry.answer, entry.evicted = b"", b"", True

@@ -109,7 +109,7 @@ class Worker:
             raise Refused(
                 RefusalKind.GONE, f"nothing stored for microbatch {request.key.microbatch} at stage {request.key.stage}"
             )
-        data = {Side.INPUT: entry.entered, Side.OUTPUT: entry.output, Side.ANSWER: entry.answer}[request.side]
+        data = entry.output if request.side is Side.OUTPUT else entry.answer
         if not data:
             raise Refused(RefusalKind.GONE, f"no {request.side} of microbatch {request.key.microbatch} is kept here")
         return Reply(Pulled(), data)
@@ -123,8 +123,6 @@ class Worker:
             await self._onward(entry, request, output)
             return
         ticket = next(self._tickets)
-        if self._context.manifest.recovery.refits:
-            entry.entered = activations
         entry.output, forward_s = await self._device.timed(
             Rank.FORWARD, key.microbatch, lambda: engine.forward(ticket, activations)
         )

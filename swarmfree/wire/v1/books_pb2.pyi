@@ -819,83 +819,6 @@ class Replay(google.protobuf.message.Message):
 global___Replay = Replay
 
 @typing.final
-class RefitStart(google.protobuf.message.Message):
-    """What a refit begins with; exactly one is required."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    MERGE_FIELD_NUMBER: builtins.int
-    COPY_NEIGHBOUR_FIELD_NUMBER: builtins.int
-    @property
-    def merge(self) -> global___Merge:
-        """From both neighbours."""
-
-    @property
-    def copy_neighbour(self) -> global___CopyNeighbour:
-        """From one neighbour."""
-
-    def __init__(
-        self,
-        *,
-        merge: global___Merge | None = ...,
-        copy_neighbour: global___CopyNeighbour | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["action", b"action", "copy_neighbour", b"copy_neighbour", "merge", b"merge"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action", b"action", "copy_neighbour", b"copy_neighbour", "merge", b"merge"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["merge", "copy_neighbour"] | None: ...
-
-global___RefitStart = RefitStart
-
-@typing.final
-class Refit(google.protobuf.message.Message):
-    """Made from its neighbours, and then fitted to what they saw go in and come out."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    STAGE_FIELD_NUMBER: builtins.int
-    START_FIELD_NUMBER: builtins.int
-    FIRST_FIELD_NUMBER: builtins.int
-    STEPS_FIELD_NUMBER: builtins.int
-    BEFORE_FIELD_NUMBER: builtins.int
-    AFTER_FIELD_NUMBER: builtins.int
-    REASON_FIELD_NUMBER: builtins.int
-    stage: builtins.int
-    """Which stage; zero does not occur."""
-    first: builtins.int
-    """The oldest iteration whose borders are used; zero is the first."""
-    steps: builtins.int
-    """How many steps of fitting; at least one."""
-    reason: builtins.str
-    """One sentence."""
-    @property
-    def start(self) -> global___RefitStart:
-        """What it begins with; required."""
-
-    @property
-    def before(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.names_pb2.Endpoint]:
-        """Members of the stage before: they keep what went in."""
-
-    @property
-    def after(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.names_pb2.Endpoint]:
-        """Members of the stage after: they keep what came out."""
-
-    def __init__(
-        self,
-        *,
-        stage: builtins.int = ...,
-        start: global___RefitStart | None = ...,
-        first: builtins.int = ...,
-        steps: builtins.int = ...,
-        before: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Endpoint] | None = ...,
-        after: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Endpoint] | None = ...,
-        reason: builtins.str = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["start", b"start"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["after", b"after", "before", b"before", "first", b"first", "reason", b"reason", "stage", b"stage", "start", b"start", "steps", b"steps"]) -> None: ...
-
-global___Refit = Refit
-
-@typing.final
 class BuildAction(google.protobuf.message.Message):
     """How a stage's state is made; exactly one is required."""
 
@@ -908,7 +831,6 @@ class BuildAction(google.protobuf.message.Message):
     COPY_KEPT_FIELD_NUMBER: builtins.int
     RESTORE_FIELD_NUMBER: builtins.int
     REPLAY_FIELD_NUMBER: builtins.int
-    REFIT_FIELD_NUMBER: builtins.int
     STAY_FIELD_NUMBER: builtins.int
     @property
     def fresh(self) -> global___Fresh:
@@ -939,10 +861,6 @@ class BuildAction(google.protobuf.message.Message):
         """From a shadow and border logs."""
 
     @property
-    def refit(self) -> global___Refit:
-        """From its neighbours and border logs."""
-
-    @property
     def stay(self) -> global___Stay:
         """As the builder holds it."""
 
@@ -956,11 +874,10 @@ class BuildAction(google.protobuf.message.Message):
         copy_kept: global___CopyKept | None = ...,
         restore: global___Restore | None = ...,
         replay: global___Replay | None = ...,
-        refit: global___Refit | None = ...,
         stay: global___Stay | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_kept", b"copy_kept", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge", "refit", b"refit", "replay", b"replay", "restore", b"restore", "stay", b"stay"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_kept", b"copy_kept", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge", "refit", b"refit", "replay", b"replay", "restore", b"restore", "stay", b"stay"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["fresh", "copy", "merge", "copy_neighbour", "copy_kept", "restore", "replay", "refit", "stay"] | None: ...
+    def HasField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_kept", b"copy_kept", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge", "replay", b"replay", "restore", b"restore", "stay", b"stay"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_kept", b"copy_kept", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge", "replay", b"replay", "restore", b"restore", "stay", b"stay"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["fresh", "copy", "merge", "copy_neighbour", "copy_kept", "restore", "replay", "stay"] | None: ...
 
 global___BuildAction = BuildAction

@@ -56,8 +56,6 @@ class _SideEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeW
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     SIDE_UNSPECIFIED: _Side.ValueType  # 0
     """Not said; refused."""
-    SIDE_INPUT: _Side.ValueType  # 1
-    """What came in."""
     SIDE_OUTPUT: _Side.ValueType  # 2
     """What was sent on."""
     SIDE_ANSWER: _Side.ValueType  # 3
@@ -68,8 +66,6 @@ class Side(_Side, metaclass=_SideEnumTypeWrapper):
 
 SIDE_UNSPECIFIED: Side.ValueType  # 0
 """Not said; refused."""
-SIDE_INPUT: Side.ValueType  # 1
-"""What came in."""
 SIDE_OUTPUT: Side.ValueType  # 2
 """What was sent on."""
 SIDE_ANSWER: Side.ValueType  # 3

@@ -6,18 +6,10 @@ import dataclasses
 
 import pytest
 
-from swarmfree.policy.refit import RATE_FACTOR, REFIT_STEPS, STEPS_MIN, refit_scalars, refit_steps, restarted_scalars
+from swarmfree.cli.study_refit import RATE_FACTOR, refit_scalars, restarted_scalars
 from swarmfree.policy.schedule import step_scalars
 from swarmfree.swarm.books import bits_float32
 from swarmfree.swarm.manifest import Manifest, OptimizerSection, RunSection
-
-
-def test_a_refit_takes_as_many_steps_as_its_time_allows() -> None:
-    """All of them where nothing is known or they are cheap, none where too few would fit."""
-    assert refit_steps(0.0, 30.0) == refit_steps(1e-4, 30.0) == REFIT_STEPS
-    assert refit_steps(0.3, 30.0) == 100
-    assert refit_steps(30.0 / STEPS_MIN, 30.0) == STEPS_MIN
-    assert refit_steps(2.0, 30.0) == 0
 
 
 def test_a_refit_steps_at_a_rate_of_its_own() -> None:

@@ -1,4 +1,4 @@
-"""The numbers of recoveries that train a stage alone: a refit to what its neighbours saw, and a replay that begins without moments. Pure.
+"""The numbers of two strategies that only the study has: a refit to what the neighbours saw, and a replay that begins without moments. Pure.
 
 Source: design section 6, rungs 2 and 4; the step counts and the rate are those that measured best with a small model within a bounded time.
 """
@@ -19,19 +19,6 @@ RATE_FACTOR = 2.5
 WARM_ITERATIONS = 20
 """Iterations before a plain shadow from which its moments are guessed. Without them the first steps go as far as the rate allows, in directions
 that nothing corrects, since what crossed the borders was computed with other weights: the loss rose by up to a quarter."""
-STEPS_MIN = 20
-"""A fit of fewer steps is no better than the merge that it begins with."""
-
-
-def refit_steps(iteration_s: float, limit_s: float) -> int:
-    """How many steps fit into a bounded time; 0 where a refit is not worth it.
-
-    Args:
-        iteration_s: that one stage computes for one iteration, seconds.
-        limit_s: so long at most.
-    """
-    steps = REFIT_STEPS if iteration_s <= 0 else min(REFIT_STEPS, int(limit_s / iteration_s))
-    return steps if steps >= STEPS_MIN else 0
 
 
 def refit_scalars(optimizer: OptimizerSection, steps: int, step: int) -> StepScalars:
