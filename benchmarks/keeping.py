@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.keeping`` trains one source and three body stages of one replica each in real processes, some rounds over, two runs: one
 whose stages have few tokens for their weights, where `recovery.shadow_kind = "auto"` takes plain shadows, and one with many, where it takes full
-ones. Each is trained without anything kept for others (`recovery.mode = "checkfree"`) and with shadows, renewed every 50 iterations, full
-ones with border logs; the first also with the full shadows that `auto` avoids.
+ones. Each is trained without anything kept for others (`recovery.mode = "checkfree"`) and with shadows, renewed every 50 iterations, and border
+logs; the first also with the full shadows that `auto` avoids.
 
 The two swarms of a pair learn the same. Both are up at once, and each has the machine for a quarter of a second at a time, while the other is
 stopped where it is (SIGSTOP): one whole run after the other, what is measured drowned in how fast a virtual machine happened to be (up to 12 % from

@@ -17,7 +17,7 @@ from swarmfree.sim.chain import Chain
 from swarmfree.sim.exchange import Outcome
 from swarmfree.sim.integer_arithmetic import State
 from swarmfree.sim.reference import IntegerReference
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Replay, Restore
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Replay, Restore, Stay
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StepScalars
 from swarmfree.swarm.events import Event, IterationCommitted, StageBuilt
 from swarmfree.swarm.manifest import Manifest
@@ -286,6 +286,8 @@ class Checks:
     # -- rebuilds
     def _check_built(self, member: Member, build: Build, built: Built) -> None:
         digest, lineage = built.state_digest, build.lineage
+        if isinstance(build.action, Stay):
+            self._ready.pop(member, None)  # it goes on from an older state
         if built.iteration != build.iteration:  # a copy made while training went on
             lineage = next(
                 (

@@ -15,6 +15,7 @@ from swarmfree.swarm.actions import MergeMode
 from swarmfree.swarm.errors import ConfigError
 
 PAPERS_LEASES = 4
+STALL_FACTOR = 1.5
 
 
 def _positive(section: str, record: object, *names: str) -> None:
@@ -284,6 +285,11 @@ class TimingSection:
 
     def __post_init__(self) -> None:
         _positive("timing", self, *self.__dataclass_fields__)
+
+    @property
+    def stall_s(self) -> float:
+        """A coordinator that beats, waits for nobody and gets nowhere for so long counts as gone; no build takes as long."""
+        return STALL_FACTOR * self.join_wait_s
 
     @property
     def papers_lease_s(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from swarmfree.swarm.errors import PeerUnreachable
 from swarmfree.swarm.events import Event
@@ -13,6 +13,7 @@ from swarmfree.swarm.manifest import Manifest, TimingSection
 from swarmfree.swarm.messages import Header, Request
 from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.swarm.ports import Handler, Ports, Reply
+from swarmfree.trainer.lives import Lives
 
 
 class PayloadAtHand:
@@ -38,6 +39,7 @@ class Context:
         rng: randomness for back-off; seeded in rehearsals.
         run: the manifest's fingerprint, which goes into every header.
         handler: who answers calls to this peer; set once the peer is assembled.
+        lives: of other peers, as far as this one has heard.
     """
 
     ports: Ports
@@ -46,6 +48,7 @@ class Context:
     rng: random.Random
     run: str
     handler: Handler | None = None
+    lives: Lives = field(default_factory=Lives)
 
     @property
     def here(self) -> Endpoint:

@@ -144,14 +144,14 @@ def majority_for_seal(patch: pytest.MonkeyPatch) -> None:
 
 def vote_of_an_incarnation(patch: pytest.MonkeyPatch) -> None:
     """A peer that was started again votes with the voice of its earlier life (model E)."""
-    is_majority = coordination.is_majority
+    may_decide = coordination.may_decide
 
-    def by_peer(electorate: Sequence[Member], answered: Collection[Member]) -> bool:
+    def by_peer(electorate: Sequence[Member], answered: Collection[Member], ended: Collection[Member]) -> bool:
         there = {member.peer_id for member in answered}
-        return is_majority(electorate, {member for member in electorate if member.peer_id in there})
+        return may_decide(electorate, {member for member in electorate if member.peer_id in there}, ended)
 
-    patch.setattr(coordination, "is_majority", by_peer)
-    patch.setattr(election, "is_majority", by_peer)
+    patch.setattr(coordination, "may_decide", by_peer)
+    patch.setattr(election, "may_decide", by_peer)
 
 
 def sealed_record_at_the_claim(patch: pytest.MonkeyPatch) -> None:

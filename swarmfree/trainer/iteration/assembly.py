@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import statistics
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from swarmfree.policy.keepers import KeptCopy, StageShadow, border_dtype
 from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence
 from swarmfree.policy.recovery import NO_LOGS, Logs, choose_recovery
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Merge, Replay, Restore
+from swarmfree.policy.worth import or_stay, patience_s
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Merge, Replay, Restore, Stay
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float32
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import Placed, RecoveryDecided, StageBuilt, Waiting
@@ -26,12 +28,16 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.kept import kept_copies
 from swarmfree.trainer.iteration.roster import Guest, Roster
 from swarmfree.trainer.iteration.telling import Telling
-from swarmfree.trainer.tasks import Tasks
+from swarmfree.trainer.tasks import Tasks, each
 
 STANDBY_WAIT_S = 10.0
 MOVE_WAIT_S = 10.0
 """For a standby or newcomer, before a replica of another stage is moved to one that is lost."""
 FAILED_BUILDS_MAX = 5
+FAILED_STAYS_MAX = 2
+ASKED_AT_ONCE = 64
+PACES = 9
+MINORITY_WAIT_S = 0.2
 PASSED_OVER_MAX = 4
 FAILED_COPIES_MAX = 2
 """Builds that a keeper of a copy or shadow may fail before another one is taken, or none."""
@@ -51,11 +57,14 @@ class Assembly:
         self._position = position
         self._telling = Telling(context, roster)
         self._tasks = tasks
+        self.is_strange: Callable[[int, str], bool] = lambda *_: False
         self._joining: set[Member] = set()
         self._present: tuple[int, str, Record | None] = (0, GENESIS_LINEAGE, None)
         self._opened = False
         self._begun_s = context.now_s()
         self._rebuilt: dict[int, Rebuilt] = {}
+        self.is_sealing = False
+        self._commits_s: deque[float] = deque(maxlen=PACES)
         self._failed_copies: Counter[Member] = Counter()
         self._failed_replays = 0
         self._lost_since_s: dict[int, float] = {}
@@ -75,7 +84,10 @@ class Assembly:
 
     def committed(self) -> None:
         """An iteration is committed: what was rebuilt before it has become a state like any other."""
-        self._rebuilt = {}
+        self._rebuilt, self.is_sealing = {}, False
+        self._commits_s.append(self._context.now_s())
+        for guest in self._roster.guests():
+            guest.is_ours |= guest.built and guest.opened is not None
         self._failed_copies.clear()
         self._failed_replays = 0
 
@@ -84,18 +96,17 @@ class Assembly:
         self._opened = True
         self._rebuilt = {stage.stage: stage for stage in plan.rebuilt}
 
-    def hello(self, sender: Endpoint, hello: Hello, is_current: bool) -> Place:  # noqa: FBT001 - one of three things told
+    def hello(self, sender: Endpoint, hello: Hello, iteration: int, is_ours: bool) -> Place:  # noqa: FBT001 - one of three things told
         """Give a newcomer its place; the same newcomer twice gets the same answer.
 
         Args:
-            is_current: it holds the present state of the stage it names: it takes that place again, without a download. Unless the stage was
-                rebuilt meanwhile: then others hold other bytes.
+            iteration: the present one.
+            is_ours: what it holds is of this lineage: it takes that place again, without a download where nothing or one step is missing, or where
+                nobody else holds the stage. Until the first Seal what was built in its absence gives way to it.
         """
         guest = self._roster.get(sender.member)
-        if guest is None and is_current and hello.stage not in self._rebuilt and not self._roster.is_barred(sender.member):
-            guest = self._roster.admit(sender, hello, hello.stage, built=True)
-            guest.built_at = hello.iteration
-            self._context.tell(Placed(sender.member.peer_id, hello.stage))
+        if guest is None and is_ours and hello.stage != STANDBY and not self._roster.is_barred(sender.member):
+            guest = self._welcome_back(sender, hello, iteration)
         if guest is None:
             manifest = self._context.manifest
             place = choose_stage(
@@ -109,21 +120,50 @@ class Assembly:
             self._start_joins()
         return Place(self._context.here, guest.stage, self._roster.waiting_for, accepted=True)
 
-    async def fill(self, iteration: int, lineage: str, record: Record | None, check: Callable[[], None]) -> None:
+    def _welcome_back(self, sender: Endpoint, hello: Hello, iteration: int) -> Guest | None:
+        """Its old place, for a peer that holds a state of this lineage; None where it has to load the state anew."""
+        stage, rebuilt, holders = hello.stage, self._rebuilt.get(hello.stage), self._roster.holders(hello.stage)
+        built = hello.iteration >= iteration - 1 and rebuilt is None
+        if rebuilt is not None and not rebuilt.disputes and hello.iteration == iteration and not self.is_sealing:
+            del self._rebuilt[stage]  # its bytes are better than whatever was made in their place
+            for other in self._roster.of_stage(stage):
+                other.built, other.opened, other.builds = False, None, other.builds + 1
+            built = True
+        if not built and holders:
+            return None
+        guest = self._roster.admit(sender, hello, stage, built=built)
+        guest.is_ours, guest.built_at = True, hello.iteration if built else -1
+        self._context.tell(Placed(sender.member.peer_id, stage))
+        return guest
+
+    def patience_s(self, stage: int) -> float:
+        """How long the only holder of a stage is waited for; see `policy.worth`."""
+        iteration, _, record = self._present
+        gaps = [later - earlier for earlier, later in pairwise(self._commits_s)]
+        iteration_s = statistics.median(gaps) if gaps else 0.0
+        answers = [(guest.endpoint, guest.answer) for guest in self._roster.guests()]
+        kept = [KeptCopy(e, a.ends_iteration) for e, a in answers if a is not None and a.ends_iteration >= 0]
+        return patience_s(self._choose(stage, record, kept, without=True), iteration, iteration_s, self._context.timing)
+
+    async def fill(self, iteration: int, lineage: str, record: Record | None, check: Callable[[], bool]) -> None:
         """Return once every stage has its replicas, or, when the run has begun, one; nobody waits for those who load a state that others hold.
 
         Args:
             iteration, lineage, record: what the state is to be ready for.
-            check: raises where this peer may not decide any more: a lost stage is not rebuilt by a minority.
+            check: raises where this peer may not decide any more: a lost stage is not rebuilt by a minority; False where it may not for a moment.
         """
         self._present = (iteration, lineage, record)
         self._opened = self._opened or record is not None  # a successor goes on with whoever is there
         while True:
-            check()
+            if not check():
+                await self._roster.changed.wait(MINORITY_WAIT_S)
+                continue
             for guest in self._roster.guests():
                 if guest.built and guest.opened is None:
                     self.admissible(guest, iteration)  # one that has fallen behind for good holds nothing
             self._use_standbys()
+            if self._opened:
+                await self._move_spares()
             self._start_joins()
             work = self._work(record)
             if work and record is not None:
@@ -181,17 +221,27 @@ class Assembly:
             if waiting:
                 waiting[0].stage = stage
                 self._context.tell(Placed(waiting[0].member.peer_id, stage))
-            elif self._opened:
-                self._move_to(stage)
+            else:
+                self._lost_since_s.setdefault(stage, self._context.now_s())
+
+    async def _move_spares(self) -> None:
+        """Nobody has come for a lost stage: the youngest replica of the stage that has most of them goes there, if one can be spared.
+
+        Everybody is asked first: one of them may have died a moment ago, and the other be the last.
+        """
+        late = [s for s, since_s in self._lost_since_s.items() if self._context.now_s() - since_s >= MOVE_WAIT_S]
+        if not late:
+            return
+        await each(self._roster.guests(), self._roster.ask_quietly, ASKED_AT_ONCE)
+        for stage in late:
+            if self._counts()[stage]:
+                continue
+            self._move_to(stage)
 
     def _move_to(self, stage: int) -> None:
-        """Nobody has come for a lost stage: the youngest replica of the stage that has most of them goes there, if one can be spared."""
-        now_s = self._context.now_s()
-        if now_s - self._lost_since_s.setdefault(stage, now_s) < MOVE_WAIT_S:
-            return
         spare: Guest | None = None
         most = 1
-        for other in range(1, self._context.manifest.stage_count):
+        for other in range(self._context.manifest.stage_count):
             holders = [guest for guest in self._roster.holders(other) if not guest.leaving]
             fit = [g for g in holders if g.member != self._context.me and (stage != ENDS_STAGE or self._may_feed(g.hello))]
             if len(holders) > most and fit:
@@ -203,16 +253,30 @@ class Assembly:
     def _work(self, record: Record | None, kept: Sequence[KeptCopy] = ()) -> list[tuple[Guest, BuildAction]]:
         """What has to be built before the swarm can go on: one newcomer of each stage that nobody holds; `kept` are copies of the ends."""
         usable = [copy for copy in kept if self._failed_copies[copy.holder.member] < FAILED_COPIES_MAX]
-        stages = range(self._context.manifest.stage_count)
-        replicas = [tuple(g.endpoint for g in self._current(self._roster.holders(stage))) for stage in stages]
         work: list[tuple[Guest, BuildAction]] = []
         for stage in range(self._context.manifest.stage_count):
             newcomers = [g for g in self._roster.of_stage(stage) if not g.built]
-            if newcomers and not self._roster.holders(stage):
-                recovery = self._context.manifest.recovery
-                logs = NO_LOGS if self._failed_replays >= FAILED_REPLAYS_MAX else self._logs()
-                work.append((newcomers[0], choose_recovery(stage, replicas, record, recovery, usable, self._shadows(), logs)))
+            if not newcomers or self._roster.holders(stage):
+                continue
+            builder = max(newcomers, key=lambda g: g.held(stage))  # of several that hold as new a state, or none, the senior
+            cut_off = self._roster.out_of_reach.pop(stage, None)
+            if cut_off is not None and builder.held(stage) < self._present[0]:
+                reason = f"stage {stage} has a replica that this peer cannot reach; perhaps another one can: copy it"
+                work.append((builder, Copy(stage, (cut_off,), reason)))
+                continue
+            action = self._choose(stage, record, usable)
+            held = builder.held(stage) if record is not None and builder.failed_builds < FAILED_STAYS_MAX else -1
+            work.append((builder, or_stay(action, held, self._present[0])))
         return work
+
+    def _choose(self, stage: int, record: Record | None, kept: Sequence[KeptCopy], *, without: bool = False) -> BuildAction:
+        """How a stage comes back; `without` those that hold it now."""
+        stages = range(self._context.manifest.stage_count)
+        replicas = [tuple(g.endpoint for g in self._current(self._roster.holders(s))) for s in stages]
+        if without:
+            replicas[stage] = ()
+        logs = NO_LOGS if self._failed_replays >= FAILED_REPLAYS_MAX else self._logs()
+        return choose_recovery(stage, replicas, record, self._context.manifest.recovery, kept, self._shadows(), logs)
 
     def _shadows(self) -> list[StageShadow]:
         """Those that members say they keep, of holders that have not failed to give theirs."""
@@ -221,6 +285,7 @@ class Assembly:
             for guest in self._roster.guests()
             if guest.answer is not None and self._failed_copies[guest.member] < FAILED_COPIES_MAX
             for shadow in guest.answer.shadows
+            if shadow.iteration <= self._present[0] and not self.is_strange(shadow.iteration, shadow.lineage)
         ]
 
     def _logs(self) -> Logs:
@@ -300,7 +365,7 @@ class Assembly:
             return
         except Refused as refusal:  # a donor may have died: decide again with those who are left
             if refusal.kind is RefusalKind.BEHIND:
-                self._roster.depose(str(refusal))
+                await self._roster.yield_to(guest.member, refusal)
                 return
             guest.failed_builds += 1
             if isinstance(action, (CopyKept, Restore)):
@@ -320,8 +385,9 @@ class Assembly:
         ):  # a replica that was taken for dead came back: its bytes are better than any merge
             return
         guest.built, guest.failed_builds, guest.built_at = True, 0, built.iteration
+        guest.is_ours = not lost
         if lost:
-            is_as_it_was = isinstance(action, (Restore, Replay)) or (
+            is_as_it_was = isinstance(action, (Restore, Replay, Stay)) or (
                 isinstance(action, CopyKept) and action.iteration == iteration
             )
             is_scaled = record is not None and not is_as_it_was
@@ -360,7 +426,7 @@ class Assembly:
 def _steps_held(action: BuildAction) -> int:
     """Optimizer steps that the moments of what was built hold."""
     match action:
-        case CopyKept() | Replay() | Restore(full=True):
+        case CopyKept() | Replay() | Restore(full=True) | Stay():
             return AS_RECORDED
     return 0
 

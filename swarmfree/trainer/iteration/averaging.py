@@ -120,7 +120,8 @@ class Averaging:
             raise Refused(RefusalKind.STALE, f"roll of iteration {roll.iteration}, base {roll.base}")
         promised = self._standing.promised
         if promised is not None and request.position.term < promised.term:
-            raise Refused(RefusalKind.BEHIND, f"promised term {promised.term.number} to {promised.term.member}")
+            term = promised.term
+            raise Refused(RefusalKind.BEHIND, f"promised term {term.number} to {term.member}", term.number)
         if self._latest is not None and request.position < self._latest:
             raise Refused(RefusalKind.SUPERSEDED, "a newer roll was already taken")
         self._latest = request.position

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Collection
 
-from swarmfree.policy.commit import is_majority
+from swarmfree.policy.commit import may_decide
 from swarmfree.policy.election import FOUNDERS_TERM, electorate_of
 from swarmfree.policy.router import deal_again, deal_shares
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float64
@@ -35,6 +36,7 @@ from swarmfree.trainer.iteration.recording import (
 )
 from swarmfree.trainer.iteration.rolling import MemberReady, Rolling, SourceGone, StageGone, StatesDiffer
 from swarmfree.trainer.iteration.roster import Deposed, Guest, Roster
+from swarmfree.trainer.iteration.standing import PAST_MAX
 from swarmfree.trainer.iteration.telling import Telling
 from swarmfree.trainer.tasks import Tasks
 
@@ -60,10 +62,14 @@ class Coordinator:
         self._sealed: Record | None = None
         self._may_force = False
         self._minority_since_s: float | None = None
+        self._past: dict[int, str] = {0: GENESIS_LINEAGE}
         self.roster = Roster(context, tasks, self._position_now)
         self.assembly = Assembly(context, self.roster, self._position_next, tasks)
         self._telling = Telling(context, self.roster)
-        self._rolling = Rolling(context, self.roster, self._position_next)
+        self.assembly.is_strange = self.is_strange
+        self.roster.has_vote = lambda member: member in self._electorate()
+        self.roster.patience_s = self.assembly.patience_s
+        self._rolling = Rolling(context, self.roster, self._position_next, self._check_quorum)
         if inherited is not None:
             self._inherit(inherited)
         self.meeting = Meeting(context, self.roster, self._term, lambda: self._record, self.is_whole)
@@ -72,14 +78,14 @@ class Coordinator:
         """Go on where the last coordinator was."""
         self._term, self._revisions = inherited.term, itertools.count(inherited.revision + 1)
         self._iteration, self._lineage, self._record = inherited.iteration, inherited.lineage, inherited.record
-        self._sealed, self._may_force = inherited.sealed, inherited.forced
+        self._sealed, self._may_force, self._past = inherited.sealed, inherited.forced, dict(inherited.past)
         plan = inherited.plan
         if plan is not None and plan.iteration == self._iteration and plan.lineage == self._lineage:
             self._plan, self._attempt = plan, plan.position.attempt
             self.assembly.inherit(plan)
         for guest in inherited.guests():
             admitted = self.roster.admit(guest.endpoint, guest.hello, guest.stage, built=guest.built)
-            admitted.opened = self._position_now()
+            admitted.opened, admitted.is_ours = self._position_now(), guest.vouched
         if plan is not None:
             for endpoint in plan.members():
                 if self.roster.get(endpoint.member) is None:
@@ -89,22 +95,22 @@ class Coordinator:
         """Give a newcomer its place, and a member that kept its state its old one."""
         if self.roster.is_superseded(sender.member):
             raise Refused(RefusalKind.SUPERSEDED, f"a newer life of {sender.member.peer_id} is already here")
-        return self.assembly.hello(sender, hello, self._is_current(hello))
+        return self.assembly.hello(sender, hello, self._iteration, self.is_ours(hello.iteration, hello.lineage))
 
     def is_whole(self) -> bool:
         """Whether the swarm goes on under this peer: every stage is served, and a majority follows."""
-        there = {self._context.me, *(guest.member for guest in self._holders())}
-        is_served = len({guest.stage for guest in self._holders()}) == self._context.manifest.stage_count
-        return is_served and is_majority(self._electorate(), there)
+        heard = [guest for guest in self._holders() if guest.silent_since_s is None]
+        there = {self._context.me, *(guest.member for guest in heard)}
+        is_served = len({guest.stage for guest in heard}) == self._context.manifest.stage_count
+        return is_served and self._may_decide(there)
 
-    def _is_current(self, hello: Hello) -> bool:
-        """Whether what it holds is the present state of its stage, or one record behind."""
-        if hello.stage < 0:
-            return False
-        if (hello.iteration, hello.lineage) == (self._iteration, self._lineage):
-            return True
-        last = self._record
-        return last is not None and (hello.iteration, hello.lineage) == (last.iteration, last.before)
+    def is_ours(self, iteration: int, lineage: str) -> bool:
+        """Whether a state that is ready for this iteration, after the record of that lineage, is of this run's past or present."""
+        return self._past.get(iteration) == lineage
+
+    def is_strange(self, iteration: int, lineage: str) -> bool:
+        """Whether a state is known to be of another lineage; of what lies further back than this peer's knowledge nothing is known."""
+        return self._past.get(iteration, lineage) != lineage
 
     async def run(self) -> None:
         """Coordinate until the run has all its iterations.
@@ -163,7 +169,7 @@ class Coordinator:
     async def _finish(self, sealed: Record) -> None:
         """A record of this iteration may have been decided under the last coordinator: decide on that one, and no other."""
         begun_s = self._context.now_s()
-        if self._may_force and not is_majority(self._electorate(), {g.member for g in self._holders()}):
+        if self._may_force and not self._may_decide({g.member for g in self._holders()}):
             there = [member for member in sealed.electorate if self.roster.get(member) is not None]
             sealed = dataclasses.replace(sealed, forced=sealed.forced + 1, electorate=tuple(there))
         await self._decide(sealed)
@@ -171,13 +177,15 @@ class Coordinator:
 
     async def _decide(self, record: Record) -> None:
         """Have the record stored by a majority: that is the decision; then tell everyone."""
+        self.assembly.is_sealing = True  # from the first Seal on there is no way back
         await self._seal(record)
         lineage = record.lineage()
         joiners = [g for g in self.roster.guests() if g.built and g.opened is None]  # nobody waits for them
         self._tasks.start(self._telling.bring_up(joiners, record), "tell joiners")
         await self._telling.all(self._holders(), Commit(record))
         self._record, self._lineage, self._iteration, self._attempt = record, lineage, record.iteration + 1, 0
-        self._may_force, self._sealed = False, None
+        self._may_force, self._sealed, self._past[self._iteration] = False, None, lineage
+        self._past.pop(self._iteration - PAST_MAX, None)
         self.meeting.tip()
         self.assembly.committed()
 
@@ -234,6 +242,11 @@ class Coordinator:
             return (self._context.me,)
         return electorate_of(self._record, self._plan)
 
+    def _may_decide(self, answered: Collection[Member]) -> bool:
+        """Whether these decide on this iteration; see `policy.commit`."""
+        electorate = self._electorate()
+        return may_decide(electorate, answered, self._context.lives.ended(electorate))
+
     def _holders(self) -> list[Guest]:
         """Members that hold their stage's state, senior first; not those who have joined since the last Open."""
         return [g for g in self.roster.guests() if g.built and g.opened is not None]
@@ -268,24 +281,28 @@ class Coordinator:
         back = [g for g in self.roster.guests() if g.built and g.opened is None and g.iteration == self._iteration]
         return [*self._holders(), *(g for g in back if g.member in self._electorate())]
 
-    def _check_quorum(self, *, must: bool = False) -> None:
+    def _check_quorum(self, *, must: bool = False) -> bool:
         """A coordinator that has lost its majority falls silent, so that whoever has one can claim; one that may force only where it `must`.
+
+        Returns:
+            False where no majority answers, for a moment so far: nothing new may be opened, since a plan names who may lead next.
 
         Raises:
             Deposed: it leads no longer.
         """
         self.roster.check()
-        if (self._may_force and not must) or is_majority(
-            self._electorate(), {self._context.me, *(g.member for g in self._voters())}
+        if (self._may_force and not must) or self._may_decide(
+            {self._context.me, *(g.member for g in self._voters() if g.silent_since_s is None)}
         ):
             self._minority_since_s = None
-            return
+            return True
         now_s = self._context.now_s()
         if self._minority_since_s is None:
             self._minority_since_s = now_s
             self._context.tell(Note(f"no majority of {len(self._electorate())} members answers"))
         if now_s - self._minority_since_s >= self._context.timing.silence_s:
             raise Deposed("no majority answers", by_another=False)
+        return False
 
     async def _open(self, plan: Plan) -> Record | None:
         """Open is the claim to this iteration: a majority promises, or it is not opened.
@@ -300,7 +317,7 @@ class Coordinator:
             if guest.member in promises:
                 guest.opened = plan.position
         sealed = newest_sealed(p for p in promises.values() if isinstance(p, Promise))
-        while not self._may_force and not is_majority(self._electorate(), set(promises)):
+        while not self._may_force and not self._may_decide(set(promises)):
             self._rolling.check(plan)
             self._check_quorum()
             self._look_for_joiners(plan)  # one that came back counts as there, but only the next Open can have its promise
@@ -338,7 +355,7 @@ class Coordinator:
                 raise MemberReady(str(guest.member))
 
     def _make_record(self, plan: Plan, averages: tuple[StageAverage, ...]) -> Record:
-        forced = self._may_force and not is_majority(self._electorate(), {g.member for g in self._holders()})
+        forced = self._may_force and not self._may_decide({g.member for g in self._holders()})
         order = {guest.member: guest.admitted for guest in self.roster.guests()}
         answers = self._told(plan, *(share.source for share in plan.shares))
         circumstances = Circumstances(
@@ -362,13 +379,13 @@ class Coordinator:
         Raises:
             Deposed: no majority can be reached, or it follows somebody else; whoever claims next finds what was stored.
         """
-        electorate, position = self._electorate(), self._position_next()
+        position = self._position_next()
         is_forced = record.forced > (self._record.forced if self._record is not None else 0)
         stored: set[Member] = set()
         while True:
             rest = [g for g in self._voters() if g.member not in stored]
             stored |= set(await self._telling.all(rest, Seal(position, record)))
-            if is_forced or is_majority(electorate, stored):
+            if is_forced or self._may_decide(stored):
                 return
             self._check_quorum(must=True)
             await self.roster.changed.wait(0.2)

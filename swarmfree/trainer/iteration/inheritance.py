@@ -20,6 +20,7 @@ class InheritedGuest:
     hello: Hello
     stage: int
     built: bool
+    vouched: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Inheritance:
         forced: no majority promised within `split_wait_s`.
         promises: who follows.
         seniority: members, senior first.
+        past: iteration -> lineage that a state ready for it stands on.
     """
 
     term: Term
@@ -48,6 +50,7 @@ class Inheritance:
     forced: bool
     promises: Mapping[Endpoint, Promise]
     seniority: tuple[Endpoint, ...]
+    past: Mapping[int, str]
 
     def guests(self) -> tuple[InheritedGuest, ...]:
         """Those who promised, senior first; one that is more than a record behind has to load its state anew."""
@@ -61,7 +64,7 @@ class Inheritance:
             is_current = promise.iteration in {self.iteration, self.iteration - 1} and promise.stage == stage
             same_base = self.plan is not None and promise.base == self.plan.base
             built = stage is not None and is_current and (promise.vouched or same_base)
-            found.append(InheritedGuest(endpoint, hello, STANDBY if stage is None else stage, built))
+            found.append(InheritedGuest(endpoint, hello, STANDBY if stage is None else stage, built, promise.vouched))
         return tuple(found)
 
 

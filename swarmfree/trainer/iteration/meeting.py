@@ -93,13 +93,16 @@ class Meeting:
             self._rival = None
 
     def _gives_way_to(self, rival: Rival) -> bool:
-        """Whoever goes on wins over who does not; else the lineages decide, and the terms where it is the same one."""
+        """The lineages decide: nothing that a majority committed gives way to what was forced.
+
+        Of lineages with as many forced records the one whose swarm goes on wins, and within one lineage the higher term.
+        """
         mine, am_whole = self.tip(), self._is_whole()
         if self.follows(rival.tip.lineage):
             return False  # it has slept: what it has is the beginning of what is here
         if rival.follows and not am_whole:
             return True  # this one has, and nothing is decided here meanwhile
-        if rival.is_whole != am_whole:
+        if rival.is_whole != am_whole and rival.tip.forced == mine.forced:
             return rival.is_whole
         if rival.tip.lineage == mine.lineage:
             return rival.term > self.term

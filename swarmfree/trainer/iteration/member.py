@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from swarmfree.policy.election import electorate_of
 from swarmfree.policy.keepers import border_dtype, borders_kept
 from swarmfree.swarm.books import MicrobatchSet, Record
 from swarmfree.swarm.errors import RefusalKind, Refused
@@ -92,6 +93,9 @@ class MemberBooks:
         self.heir: Member | None = None
         self.donors: tuple[Endpoint, ...] = ()
         self._abandoned: set[Term] = set()
+        self._renounced: tuple[str, Term] | None = None
+        self._stalled_ticks = 0
+        self._progress = 0
         self._news = 1
         self._news_signal = Signal()
         self._acts: asyncio.Queue[tuple[Act, asyncio.Future[Reply]]] = asyncio.Queue(maxsize=64)
@@ -155,17 +159,25 @@ class MemberBooks:
     async def rejoin(self, sender: Endpoint, heir: Endpoint) -> None:
         """The lineage of this member's coordinator gave way to another one: what is held here counts for nothing there.
 
+        The state stays, since it may be what the other lineage began with; so does a vote, which nobody has twice.
+
         Raises:
-            Refused: `stale`, from anybody but its coordinator.
+            Refused: `stale`, while another coordinator is heard.
         """
         standing = self.standing
-        if standing.coordinator is None or standing.coordinator.member != sender.member:
+        if self.hears_another(sender):
             raise Refused(RefusalKind.STALE, f"{sender.member} is not this peer's coordinator")
         if standing.promised is not None:
             self._abandoned.add(standing.promised.term)
-        await self.let_go()
-        standing.promised, standing.coordinator, standing.sealed, standing.records = None, heir, None, []
-        standing.known_plan = None
+            self._renounced = standing.lineage, standing.promised.term
+
+        async def act() -> Reply:
+            await self._end_work(Refused(RefusalKind.STALE, "another lineage won"))
+            standing.promised, standing.coordinator, standing.plan, standing.known_plan = None, heir, None, None
+            standing.moved.tell()
+            return Reply(Committed(standing.iteration))
+
+        await self._in_turn(act)
         self.silent_ticks, self.heir = SILENT_FOR_LONG, None
         self.beaten.tell()
         self.tied.tell()
@@ -184,8 +196,14 @@ class MemberBooks:
 
     @property
     def hears_coordinator(self) -> bool:
-        """Whether a beat came within `coordinator_silence_s` of this peer's own ticks."""
-        return self.silent_ticks * TICK_S < self.context.timing.coordinator_silence_s
+        """Whether a beat came within `coordinator_silence_s` of this peer's own ticks, from a coordinator that gets somewhere."""
+        timing = self.context.timing
+        return self.silent_ticks * TICK_S < timing.coordinator_silence_s and not self.is_stalled
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the coordinator beats, waits for nobody, and has got nowhere for `stall_s` of this peer's own ticks."""
+        return self._stalled_ticks * TICK_S >= self.context.timing.stall_s
 
     def lose_coordinator(self) -> None:
         """This peer leads no longer itself: whoever claims next has its promise."""
@@ -197,6 +215,7 @@ class MemberBooks:
         """Another `TICK_S` has passed without a beat."""
         heard = self.hears_coordinator
         self.silent_ticks += 1
+        self._stalled_ticks += 1
         if heard and not self.hears_coordinator:
             self.tied.tell()
 
@@ -224,11 +243,15 @@ class MemberBooks:
         if position.term in self._abandoned:
             raise Refused(RefusalKind.BEHIND, f"the lineage of term {position.term.number} gave way to another one")
         if promised is not None and position.term < promised.term:
-            raise Refused(RefusalKind.BEHIND, f"promised term {promised.term.number} to {promised.term.member}")
+            raise self._behind(promised)
         if promised is not None and position < promised:
             raise Refused(RefusalKind.SUPERSEDED, f"revision {promised.revision} was promised, {position.revision} is older")
         if promised is not None and position.term > promised.term and self.hears_another(sender):
             raise Refused(RefusalKind.FRESH, f"coordinator {promised.term.member} is heard")
+
+    def _behind(self, promised: Position) -> Refused:
+        term = promised.term
+        return Refused(RefusalKind.BEHIND, f"promised term {term.number} to {term.member}", term.number)
 
     async def beat(self, sender: Endpoint, request: Beat) -> Reply:
         """Say how this member stands, at once if there is news, else after `hold_s`.
@@ -242,8 +265,10 @@ class MemberBooks:
         if promised is None or request.position.term > promised.term:
             self.standing.promised = request.position
         elif request.position.term < promised.term:
-            raise Refused(RefusalKind.BEHIND, f"promised term {promised.term.number} to {promised.term.member}")
-        self.standing.coordinator = sender
+            raise self._behind(promised)
+        if request.progress != self._progress or request.waiting_for or self.standing.coordinator != sender:
+            self._stalled_ticks = 0
+        self.standing.coordinator, self._progress = sender, request.progress
         self.silent_ticks, self.heir = 0, None
         self.beat_count += 1
         if request.waiting_for != self.waiting_for:
@@ -277,8 +302,10 @@ class MemberBooks:
         self.admit_claim(sender, request.position)
         if not request.only_asking:
             standing.promised, standing.coordinator = request.position, sender
-        where = (standing.stage, standing.base, standing.vouched)
-        return Reply(Promise(standing.iteration, standing.sealed, standing.sealed_at, standing.known_plan, *where))
+        last, plan = standing.record_of(-1), standing.known_plan
+        later = self.context.lives.later_than(electorate_of(last, plan))
+        where = (standing.stage, standing.base, standing.vouched, later)
+        return Reply(Promise(standing.iteration, standing.sealed, standing.sealed_at, plan, *where))
 
     async def _open(self, sender: Endpoint, request: Open) -> Reply:
         plan, standing = request.plan, self.standing
@@ -286,12 +313,9 @@ class MemberBooks:
         standing.coordinator = sender
         if standing.stage == NO_STAGE or plan.stage_of(self.context.me) != standing.stage:
             raise Refused(RefusalKind.FAILED, f"this peer holds stage {standing.stage}, the plan has it elsewhere")
+        standing.promised = plan.position  # before anything is waited for: a beat or a build may bring a higher one meanwhile
         if standing.iteration == plan.iteration - 1 and plan.last_record is not None:
-            try:
-                await self._apply(plan.last_record)
-            except Refused:
-                standing.vouched = False  # nobody keeps what it needs: its state is of no use as it is
-                raise
+            await self._apply(plan.last_record)
         if standing.iteration != plan.iteration or standing.lineage != plan.lineage:
             raise Refused(
                 RefusalKind.GONE,
@@ -302,8 +326,9 @@ class MemberBooks:
             new_base = plan.base != standing.base
             if new_base:
                 await self._end_work(Refused(RefusalKind.STALE, "another base was opened"))
-            standing.promised, standing.plan, standing.base = plan.position, plan, plan.base
-            standing.known_plan = plan
+            if standing.promised != plan.position:
+                raise self._behind(standing.promised or plan.position)
+            standing.plan, standing.base, standing.known_plan = plan, plan.base, plan
             self.hop.follow(plan)
             self.source.follow(plan)  # with the same base the work that is there goes on, and so does the share
             self._idle.start(self.averaging.digest_when_idle(), "state digest")
@@ -315,7 +340,9 @@ class MemberBooks:
     async def _seal(self, request: Seal) -> Reply:
         record, standing = request.record, self.standing
         if standing.promised is not None and request.position.term < standing.promised.term:
-            raise Refused(RefusalKind.BEHIND, f"promised term {standing.promised.term.number}")
+            raise self._behind(standing.promised)
+        if self._renounced is not None and self._renounced[0] == record.before and request.position.term < self._renounced[1]:
+            raise Refused(RefusalKind.BEHIND, "this peer promised a higher term in that lineage", self._renounced[1].number)
         if record.iteration < standing.iteration:
             held = standing.record_of(record.iteration)
             if held is None or held.lineage() != record.lineage():

@@ -63,8 +63,11 @@ class Rolling:
         redone: contributions redone in the last call of `average`.
     """
 
-    def __init__(self, context: Context, roster: Roster, position: Callable[[], Position]) -> None:
+    def __init__(
+        self, context: Context, roster: Roster, position: Callable[[], Position], check_quorum: Callable[[], bool]
+    ) -> None:
         """`position` gives a new, higher claim at every call, so that late rolls are known as late."""
+        self._check_quorum = check_quorum
         self._context = context
         self._roster = roster
         self._position = position
@@ -91,7 +94,7 @@ class Rolling:
             StageGone: a stage has no live replica.
             SourceGone: a source is gone whose share still matters.
         """
-        self._roster.check()
+        self._check_quorum()
         live = {g.member for g in self.live(plan)}
         for stage, replicas in enumerate(plan.replicas):
             if not any(r.endpoint.member in live for r in replicas):
@@ -249,7 +252,7 @@ class Rolling:
                 failure = error
             except Refused as refusal:
                 if refusal.kind is RefusalKind.BEHIND:
-                    self._roster.depose(str(refusal))
+                    await self._roster.yield_to(guest.member, refusal)
                 return refusal
         return failure
 
@@ -265,7 +268,9 @@ class Rolling:
         self._part_pairs(stage, guests, replies)
         self._fence_strays(replies)
         self._bar_spoilt(stage, replies)
-        if not reports:
+        # Who is there and has not reported has not got the average: should all die that have it, the stage would be lost beside it.
+        lacking = [g for g in guests if self._roster.get(g.member) is g and g.member not in reports]
+        if lacking or not reports:
             return "; ".join(f"{m}: {_why(r)}" for m, r in sorted(replies.items())) or f"nobody of stage {stage} reported"
         groups: dict[str, list[Member]] = {}
         for guest in guests:

@@ -5,18 +5,22 @@ A broken beat is noticed at once, a silent one after `silence_s`; the directory 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from swarmfree.policy.placement import STANDBY
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.events import MemberLeft, MemberLost, StageLost
-from swarmfree.swarm.messages import Beat, BeatAnswer, Hello
+from swarmfree.swarm.events import MemberLeft, MemberLost, Note, StageLost
+from swarmfree.swarm.messages import Beat, BeatAnswer, Goodbye, Hello
 from swarmfree.swarm.names import Endpoint, Member, Position
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.tasks import Signal, Tasks
 
 ASKED_AGAIN = 1
+KNOCK_S = 0.25
+"""Between two calls to a silent peer that is waited for."""
 
 
 class Deposed(Exception):
@@ -49,6 +53,8 @@ class Guest:
         leaving: it has said goodbye, and goes as soon as it is no longer needed.
         passed_over: plans that were made without it while it held its stage's state.
         opened: the newest claim of this coordinator that it promised; None for a joiner, and for a member that came back, until the next Open.
+        is_ours: what it holds belongs to this coordinator's lineage, or to the past of it.
+        silent_since_s: it is its stage's only holder, does not answer since then, and is waited for.
     """
 
     endpoint: Endpoint
@@ -63,12 +69,22 @@ class Guest:
     leaving: bool = False
     passed_over: int = 0
     opened: Position | None = None
+    is_ours: bool = False
+    silent_since_s: float | None = None
 
     @property
     def iteration(self) -> int:
         """The iteration that its state is ready for, as far as is known; it never goes back while the state is held."""
         told = self.answer.iteration if self.answer is not None and self.answer.stage == self.stage else -1
         return max(told, self.built_at)
+
+    def held(self, stage: int) -> int:
+        """The iteration that its own state of a lost stage is ready for, of this lineage; -1 where it has none."""
+        if not self.is_ours:
+            return -1
+        if self.answer is not None:
+            return self.answer.iteration if self.answer.stage == stage else -1
+        return self.hello.iteration if self.hello.stage == stage else -1
 
     @property
     def member(self) -> Member:
@@ -83,6 +99,9 @@ class Roster:
         changed: told whenever a guest comes, goes, or has news.
         waiting_for: what the swarm waits for; told to everyone with the beats.
         told: last answer of each source, those that are gone since included; whoever opens another base clears it.
+        patience_s: how long the only holder of a stage is waited for when it falls silent; its state is worth that.
+        out_of_reach: the last holder of a stage, that was waited for in vain: others may reach it.
+        has_vote: whether a member decides on the present iteration.
     """
 
     def __init__(self, context: Context, tasks: Tasks, position: Callable[[], Position]) -> None:
@@ -95,8 +114,12 @@ class Roster:
         self._admitted = 0
         self._barred: dict[str, None] = {}
         self._deposed = ""
+        self._progress, self._progress_of = 0, ""
         self.changed = Signal()
         self.waiting_for = ""
+        self.out_of_reach: dict[int, Endpoint] = {}
+        self.patience_s: Callable[[int], float] = lambda _: 0.0
+        self.has_vote: Callable[[Member], bool] = lambda _: True
         self.told: dict[Member, BeatAnswer] = {}
 
     def depose(self, why: str) -> None:
@@ -122,6 +145,7 @@ class Roster:
         guest = Guest(endpoint, hello, stage, self._admitted, built)
         self._admitted += 1
         self._guests[endpoint.member] = guest
+        self._context.lives.hear([endpoint.member])
         self._tasks.start(self._watch(guest), f"watch {endpoint.member}")
         self.changed.tell()
         return guest
@@ -157,6 +181,13 @@ class Roster:
             self._context.tell(StageLost(guest.stage, self._position().iteration, str(member)))
         self.changed.tell()
 
+    def demote(self, guest: Guest, why: str) -> None:
+        """A guest cannot come to the present iteration: it holds its stage no more, and keeps what it has until something better is there."""
+        guest.built, guest.opened = False, None
+        if not self.holders(guest.stage):
+            self._context.tell(StageLost(guest.stage, self._position().iteration, f"{guest.member}: {why}"))
+        self.changed.tell()
+
     def miss(self, member: Member, stage: int | None) -> None:
         """A member of the last coordinator's plan does not follow this one: to the swarm it is lost."""
         place = STANDBY if stage is None else stage
@@ -189,8 +220,12 @@ class Roster:
         try:
             return await self._beat(guest, 0.0)
         except CallFailed as error:
-            self._judge(guest, error)
+            await self.judge(guest, error)
             return None
+
+    async def ask_quietly(self, guest: Guest) -> None:
+        """As `ask`, for the sake of what is known of it."""
+        await self.ask(guest)
 
     def _keep_told(self, member: Member, answer: BeatAnswer) -> None:
         """Losses of one base only become more: an answer with fewer was overtaken on its way."""
@@ -207,24 +242,71 @@ class Roster:
             try:
                 answer = await self._beat(guest, hold_s)
             except CallFailed as error:
-                self._judge(guest, error)
-                return
+                await self.judge(guest, error)
+                if guest.silent_since_s is not None:
+                    await asyncio.sleep(KNOCK_S)
+                continue
+            if guest.silent_since_s is not None:
+                guest.silent_since_s = None
+                self.changed.tell()
             if before is None or before.news != answer.news:
                 self.changed.tell()
 
-    def _judge(self, guest: Guest, error: CallFailed) -> None:
-        """A guest answers no more, or follows somebody else."""
-        if isinstance(error, Refused) and error.kind is RefusalKind.BEHIND:
-            self.depose(str(error))
-        elif self._guests.get(guest.member) is guest:
+    async def judge(self, guest: Guest, error: CallFailed) -> None:
+        """A guest answers no more, refuses, or follows somebody else: it is fenced, waited for, or right."""
+        if self._guests.get(guest.member) is not guest:
+            return
+        if isinstance(error, Refused) and error.kind in {RefusalKind.BEHIND, RefusalKind.FRESH}:
+            await self.yield_to(guest.member, error)
+        elif isinstance(error, Refused) and error.kind is RefusalKind.GONE and guest.held(guest.stage) >= 0:
+            self.demote(guest, str(error))
+        elif not self._is_worth_waiting_for(guest, error):
             self.fence(guest.member, str(error))
+
+    async def yield_to(self, member: Member, error: Refused) -> None:
+        """Somebody follows a higher term: a member that decides on this iteration deposes this peer, any other one has to join anew."""
+        if self.has_vote(member):
+            self.depose(str(error))
+            return
+        guest = self._guests.get(member)
+        self.fence(member, f"it promised a higher term, and has no vote here: {error}")
+        if guest is None:
+            return
+        request = Goodbye(run_over=False, finished=False, why="this swarm goes on", heir=self._context.here, rejoin=True)
+        with contextlib.suppress(CallFailed):
+            await self._context.call(guest.endpoint, request, silence_s=self._context.timing.silence_s / 2)
+
+    def _is_worth_waiting_for(self, guest: Guest, error: CallFailed) -> bool:
+        """Silence is not death: what the only holder of a stage has is lost with it, so it is called for a while.
+
+        A life that has ended is known by its address: nobody listens there, or somebody else does.
+        """
+        is_over = isinstance(error, Refused) or (isinstance(error, PeerUnreachable) and error.refused)
+        if is_over or guest.stage == STANDBY or not guest.built or self.holders(guest.stage) != (guest,):
+            return False
+        if guest.silent_since_s is None:
+            guest.silent_since_s = self._context.now_s()
+            self._context.tell(Note(f"{guest.member} does not answer; nobody else holds stage {guest.stage}: {error}"))
+        if self._context.now_s() - guest.silent_since_s < self.patience_s(guest.stage):
+            return True
+        self.out_of_reach[guest.stage] = guest.endpoint
+        return False
+
+    def _count_progress(self) -> int:
+        """Grows with the position, with whoever comes and goes, and with every microbatch and every word of news that a guest has."""
+        answers = [guest.answer for guest in self._guests.values() if guest.answer is not None]
+        done = sum(answer.news + sum(len(addend.microbatches) for addend in answer.addends) for answer in answers)
+        present = f"{self._position()} {len(self._guests)} {self._admitted} {done}"
+        if present != self._progress_of:
+            self._progress, self._progress_of = self._progress + 1, present
+        return self._progress
 
     async def _beat(self, guest: Guest, hold_s: float) -> BeatAnswer:
         seen = guest.answer.news if guest.answer is not None else 0
         silence_s = self._context.timing.silence_s
         again = ASKED_AGAIN
         while True:
-            request = Beat(self._position(), seen, hold_s, self.waiting_for)
+            request = Beat(self._position(), seen, hold_s, self.waiting_for, self._count_progress())
             try:
                 reply = await self._context.call(guest.endpoint, request, silence_s=silence_s)
             except (PeerUnreachable, PeerSilent):

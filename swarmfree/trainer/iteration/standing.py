@@ -18,6 +18,7 @@ from swarmfree.trainer.tasks import Signal
 
 NO_STAGE = -1
 RECORDS_KEPT = 16
+PAST_MAX = 4096
 
 
 class Standing:
@@ -36,6 +37,7 @@ class Standing:
         sealed: stored record of the present iteration that is not applied yet.
         sealed_at: position of the Seal that brought it; one in a higher position replaces it.
         records: the last applied ones, newest last.
+        past: iteration -> lineage that a state ready for it stands on, for as far back as this peer knows it.
         moved: told whenever any of this changes.
         ends_iteration: the iteration that a copy of the ends kept here is ready for, -1 without a complete one; see `life.keeping`.
         shadows: complete ones kept here; see `life.shadowing`.
@@ -57,6 +59,7 @@ class Standing:
         self.sealed: Record | None = None
         self.sealed_at: Position | None = None
         self.records: list[Record] = []
+        self.past: dict[int, str] = {0: GENESIS_LINEAGE}
         self.moved = Signal()
         self.ends_iteration = -1
         self.shadows: tuple[KeptShadow, ...] = ()
@@ -92,6 +95,13 @@ class Standing:
         if self.sealed is not None and self.sealed.iteration < iteration:  # else it is a vote, and stays
             self.sealed = self.sealed_at = None
         self.records = [record] if record is not None else []
+        if self.past.get(iteration, lineage) != lineage or (
+            record is not None and self.past.get(record.iteration) != record.before
+        ):
+            self.past = {0: GENESIS_LINEAGE}  # of another lineage, or there is a gap
+        if record is not None:
+            self.past[record.iteration] = record.before
+        self.past[iteration] = lineage
         self.moved.tell()
 
     def apply(self, record: Record) -> None:
@@ -101,6 +111,8 @@ class Standing:
         self.vouched = True
         self.sealed, self.sealed_at = None, None
         self.records = [*self.records, record][-self._records_kept :]
+        self.past[self.iteration] = self.lineage
+        self.past.pop(self.iteration - PAST_MAX, None)
 
     def record_of(self, iteration: int) -> Record | None:
         """The applied record of an iteration, -1 = the newest; never one that is merely sealed: it may not be decided."""

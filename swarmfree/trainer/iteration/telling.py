@@ -40,24 +40,21 @@ class Telling:
     async def one(self, guest: Guest, request: Request) -> Response | None:
         """One guest's answer, asked again while it is not ready; None, and it is fenced, where it refuses or does not answer."""
         waits = self._context.backoff_s()
-        why = ""
+        failure: CallFailed | None = None
         for _ in range(ASKS):
             if self._roster.get(guest.member) is not guest:
                 return None
             try:
                 return (await self._context.call(guest.endpoint, request)).message
-            except Refused as refusal:
-                why = str(refusal)
-                if refusal.kind in {RefusalKind.BEHIND, RefusalKind.FRESH}:
-                    self._roster.depose(why)
-                    return None
-                if refusal.kind is not RefusalKind.NOT_YET:
-                    break
             except CallFailed as error:
-                why = str(error)
+                failure = error
+                if isinstance(error, Refused) and error.kind is not RefusalKind.NOT_YET:
+                    break
+                if guest.silent_since_s is not None:
+                    break  # it is called for already, and the others need not wait for it
             await asyncio.sleep(next(waits))
-        if self._roster.get(guest.member) is guest:
-            self._roster.fence(guest.member, why)
+        if failure is not None:
+            await self._roster.judge(guest, failure)
         return None
 
     async def bring_up(self, guests: Sequence[Guest], record: Record) -> None:
@@ -73,7 +70,7 @@ class Telling:
                 await self._context.call(guest.endpoint, Commit(record), silence_s=self._context.timing.silence_s / 2)
             except Refused as refusal:
                 if refusal.kind in {RefusalKind.GONE, RefusalKind.NOT_YET}:
-                    guest.built, guest.opened = False, None
+                    self._roster.demote(guest, str(refusal))
             except CallFailed:
                 return
             else:

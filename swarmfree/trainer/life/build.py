@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from swarmfree.policy.recovery import donor_block
-from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore
+from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
 from swarmfree.swarm.announcement import Announcement
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
@@ -75,7 +75,8 @@ class Builder:
         request, engine = building.request, self._context.ports.engine
         begun_s = self._context.now_s()
         try:
-            await self._books.let_go()
+            if not isinstance(request.action, Stay):
+                await self._books.let_go()
             level, record = await self._make(request, building)
             digest = await self._books.device.run(Rank.BOOKS, 0, engine.state_digest)
             lineage = request.lineage if record is None else record.lineage()
@@ -94,6 +95,11 @@ class Builder:
         """Make the state; the iteration it is ready for and the record before that."""
         action = request.action
         engine, device, stage = self._context.ports.engine, self._books.device, action.stage
+        if isinstance(action, Stay):
+            held = self._books.standing
+            if (held.stage, held.iteration) != (stage, action.iteration):
+                raise Refused(RefusalKind.GONE, f"this peer is at iteration {held.iteration} of stage {held.stage}")
+            return request.iteration, request.record
         if isinstance(action, Fresh):
             salt = action.salt
             await device.run(Rank.BOOKS, 0, lambda: engine.draw(stage, salt))

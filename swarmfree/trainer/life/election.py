@@ -10,7 +10,7 @@ import asyncio
 import itertools
 from dataclasses import dataclass, field
 
-from swarmfree.policy.commit import is_majority
+from swarmfree.policy.commit import may_decide
 from swarmfree.policy.election import electorate_of, rank
 from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
 from swarmfree.swarm.events import Note
@@ -25,16 +25,18 @@ FORCED_WITHOUT_ALL = 3
 """A minority that does not hold every stage waits so many times `split_wait_s`: going on costs it those stages."""
 PAUSE_GROWTH = 1.15
 """Nobody is asked as often at the end of a long split as at its beginning."""
+LOOK_S = 8.0
+"""So long a candidate asks the members of the last plan; then it looks whether somebody is announced who leads elsewhere."""
 REFUSED_MAX = 6
 """Rounds in which somebody refused because it hears a coordinator; then that one is asked for a place."""
 
 
 @dataclass(slots=True)
 class Poll:
-    """What came of asking everybody once."""
+    """What came of asking everybody once; `behind` is the highest number of a term that somebody has promised, 0 where nobody told one."""
 
     promises: dict[Endpoint, Promise] = field(default_factory=dict)
-    behind: bool = False
+    behind: int = 0
     fresh: bool = False
 
     def covers(self, plan: Plan) -> bool:
@@ -55,7 +57,8 @@ class Election:
         self._context = context
         self._books = books
         self._revisions = itertools.count(1)
-        self._beats_before = 0
+        self._beats_before = -1
+        self._alone_since_s = 0.0
 
     async def campaign(self) -> Inheritance | None:
         """Try to become coordinator; None where there is one after all, or this member is no use as one."""
@@ -65,15 +68,17 @@ class Election:
             return None  # a joiner that no Open has made a member would only keep the members from it
         last = standing.coordinator
         gone = {last.member} if last is not None and last.member != self._context.me else set()
+        gone |= self._context.lives.ended(self._electorate(plan))
         heir = self._books.heir
         place = 0 if heir == self._context.me else rank(plan, self._electorate(plan), self._context.me, gone)
-        if place and await self._books.beaten.wait(place * timing.silence_s / 2):
-            return None
-        begun_s, refused, pause_s = self._context.now_s(), 0, timing.silence_s / 4
-        self._beats_before = self._books.beat_count
+        if self._is_led():  # else this peer goes on with a campaign that it only interrupted
+            if place and await self._books.beaten.wait(place * timing.silence_s / 2):
+                return None
+            self._alone_since_s, self._beats_before = self._context.now_s(), self._books.beat_count
+        refused, pause_s, look_at_s = 0, timing.silence_s / 4, self._context.now_s() + LOOK_S
         number = (standing.promised.term.number if standing.promised is not None else 0) + 1
         while not self._is_led():
-            waited_s = self._context.now_s() - begun_s
+            waited_s = self._context.now_s() - self._alone_since_s
             term = Term(number, self._context.me)
             poll = await self._ask(term, plan, only_asking=True)
             if self._is_led() or not await self._catch_up(poll):
@@ -84,8 +89,8 @@ class Election:
                 return None  # it was a member once
             may_force = waited_s >= timing.split_wait_s * (1 if poll.covers(plan) else FORCED_WITHOUT_ALL)
             if poll.behind:
-                number += 1
-            elif (may_force and not poll.fresh) or is_majority(self._electorate(plan), poll.members()):
+                number = max(number, poll.behind) + 1
+            elif (may_force and not poll.fresh) or self._may_decide(plan, poll):
                 inheritance = await self._claim(term, plan, may_force=may_force)
                 if inheritance is not None:
                     return inheritance
@@ -94,6 +99,8 @@ class Election:
                 refused += 1
                 if refused >= REFUSED_MAX:
                     return None
+            if self._context.now_s() >= look_at_s:
+                return None  # others may lead elsewhere: look into the directory, and then go on
             if await self._books.beaten.wait(pause_s * (0.5 + self._context.rng.random())):
                 return None
             pause_s = min(PAUSE_GROWTH * pause_s, timing.silence_s / 2)
@@ -103,13 +110,19 @@ class Election:
         """Whether a coordinator has been heard since the campaign began."""
         return self._books.beat_count != self._beats_before
 
+    def _may_decide(self, plan: Plan, poll: Poll) -> bool:
+        electorate = self._electorate(plan)
+        return may_decide(electorate, poll.members(), self._context.lives.ended(electorate))
+
     def _electorate(self, plan: Plan) -> tuple[Member, ...]:
         return electorate_of(self._books.standing.record_of(-1), plan)
 
     async def _claim(self, term: Term, plan: Plan, *, may_force: bool) -> Inheritance | None:
         poll = await self._ask(term, plan, only_asking=False)
-        majority = is_majority(self._electorate(plan), poll.members())
-        if poll.behind or not (majority or may_force) or not await self._catch_up(poll):
+        if poll.behind or not await self._catch_up(poll):
+            return None
+        majority = self._may_decide(plan, poll)  # of the electorate that the last record names, which may just have been fetched
+        if not (majority or may_force):
             return None
         standing = self._books.standing
         promised = standing.promised
@@ -133,6 +146,7 @@ class Election:
             forced=not majority,
             promises=poll.promises,
             seniority=tuple(sorted(poll.promises, key=lambda e: (order.get(e.member, len(order)), e.member))),
+            past=dict(standing.past),
         )
 
     async def _ask(self, term: Term, plan: Plan, *, only_asking: bool) -> Poll:
@@ -146,13 +160,15 @@ class Election:
                     endpoint, Claim(position, only_asking), silence_s=self._context.timing.silence_s / 2
                 )
             except Refused as refusal:
-                poll.behind |= refusal.kind is RefusalKind.BEHIND
+                if refusal.kind is RefusalKind.BEHIND:
+                    poll.behind = max(poll.behind, refusal.term_number, term.number)
                 poll.fresh |= refusal.kind is RefusalKind.FRESH
             except CallFailed:
                 pass
             else:
                 assert isinstance(reply.message, Promise), "the network checks response types"
                 poll.promises[endpoint] = reply.message
+                self._context.lives.hear(reply.message.newer_lives)
 
         async with asyncio.TaskGroup() as group:
             for endpoint in plan.members():

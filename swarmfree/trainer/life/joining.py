@@ -74,6 +74,7 @@ class Joining:
             began_s = self._context.now_s()
             self._all_answered = True
             announced = await self._context.ports.directory.announcements()
+            self._context.lives.hear(a.endpoint.member for a in announced)
             for endpoint in await self._whom_to_ask(announced):
                 if await self._ask(endpoint):
                     self._has_begun = True
@@ -83,13 +84,14 @@ class Joining:
             await asyncio.sleep(wait_s * (0.5 + 0.5 * self._context.rng.random()))
             wait_s = min(ASK_AGAIN_S_MAX, 1.5 * wait_s)
             silent_s += min(self._context.now_s() - began_s, self._context.timing.silence_s)
-            if self._books.standing.stage != NO_STAGE and silent_s >= self._context.timing.coordinator_silence_s:
+            if self._books.standing.stage != NO_STAGE and silent_s >= self._context.timing.silence_s:
                 return False
 
     async def _whom_to_ask(self, announced: Sequence[Announcement]) -> tuple[Endpoint, ...]:
         """The last coordinator, members of the last plan, and some announced peers: the founder and those that serve first."""
         standing, here = self._books.standing, self._context.me
-        known = [standing.coordinator] if standing.coordinator is not None else []
+        stalled = self._books.is_stalled  # its coordinator would only take it back
+        known = [standing.coordinator] if standing.coordinator is not None and not stalled else []
         if standing.known_plan is not None:
             known += standing.known_plan.members()
         founder = await self._context.ports.directory.founder()
@@ -97,7 +99,8 @@ class Joining:
         self._context.rng.shuffle(others)
         others.sort(key=lambda a: (a.endpoint.member.peer_id != founder, a.state is not PeerState.SERVING))
         known += [a.endpoint for a in others[:STRANGERS_MAX]]
-        return tuple(dict.fromkeys(e for e in known if e.member != here))
+        left_out = {here, standing.coordinator.member} if stalled and standing.coordinator is not None else {here}
+        return tuple(dict.fromkeys(e for e in known if e.member not in left_out))
 
     async def _ask(self, endpoint: Endpoint) -> bool:
         """Say hello to a peer, and to whom it names; whether that gave a place."""

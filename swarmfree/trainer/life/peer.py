@@ -183,6 +183,7 @@ class Peer:
                 raise Refused(RefusalKind.FAILED, f"{type(request).__name__} is not served here")
 
     def _hello(self, sender: Endpoint, request: Hello) -> Place:
+        self.context.lives.hear([sender.member])
         if self.coordinator is not None:
             return self.coordinator.hello(sender, request)
         coordinator = self.books.standing.coordinator

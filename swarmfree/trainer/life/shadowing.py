@@ -42,10 +42,10 @@ LOOKS = 8
 
 @dataclass(slots=True)
 class Shadow:
-    """What is kept of one stage: iteration and size of each part; `begun_at` is when it was last begun to be renewed, -1 = never."""
+    """What is kept of one stage: iteration, size and lineage of each part; `begun_at` is when it was last begun to be renewed, -1 = never."""
 
     stage: int
-    parts: dict[int, tuple[int, int]] = field(default_factory=dict)
+    parts: dict[int, tuple[int, int, str]] = field(default_factory=dict)
     count: int = 0
     begun_at: int = -1
 
@@ -56,7 +56,7 @@ class Shadow:
     @property
     def size_bytes(self) -> int:
         """Of all parts."""
-        return sum(size for _, size in self.parts.values())
+        return sum(size for _, size, _ in self.parts.values())
 
     @property
     def is_complete(self) -> bool:
@@ -66,7 +66,13 @@ class Shadow:
     @property
     def iteration(self) -> int:
         """Of its oldest part."""
-        return min(iteration for iteration, _ in self.parts.values())
+        return min(self.parts.values())[0]
+
+    @property
+    def lineage(self) -> str:
+        """Of the record before it; empty where parts of one iteration are of several."""
+        oldest = {lineage for iteration, _, lineage in self.parts.values() if iteration == self.iteration}
+        return oldest.pop() if len(oldest) == 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +190,7 @@ class ShadowKeeper:
             else:
                 return False
             for data in pieces:
-                if not await self._keep_part(shadow, part, reply.message.iteration, data):
+                if not await self._keep_part(shadow, part, reply.message, data):
                     return False
                 part += 1
             await asyncio.sleep(min(PAUSE_MAX_S, pause_s))
@@ -192,7 +198,7 @@ class ShadowKeeper:
         self._tell()
         return True
 
-    async def _keep_part(self, shadow: Shadow, part: int, iteration: int, data: bytes) -> bool:
+    async def _keep_part(self, shadow: Shadow, part: int, found: ShadowPart, data: bytes) -> bool:
         """Put it on the shelf; False, and nothing is kept of the stage, where there is no room, and where it was forgotten meanwhile."""
         shelf, stage = self._context.ports.shelf, shadow.stage
         if not self._has_room(stage, len(data)) or not await shelf.put(shadow.name(part), data):
@@ -202,12 +208,14 @@ class ShadowKeeper:
         if self._shadows.get(stage) is not shadow:
             shelf.drop(shadow.name(part))
             return False
-        shadow.parts[part] = iteration, len(data)
+        shadow.parts[part] = found.iteration, len(data), found.lineage
         return True
 
     def _tell(self) -> None:
-        kept = [KeptShadow(stage, shadow.iteration) for stage, shadow in sorted(self._shadows.items()) if shadow.is_complete]
-        kept += [KeptShadow(stage, full.iteration, full=True) for stage, held in sorted(self._full.items()) for full in held]
+        complete = [(stage, shadow) for stage, shadow in sorted(self._shadows.items()) if shadow.is_complete]
+        kept = [KeptShadow(stage, shadow.iteration, lineage=shadow.lineage) for stage, shadow in complete]
+        full = [shadow for _, held in sorted(self._full.items()) for shadow in held]
+        kept += [KeptShadow(shadow.stage, shadow.iteration, full=True, lineage=shadow.lineage) for shadow in full]
         self._books.standing.shadows = tuple(kept)
 
     def _has_room(self, stage: int, size_bytes: int) -> bool:
@@ -355,19 +363,19 @@ class ShadowKeeper:
             count = min(request.count, shadow_batch(self._context.manifest), engine.part_count(request.stage) - request.part)
             parts = range(request.part, request.part + max(1, count))
 
-            def read() -> tuple[int, list[bytes]]:
-                return standing.iteration, [engine.read_shadow(part) for part in parts]
+            def read() -> tuple[int, str, list[bytes]]:
+                return standing.iteration, standing.lineage, [engine.read_shadow(part) for part in parts]
 
-            iteration, pieces = await self._books.device.run(Rank.IDLE, request.part, read)
-            return Reply(ShadowPart(iteration, sizes=tuple(map(len, pieces)) if len(parts) > 1 else ()), pieces=pieces)
+            iteration, lineage, pieces = await self._books.device.run(Rank.IDLE, request.part, read)
+            return Reply(ShadowPart(iteration, lineage, sizes=tuple(map(len, pieces)) if len(parts) > 1 else ()), pieces=pieces)
         held = self._shadows.get(request.stage)
         if held is None or request.part not in held.parts:
             raise Refused(RefusalKind.GONE, f"this peer keeps no shadow of stage {request.stage}")
-        iteration, _ = held.parts[request.part]
+        iteration, _, lineage = held.parts[request.part]
         kept = await self._context.ports.shelf.get(held.name(request.part))
         if kept is None:
             raise Refused(RefusalKind.GONE, f"part {request.part} of the shadow of stage {request.stage} is not kept any more")
-        return Reply(ShadowPart(iteration), kept)
+        return Reply(ShadowPart(iteration, lineage), kept)
 
 
 def _cut(payload: bytes, sizes: Sequence[int], count: int) -> list[bytes]:

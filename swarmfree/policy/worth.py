@@ -1,0 +1,60 @@
+"""What a stage's state is worth: how many iterations of learning are lost with each way of bringing it back, and how long that is waited for. Pure.
+
+Source: the study of recoveries, with a small model; design section 6.
+"""
+
+from __future__ import annotations
+
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
+from swarmfree.swarm.manifest import TimingSection
+
+MERGE_LOST, NEIGHBOUR_LOST, FRESH_LOST = 300, 500, 1000
+"""Iterations until the loss is what it was, after a merge, a copy of one neighbour, and new weights."""
+
+
+def iterations_lost(action: BuildAction, present: int) -> int:
+    """How many iterations of its learning the stage loses by this way of bringing it back; never more than there were.
+
+    Args:
+        present: the iteration that the state is to be ready for.
+    """
+    match action:
+        case Copy() | Replay():
+            return 0
+        case CopyKept() | Restore() | Stay():
+            return present - action.iteration
+        case Merge():
+            return min(present, MERGE_LOST)
+        case CopyNeighbour():
+            return min(present, NEIGHBOUR_LOST)
+        case Fresh():
+            return min(present, FRESH_LOST)
+
+
+def or_stay(action: BuildAction, held: int, present: int) -> BuildAction:
+    """Have the builder keep the state of the lost stage that it holds itself, where no other way loses less.
+
+    Args:
+        action: the best other way.
+        held: the iteration that its state is ready for; -1 where it holds none.
+        present: the iteration that the state is to be ready for.
+    """
+    if not 0 <= held <= present or iterations_lost(action, present) < present - held:
+        return action
+    steps = "no step is lost" if held == present else f"{present - held} of its steps are lost"
+    return Stay(action.stage, held, f"stage {action.stage} has no live replica: a peer that had it holds its state, and {steps}")
+
+
+def patience_s(action: BuildAction, present: int, iteration_s: float, timing: TimingSection) -> float:
+    """How long the only holder of a stage is waited for before the stage is brought back without it.
+
+    As long as the learning that would be lost is worth, at least until a peer that merely paused has noticed that nobody calls it any more and
+    has said hello, and at most `join_wait_s`.
+
+    Args:
+        action: what would be done.
+        present: the iteration that the state is to be ready for.
+        iteration_s: that an iteration takes; 0 where none was measured.
+    """
+    least_s = timing.coordinator_silence_s + timing.silence_s
+    return max(least_s, min(timing.join_wait_s, iterations_lost(action, present) * iteration_s))
