@@ -11,7 +11,7 @@ from swarmfree.policy.recovery import donor_block
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_arithmetic import EMBEDDING_PARTS, PartState, State, Tensor, Words
 from swarmfree.sim.integer_tokens import IntegerTokens
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Refit, Replay, Restore
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Refit, Replay, Restore, Stay
 from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.routes import routes_of
@@ -130,7 +130,7 @@ class IntegerReference:
         match action:
             case Fresh(stage=stage, salt=salt):
                 states = [arithmetic.drawn(self._manifest, salt, stage)]
-            case Restore() | Refit() | Replay(full=False):
+            case Restore() | Refit() | Replay(full=False) | Stay():
                 return set()  # parts of several iterations, see `is_restored`, and what was trained from such or from a merge
             case Copy(stage=stage) | CopyKept(stage=stage) | Replay(stage=stage):
                 states = list(versions(stage))
