@@ -43,6 +43,7 @@ from swarmfree.swarm.messages import (
     Train,
 )
 from swarmfree.swarm.names import Endpoint, Member, Position, WorkKind
+from swarmfree.swarm.plan import Plan
 from swarmfree.swarm.ports import Reply
 
 T = TypeVar("T")
@@ -125,9 +126,13 @@ class Checks:
         return self._chain.main
 
     @property
-    def electorate(self) -> tuple[Member, ...]:
-        """Who votes on the record after the newest one; nobody before the first."""
-        return self._records[self.committed[max(self.committed)]].electorate if self.committed else ()
+    def newest(self) -> Record | None:
+        """The last record of the run's lineage; None before the first."""
+        return self._records[self.committed[max(self.committed)]] if self.committed else None
+
+    def goes_on(self, plan: Plan) -> bool:
+        """Whether a plan is for the iteration after the last record of the run's lineage."""
+        return self.newest is not None and plan.lineage == self.newest.lineage()
 
     @property
     def is_complete(self) -> bool:

@@ -28,7 +28,7 @@ class Scene:
 
     Args:
         now_s: virtual time.
-        plan: the newest that was sent.
+        plan: the newest that goes on from the run's last record.
         coordinator: who sent it.
         electorate: of the next record.
     """
@@ -54,12 +54,17 @@ class Liveness:
         plan = hub.plan
         self._loses = bool(plan.late_rate or plan.request_loss_rate or plan.response_loss_rate)
         self._calm_s = 0.0 if not self._loses else math.inf
+        self._plan: tuple[Plan, Member] | None = None
         self._taken_s = -math.inf
         self._led_s: dict[Member, float] = {}
         self._fenced_s: dict[str, float] = {}
         self._left_s: dict[Member, float] = {}  # since when a peer is without a place that it could have
 
     # -- told
+    def see(self, plan: Plan, sender: Member) -> None:
+        """A plan is sent that goes on from the run's last record; sides of a split that have lost send others."""
+        self._plan = plan, sender
+
     def told(self, member: Member, event: Event) -> None:
         """A peer's journal got an event."""
         now_s = self._hub.loop.time()
@@ -77,15 +82,18 @@ class Liveness:
                 pass
 
     # -- looked at
-    def look(self, plan: Plan | None, electorate: tuple[Member, ...]) -> None:
-        """Once in a while, as long as the run goes on."""
+    def look(self, electorate: tuple[Member, ...]) -> None:
+        """Once in a while, as long as the run goes on.
+
+        Args:
+            electorate: of the run's last record.
+        """
         now_s = self._hub.loop.time()
         if self._loses and self._hub.calm:
             self._calm_s = min(self._calm_s, now_s)
-        coordinator = self._cast.coordinator
-        if plan is None or coordinator is None or not electorate:
+        if self._plan is None:
             return
-        scene = Scene(now_s, plan, coordinator, electorate)
+        scene = Scene(now_s, *self._plan, electorate)
         limits = Bounds.of(self._manifest.timing, is_lossy=self._is_lossy())
         self._look_for_takeover(scene, limits)
         self._look_for_fencing(scene, limits)

@@ -175,8 +175,9 @@ class _Rehearsal:
             await asyncio.sleep(TICK_S)
             if cast.bury() and not self._over.done():
                 self._over.set_result(None)
-            if self._liveness is not None and self._mischief is not None and not self.checks.is_complete:
-                self._liveness.look(self._mischief.plan, self.checks.electorate)
+            newest = self.checks.newest
+            if self._liveness is not None and newest is not None and not self.checks.is_complete:
+                self._liveness.look(newest.electorate)
             if self.loop.time() % bounds.SIZES_EVERY_S < TICK_S:
                 self._look_at_sizes(cast)
             since_s = self.loop.time() - max(self._changed_s, cast.changed_s, self._committed_s)
@@ -241,6 +242,8 @@ class _Rehearsal:
         self.checks.asked(sender, request, payload)
         if isinstance(request, Open) and self._mischief is not None:
             self._mischief.see(request.plan, sender.member)
+        if isinstance(request, Open) and self._liveness is not None and self.checks.goes_on(request.plan):
+            self._liveness.see(request.plan, sender.member)
         if self._director is not None:
             self._script.see(self._director, Moment(sender, receiver, request, None))
 
