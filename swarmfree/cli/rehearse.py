@@ -19,6 +19,9 @@ def rehearse(
     *,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many rehearsals.")] = 60,
     first_seed: Annotated[int, typer.Option("--first-seed", min=0, help="Seed of the first one; the others follow it.")] = 0,
+    iterations: Annotated[
+        int | None, typer.Option("--iterations", min=2, help="Of each rehearsal, where its seed is not to choose.")
+    ] = None,
     engine: Annotated[
         EngineChoice,
         typer.Option("--engine", help="Integers, exact and fast, two seeds at a time; or the real model, one by one."),
@@ -34,5 +37,5 @@ def rehearse(
     """
     from swarmfree.cli.rehearsing import Rehearsing  # noqa: PLC0415 - help is fast
 
-    show = Rehearsing(seeds, first_seed, engine.value, typer.echo)
+    show = Rehearsing(seeds, first_seed, engine.value, typer.echo, iterations=iterations)
     raise typer.Exit(show.one_by_one(is_verbose=verbose) if verbose or engine is EngineChoice.TORCH else show.side_by_side())

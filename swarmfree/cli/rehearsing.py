@@ -15,8 +15,11 @@ PROGRESS_S = 2.0
 class Rehearsing:
     """Plays seeds and tells about them."""
 
-    def __init__(self, count: int, first_seed: int, engine: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, count: int, first_seed: int, engine: str, say: Callable[[str], None], *, iterations: int | None = None
+    ) -> None:
         """Keep what was asked for; each line goes to `say`."""
+        self._asked = iterations
         self._count = count
         self._first_seed = first_seed
         self._engine = engine
@@ -43,7 +46,7 @@ class Rehearsing:
 
             play = rehearse_torch  # type: ignore[assignment]
         for seed in range(self._first_seed, self._first_seed + self._count):
-            result = play(seed, full_transcript=is_verbose)
+            result = play(seed, iterations=self._asked, full_transcript=is_verbose)
             if is_verbose:
                 for line in result.transcript:
                     self._say(line)
@@ -67,7 +70,7 @@ class Rehearsing:
             if report.violation:
                 self._show_end(report.tail, report.details)
 
-        result = rehearse_many(self._first_seed, self._count, progress=hear)
+        result = rehearse_many(self._first_seed, self._count, iterations=self._asked, progress=hear)
         return self._finish(f", {result.repeated} of them twice")
 
     def _count_one(self, seed: int, violation: str, iterations: int, virtual_s: float, faults: Counter[str]) -> None:
@@ -102,6 +105,7 @@ class Rehearsing:
             return 0
         self._say(f"{len(self._failures)} of {self._count} rehearsals failed; to play them again:")
         engine = "" if self._engine == "integer" else f" --engine {self._engine}"
+        engine += f" --iterations {self._asked}" if self._asked else ""
         for seed, _ in sorted(self._failures):
             self._say(f"  swarmfree rehearse --first-seed {seed} --seeds 1{engine} --verbose")
         return 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from swarmfree.policy.lineages import Tip, wins
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record
@@ -42,7 +42,7 @@ class Chain:
         for tip in tips:
             if best is None or wins(Tip.of(tip), Tip.of(best)):
                 best = tip
-        return {} if best is None else self._back_from(best.lineage())
+        return {} if best is None else self.back_from(best.lineage())
 
     def add(self, lineage: str) -> str:
         """A record was committed; a sentence if that may not be."""
@@ -53,22 +53,50 @@ class Chain:
             return f"record {record.iteration} stands on {before[:8]}, which was not committed"
         others = [other for other in self.at(record.iteration) if other != lineage]
         problems = [other for other in others if not self._is_forced(lineage, other)]
-        goes_on = self._tip is not None and self._back_from(lineage).get(self._tip.iteration) == self._tip.lineage()
+        goes_on = self._tip is not None and self.back_from(lineage).get(self._tip.iteration) == self._tip.lineage()
         if self._tip is None or goes_on or wins(Tip.of(record), Tip.of(self._tip)):
             self._tip = record
-            self.main = self._back_from(lineage)
+            self.main = self.back_from(lineage)
         if problems:
             return f"two records of iteration {record.iteration} were committed: {problems[0][:8]} and {lineage[:8]}"
         return ""
 
+    def undone(self, winner: Mapping[int, str], unforced: Iterable[str]) -> tuple[str, ...]:
+        """Which of these lineages, each decided without force, another one undoes that goes on in their place.
+
+        Those that stand on a forced record which the winner has not got fall with it. The same sums sealed once more, under a term that did not know
+        that they were decided, undo nothing.
+
+        Args:
+            winner: iteration -> lineage, of the one that goes on.
+            unforced: of records, in the order in which they were decided.
+        """
+        found = []
+        for lineage in unforced:
+            record, path = self._records[lineage], self.back_from(lineage)
+            if winner.get(record.iteration) == lineage or self._is_same(path, winner):
+                continue
+            parted = min(i for i in path if winner.get(i) != path[i])
+            if record.forced == (self._records[path[parted - 1]].forced if parted - 1 in path else 0):
+                found.append(lineage)
+        return tuple(found)
+
+    def _is_same(self, path: Mapping[int, str], winner: Mapping[int, str]) -> bool:
+        """Whether both trained the same, whatever their records say about votes."""
+
+        def sums(lineage: str) -> list[tuple[str, str]]:
+            return [(entry.state_digest, entry.sum_digest) for entry in self._records[lineage].stages]
+
+        return all(i in winner and sums(path[i]) == sums(winner[i]) for i in path if winner.get(i) != path[i])
+
     def _is_forced(self, one: str, other: str) -> bool:
-        """Whether at least one of two lineages had no majority since they parted."""
-        fork = self._back_from(one), self._back_from(other)
+        """Whether at least one of two lineages had no majority since they parted; which of them goes on is seen later, in `undone`."""
+        fork = self.back_from(one), self.back_from(other)
         parted = min(i for i in fork[0] if fork[1].get(i) != fork[0][i])
         common = self._records[fork[0][parted - 1]].forced if parted else 0
         return max(self._records[one].forced, self._records[other].forced) > common
 
-    def _back_from(self, lineage: str) -> dict[int, str]:
+    def back_from(self, lineage: str) -> dict[int, str]:
         """The lineage from its first record to this one; as far back as it is known."""
         found: dict[int, str] = {}
         while lineage in self._records:

@@ -1,28 +1,49 @@
 """The invariants, watched from outside: engines, messages and events say what happened, a reference says what should have.
 
-Nothing of the trainer is looked into. A record becomes known from a message, decided by the votes of its electorate, committed by an event or a
-message; a step is known from the engine. Each check is made as soon as it can be: I1, I3 and I4 at every commit, I2 and I3 at every step, I2 at every
-rebuild, I4 at every tensor on the ring, I7 at every step and at the end. The first violation is kept, and stops the rehearsal.
+Nothing of the trainer is looked into. A record becomes known from a message, decided by the votes of its electorate (`votes`), committed by an event
+or a message; a step is known from the engine. Each check is made as soon as it can be: I1, I3 and I4 at every commit, I2 and I3 at every step, I2
+(`rebuilds`) and N1 (`holdings`) at every rebuild, I3 where a lineage is dropped and at the end, I4 at every tensor on the ring, I7 at every step and
+at the end. The first violation is kept, and stops the rehearsal. What each invariant says stands in the protocol.
 
-What is not here: I6 and what needs the loop or the network's tables (`rehearsal`), I8 (`many`), I5 (real processes).
+What is not here: I6 and N2 (`liveness`), what needs the loop or the network's tables (`rehearsal`), sizes of tables (`sizes`), I8 (`many`), I5 (real
+processes).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from swarmfree.sim.chain import Chain
 from swarmfree.sim.exchange import Outcome
+from swarmfree.sim.holdings import Everybody, Holdings, Lives
 from swarmfree.sim.integer_arithmetic import State
+from swarmfree.sim.rebuilds import Rebuilds
 from swarmfree.sim.reference import IntegerReference
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Replay, Restore, Stay
-from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StepScalars
-from swarmfree.swarm.events import Event, IterationCommitted, StageBuilt
+from swarmfree.sim.votes import Votes
+from swarmfree.swarm.books import Record, StepScalars
+from swarmfree.swarm.events import Event, IterationCommitted, LineageDropped
 from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.messages import Build, Built, Commit, Loss, Open, Promise, RecordAnswer, Request, Seal, Sealed, Train
-from swarmfree.swarm.names import Endpoint, Member, WorkKind
+from swarmfree.swarm.messages import (
+    BeatAnswer,
+    Build,
+    Built,
+    Claim,
+    Commit,
+    Farewell,
+    Goodbye,
+    Loss,
+    Open,
+    Promise,
+    RecordAnswer,
+    Request,
+    Seal,
+    Sealed,
+    Train,
+)
+from swarmfree.swarm.names import Endpoint, Member, Position, WorkKind
+from swarmfree.swarm.plan import Plan
 from swarmfree.swarm.ports import Reply
 
 T = TypeVar("T")
@@ -35,7 +56,7 @@ class Violation:
     """An invariant that did not hold.
 
     Args:
-        invariant: "I1" to "I8".
+        invariant: "I1" to "I8", "N1" or "N2".
         time_s: virtual.
         text: what was found, with iteration, stage, microbatch and count where they apply.
     """
@@ -69,6 +90,7 @@ class Checks:
         reference: computes what should come out; None (torch) leaves I1, I4 and the states of rebuilds unchecked.
         now_s: virtual time.
         found: called once, with the first violation.
+        lives: who lives, and in whose reach.
     """
 
     def __init__(
@@ -77,21 +99,24 @@ class Checks:
         reference: IntegerReference | None,
         now_s: Callable[[], float],
         found: Callable[[Violation], None],
+        lives: Lives | None = None,
     ) -> None:
         """Nothing has happened."""
         self._manifest, self._reference, self._now_s, self._found = manifest, reference, now_s, found
         self.violation: Violation | None = None
         self.made_count = 0
+        self._lives: Lives = lives or Everybody()
         self._records: dict[str, Record] = {}
         self._chain = Chain(self._records)
         self._awaited: dict[str, IterationCommitted] = {}  # committed by an event before any message showed the record
-        self._votes: dict[str, set[Member]] = {}  # lineage -> who stored the record; only counted
+        self._votes = Votes(self._records, self._lives.is_alive)
+        self._holdings = Holdings(self._lives)
+        self._dismissed: dict[Member, None] = {}  # told that the run is over: they have not died
         self._unexplained: list[Step] = []
         self._averages: dict[str, tuple[bytes, ...]] = {}
         self._states: dict[str, State] = {}
+        self._rebuilds = Rebuilds(reference, self._chain, self._records, self._states, self._averages)
         self._stepped: dict[tuple[str, int], str] = {}  # (lineage, stage) -> digest of the state after this record
-        self._versions: dict[tuple[str, int], dict[str, None]] = {}  # the same, and digests of stages rebuilt on this lineage
-        self._odd_copies: dict[str, str] = {}  # state digest -> who loaded it
         self._ready: dict[Member, int] = {}
         self._hashed: tuple[Record, str] | None = None  # the same record goes to every member; hashing it is the dear part
 
@@ -99,6 +124,15 @@ class Checks:
     def committed(self) -> dict[int, str]:
         """Iteration -> lineage of the run's records; of several lineages the one that wins where they meet."""
         return self._chain.main
+
+    @property
+    def newest(self) -> Record | None:
+        """The last record of the run's lineage; None before the first."""
+        return self._records[self.committed[max(self.committed)]] if self.committed else None
+
+    def goes_on(self, plan: Plan) -> bool:
+        """Whether a plan is for the iteration after the last record of the run's lineage."""
+        return self.newest is not None and plan.lineage == self.newest.lineage()
 
     @property
     def is_complete(self) -> bool:
@@ -110,6 +144,10 @@ class Checks:
         if self.violation is None:
             self.violation = Violation(invariant, self._now_s(), text)
             self._found(self.violation)
+
+    def _found_fault(self, invariant: str, text: str) -> None:
+        if text:
+            self.violated(invariant, text)
 
     # -- from engines
     def state_seen(self, digest: str, state: State) -> None:
@@ -142,15 +180,15 @@ class Checks:
         if not found:
             return False
         # Two coordinators may have sealed records that differ in their electorates alone: the one that was decided was stepped by.
-        decided = [(lineage, record) for lineage, record in found if self._is_decided(record, lineage)]
+        decided = [(lineage, record) for lineage, record in found if self._votes.is_decided(lineage)]
         lineage, record = (decided or found)[0]
         self._check_step(step, record, lineage)
         return True
 
     def _check_step(self, step: Step, record: Record, lineage: str) -> None:
         who = f"{step.member} at stage {step.stage}"
-        if not self._is_decided(record, lineage):
-            votes = sorted(str(member) for member in self._votes.get(lineage, ()))
+        if not self._votes.is_decided(lineage):
+            votes = [str(member) for member in self._votes.holders(lineage)]
             self.violated("I3", f"{who} stepped by record {record.iteration} before it was decided (stored by {votes})")
         ready = self._ready.get(step.member, record.iteration)
         if ready != record.iteration:
@@ -158,7 +196,9 @@ class Checks:
         self._ready[step.member] = record.iteration + 1
         if self._stepped.setdefault((lineage, step.stage), step.after) != step.after:
             self.violated("I2", f"{who} has other bytes after record {record.iteration} than its siblings")
-        self._versions.setdefault((lineage, step.stage), {})[step.after] = None
+        self._rebuilds.add(lineage, step.stage, step.after)
+        self._votes.stepped(step.member, lineage)
+        self._holdings.stepped(step.member, step.stage, lineage, self._now_s())
         first = record.iteration * self._manifest.batch.microbatches
         kept = sorted(number for number in step.kept_numbers if number < first)
         if kept:
@@ -168,6 +208,7 @@ class Checks:
     def loaded(self, member: Member) -> None:
         """A member's engine was given a state from outside: it is ready for whatever that state is."""
         self._ready.pop(member, None)
+        self._holdings.lost(member)
 
     # -- from the network
     def asked(self, sender: Endpoint, request: Request, payload: bytes) -> None:
@@ -179,42 +220,69 @@ class Checks:
                 if found != expected:
                     self.violated("I4", f"{sender.member} sent a tensor of {found} as {expected} to stage {key.stage}")
             case Seal(position=position, record=record):
+                self._votes.founded(position.term)
                 self._learn(record)
-                self._votes.setdefault(record.lineage(), set()).add(position.term.member)  # who has it stored, stores it
             case Commit(record=record):
                 self._learn(record)
                 self._commit(self._lineage_of(record))
-            case Open(plan=plan) if plan.last_record is not None:
-                self._learn(plan.last_record)
-                self._commit(self._lineage_of(plan.last_record))
+            case Open(plan=plan):
+                self._votes.founded(plan.position.term)
+                self._holdings.opened(plan)
+                if plan.last_record is not None:
+                    self._learn(plan.last_record)
+                    self._commit(self._lineage_of(plan.last_record))
+            case Build():
+                self._found_fault("I2", self._rebuilds.asked(request))
+                self._found_fault("N1", self._holdings.needless(sender.member, request, self._now_s()))
             case _:
                 pass
 
     def answered(self, receiver: Endpoint, request: Request, outcome: Outcome) -> None:
         """A handler has ended."""
-        match outcome:
-            case Reply(message=Sealed(lineage=lineage)):
-                self._votes.setdefault(lineage, set()).add(receiver.member)
-            case Reply(message=Promise(sealed=Record() as record)):
+        if not isinstance(outcome, Reply):
+            return
+        member = receiver.member
+        match outcome.message:
+            case Sealed() if isinstance(request, Seal):
+                self._found_fault("I3", self._votes.stored(member, request.position, self._lineage_of(request.record)))
+            case Promise(sealed=sealed, sealed_at=sealed_at):
+                if sealed is not None and sealed_at is not None:
+                    self._learn(sealed)
+                    self._votes.told(member, sealed_at, self._lineage_of(sealed))
+                if isinstance(request, Open) or (isinstance(request, Claim) and not request.only_asking):
+                    position = request.plan.position if isinstance(request, Open) else request.position
+                    self._found_fault("I3", self._votes.promised(member, position))
+            case BeatAnswer(position=Position() as position, ends_iteration=ends_iteration):
+                self._found_fault("I3", self._votes.promised(member, position))
+                self._holdings.beaten(member, ends_iteration)
+            case RecordAnswer(record=record):
                 self._learn(record)
-                self._votes.setdefault(record.lineage(), set()).add(receiver.member)
-            case Reply(message=RecordAnswer(record=record)):
-                self._learn(record)
-            case Reply(message=Built() as built) if isinstance(request, Build):
-                self._check_built(receiver.member, request, built)
+            case Built() as built if isinstance(request, Build):
+                self._built(member, request, built)
+            case Farewell() if isinstance(request, Goodbye):
+                if request.run_over:
+                    self._dismissed[member] = None
+                if request.rejoin:
+                    self._votes.dropped(member)
             case _:
                 pass
 
+    def _built(self, member: Member, build: Build, built: Built) -> None:
+        lineage = self._rebuilds.lineage_of(build, built)
+        self._found_fault("I2", self._rebuilds.check(member, build, built))
+        self._ready.setdefault(member, built.iteration)  # a repeated answer comes after steps at times
+        self._holdings.built(member, build, lineage, self._now_s())
+        self.made_count += 1
+
     def told(self, event: Event) -> None:
         """A peer's journal got an event."""
-        if isinstance(event, StageBuilt):  # a coordinator that builds a stage itself sends nobody a message
-            for lineage in self._chain.at(event.iteration - 1) if event.iteration else (GENESIS_LINEAGE,):
-                self._versions.setdefault((lineage, event.stage), {})[event.state_digest] = None
         if isinstance(event, IterationCommitted):
             if event.lineage in self._records:
                 self._commit(event.lineage)
             else:
                 self._awaited[event.lineage] = event
+        if isinstance(event, LineageDropped) and event.by_lineage in self._records:
+            self._check_undone(self._chain.back_from(event.by_lineage), "a coordinator dropped its lineage for another one")
 
     # -- records
     def _lineage_of(self, record: Record) -> str:
@@ -231,15 +299,14 @@ class Checks:
             self._commit(lineage)
         self._unexplained = [step for step in self._unexplained if not self._explain(step)]
 
-    def _is_decided(self, record: Record, lineage: str) -> bool:
-        """Stored by a majority of the electorate that the record before names; half is enough with its senior; its coordinator stores it too."""
-        before = self._records.get(record.before)
-        if before is None or record.forced > before.forced:
-            return True  # the first electorate is the founder alone; a forced record says that it had no majority
-        electorate = before.electorate
-        votes = self._votes.get(lineage, set()) | {record.term.member}
-        count = sum(member in votes for member in electorate)
-        return 2 * count > len(electorate) or (2 * count == len(electorate) and electorate[0] in votes)
+    def _check_undone(self, winner: Mapping[int, str], why: str) -> None:
+        """What was decided without force goes on, unless everybody that stored it has died."""
+        for lineage in self._chain.undone(winner, self._votes.unforced):
+            holders = [m for m in self._votes.unforced[lineage] if self._lives.is_alive(m) or m in self._dismissed]
+            if holders:
+                record, held = self._records[lineage], ", ".join(map(str, sorted(holders)))
+                text = f"record {record.iteration} ({lineage[:8]}), decided without force and stored by {held}, is undone: {why}"
+                self.violated("I3", text)
 
     def _commit(self, lineage: str) -> None:
         record = self._records[lineage]
@@ -249,7 +316,7 @@ class Checks:
         fault = self._chain.add(lineage)
         if fault:
             self.violated("I3", fault)
-        if not self._is_decided(record, lineage):
+        if not self._votes.is_decided(lineage):
             self.violated("I3", f"record {record.iteration} was called committed before a majority stored it")
         if record.tokens != self._manifest.tokens_per_iteration:
             self.violated("I4", f"record {record.iteration} counts {record.tokens} tokens")
@@ -266,8 +333,8 @@ class Checks:
             if entry.state_digest not in self._states:
                 self.violated("I2", f"record {record.iteration} starts stage {stage} from a state that no member ever had")
                 return
-            if entry.state_digest in self._odd_copies:
-                loader = self._odd_copies[entry.state_digest]
+            if entry.state_digest in self._rebuilds.odd_copies:
+                loader = self._rebuilds.odd_copies[entry.state_digest]
                 self.violated("I2", f"record {record.iteration} starts stage {stage} from what {loader} copied wrongly")
             states.append(self._states[entry.state_digest])
         expected = reference.iteration(record.iteration, states)
@@ -283,60 +350,6 @@ class Checks:
         if record.evaluation is not None and abs(record.evaluation - reference.evaluation(states)) > 1e-9:
             self.violated("I5", f"iteration {record.iteration}: evaluation {record.evaluation} recorded, another expected")
 
-    # -- rebuilds
-    def _check_built(self, member: Member, build: Build, built: Built) -> None:
-        digest, lineage = built.state_digest, build.lineage
-        if isinstance(build.action, Stay):
-            self._ready.pop(member, None)  # it goes on from an older state
-        if built.iteration != build.iteration:  # a copy made while training went on
-            lineage = next(
-                (
-                    known
-                    for known in self._chain.at(built.iteration - 1)
-                    if digest in self._versions.get((known, build.action.stage), {})
-                ),
-                lineage,
-            )
-        if isinstance(build.action, Copy) and digest not in self._versions.get((lineage, build.action.stage), {}):
-            self._odd_copies[digest] = str(member)  # its donors died, and the stage was rebuilt meanwhile; it may not count
-            return
-        if self._reference is not None and digest in self._states and isinstance(build.action, Restore):
-            seen = [known for (_, stage), kept in self._versions.items() if stage == build.action.stage for known in kept]
-            states = [self._states[d] for d in seen if d in self._states]
-            if digest not in seen if build.action.full else not self._reference.is_restored(self._states[digest], states):
-                self.violated("I2", f"{member} restored stage {build.action.stage} with bytes that it never had")
-        elif self._reference is not None and digest in self._states:
-            expected = self._expected(self._reference, build.action, lineage)
-            if expected and digest not in expected:
-                kind = type(build.action).__name__.lower()
-                self.violated(
-                    "I2", f"{member} built stage {build.action.stage} for iteration {built.iteration} by {kind}: wrong bytes"
-                )
-        self._versions.setdefault((lineage, build.action.stage), {})[digest] = None
-        self._ready.setdefault(member, built.iteration)  # a repeated answer comes after steps at times
-        self.made_count += 1
-
-    def _expected(self, reference: IntegerReference, action: BuildAction, lineage: str) -> set[str]:
-        """Digests that may come of a build for the iteration after this lineage's last record; empty where nothing is known."""
-        record = self._records.get(lineage)
-        if not isinstance(action, CopyKept | Replay) or record is None:
-            return reference.built(action, lambda stage: self._states_of(lineage, stage))
-        entry = record.stages[action.stage]
-        if isinstance(action, CopyKept) and action.iteration == record.iteration:
-            return {entry.state_digest}  # one step behind: as it was when the last iteration began
-        if isinstance(action, CopyKept) and action.iteration != record.iteration + 1:
-            self.violated("I2", f"stage {action.stage} for iteration {record.iteration + 1} from a copy for {action.iteration}")
-        rebuilt = set(self._versions.get((lineage, action.stage), {}))
-        state, average = self._states.get(entry.state_digest), self._averages.get(entry.sum_digest)
-        after = reference.stepped(state, average, entry.scalars) if state is not None and average is not None else None
-        if after is not None and isinstance(action, Replay):
-            return {after}
-        return rebuilt if after is None else {*rebuilt, after}
-
-    def _states_of(self, lineage: str, stage: int) -> Iterable[State]:
-        versions = self._versions.get((lineage, stage), {})
-        return [self._states[digest] for digest in versions if digest in self._states]
-
     # -- the end
     def finished(self, written: list[tuple[int, dict[str, tuple[tuple[int, ...], bytes]]]]) -> None:
         """The run is over, with all its iterations: look at what is left over and at the weights that were written."""
@@ -350,13 +363,14 @@ class Checks:
         if sorted(run) != list(range(iterations)):
             self.violated("I3", f"the run finished with records {sorted(self.committed)}; 0 to {iterations - 1} expected")
             return
+        self._check_undone(run, "the run ended without it")
         stages = {stage for stage, _ in written}
         missing = sorted(set(range(self._manifest.stage_count)) - stages)
         if missing:
             self.violated("I6", f"the run finished without weights of stages {missing}")
         for stage, tensors in written:
             # Two lineages that never met before they were through both write.
-            states = [state for lineage in self._chain.at(iterations - 1) for state in self._states_of(lineage, stage)]
+            states = [state for lineage in self._chain.at(iterations - 1) for state in self._rebuilds.states_of(lineage, stage)]
             if self._reference is not None and tensors not in [self._reference.exported(stage, state) for state in states]:
                 self.violated("I2", f"the weights written for stage {stage} are not those after the last record")
 

@@ -44,7 +44,8 @@ class ManyResult:
 class _Player:
     """One worker process, started when it is first needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, iterations: int | None) -> None:
+        self._iterations = iterations
         self._process: asyncio.subprocess.Process | None = None
 
     async def play(self, seed: int) -> SeedReport:
@@ -61,13 +62,13 @@ class _Player:
         process = self._process
         assert process.stdin is not None, "asked for a pipe"
         assert process.stdout is not None, "asked for a pipe"
-        process.stdin.write(f"{seed}\n".encode())
+        process.stdin.write(f"{seed} {self._iterations or ''}\n".encode())
         line = await process.stdout.readline()
         if not line:
             code = await process.wait()
             self._process = None
             why = f"I7: the process that played seed {seed} ended with code {code}"
-            return SeedReport(seed, why, "", "", (), 0, 0.0, 0.0, {}, {})
+            return SeedReport(seed, why, "", "", (), 0, 0.0, 0.0, {}, {}, self._iterations)
         content = json.loads(line)
         content["tail"] = tuple(content["tail"])
         return SeedReport(**content)
@@ -83,8 +84,8 @@ class _Player:
 
 
 @asynccontextmanager
-async def _players() -> AsyncIterator[tuple[_Player, _Player]]:
-    players = _Player(), _Player()
+async def _players(iterations: int | None) -> AsyncIterator[tuple[_Player, _Player]]:
+    players = _Player(iterations), _Player(iterations)
     try:
         yield players
     finally:
@@ -93,13 +94,20 @@ async def _players() -> AsyncIterator[tuple[_Player, _Player]]:
 
 
 def rehearse_many(
-    first_seed: int, count: int, *, processes: int = 2, repeat_every: int | None = None, progress: Progress | None = None
+    first_seed: int,
+    count: int,
+    *,
+    iterations: int | None = None,
+    processes: int = 2,
+    repeat_every: int | None = None,
+    progress: Progress | None = None,
 ) -> ManyResult:
     """Play seeds ``first_seed .. first_seed + count - 1``.
 
     Args:
         first_seed: the first.
         count: how many.
+        iterations: of each; None = as many as its seed draws.
         processes: how many are played at a time.
         repeat_every: every so many seeds one is played again in another process and must be the same story; 0 = never; None = every tenth,
             of more than a thousand a hundred in all.
@@ -111,7 +119,7 @@ def rehearse_many(
     seeds = iter(range(first_seed, first_seed + count))
 
     async def lane(seeds: Iterator[int]) -> None:
-        async with _players() as (player, other):
+        async with _players(iterations) as (player, other):
             for seed in seeds:
                 report = await player.play(seed)
                 if repeat_every and (seed - first_seed) % repeat_every == 0:

@@ -27,19 +27,20 @@ from typing import Protocol
 from swarmfree.sim.breaks import Break, Breaks
 from swarmfree.sim.exchange import Exchange, HubPeer, Outcome, Payload, Question, Spawn
 from swarmfree.sim.faults import Fate, FaultPlan, draw_fate
+from swarmfree.sim.history import History
 from swarmfree.sim.loop import VirtualLoop
 from swarmfree.sim.traffic import NetworkStatistics, Scales, refusal_bytes
 from swarmfree.swarm.errors import CallFailed, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.messages import Header, Request
 from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Member
-from swarmfree.swarm.ports import Handler, Reply
+from swarmfree.swarm.ports import Handler, Incoming, Reply
 
 
 class NetworkWatch(Protocol):
     """Who looks at the traffic: checks and the transcript."""
 
     def asked(self, sender: Endpoint, receiver: Endpoint, request: Request, payload: bytes) -> None:
-        """A live peer sends a request."""
+        """A live peer sends a request; to itself as well, though nothing can befall that one."""
 
     def answered(self, sender: Endpoint, receiver: Endpoint, request: Request, outcome: Outcome) -> None:
         """A handler of `receiver` has ended with this outcome, whether it arrives or not."""
@@ -66,6 +67,7 @@ class MemoryHub:
         self.calm = False
         self.spared: set[str] = set()  # peer ids; only asked for membership
         self.breaks = Breaks()
+        self.history = History(loop.time)
         self.scales: Scales | None = None
         self.context = Context()  # packets under way belong to nobody, and are not frozen with anybody
         self.overrule: Callable[[Endpoint, Endpoint, Request], Fate | None] = lambda *_: None
@@ -81,6 +83,7 @@ class MemoryHub:
         assert endpoint.member not in self._peers, "a member lives once"
         self._peers[endpoint.member] = peer
         self._by_address[endpoint.addresses[0]] = peer
+        self.history.began(endpoint.member)
         return MemoryNetwork(self, peer)
 
     def detach(self, member: Member) -> None:
@@ -89,6 +92,7 @@ class MemoryHub:
         if peer is None:
             return
         peer.died_s = self.loop.time()
+        self.history.ended(member)
         if self._by_address.get(peer.endpoint.addresses[0]) is peer:
             del self._by_address[peer.endpoint.addresses[0]]
         for exchange in tuple(self.open_calls.values()):
@@ -99,6 +103,7 @@ class MemoryHub:
         """A peer stands still, as under SIGSTOP: its tasks and timers too."""
         peer = self._peers[member]
         peer.frozen, peer.frozen_s = True, self.loop.time()
+        self.history.froze(member)
         self.loop.freeze(peer.owner)
         for exchange in tuple(self.open_calls.values()):
             if exchange.receiver is peer:
@@ -110,6 +115,7 @@ class MemoryHub:
         if peer is None:
             return
         peer.frozen = False
+        self.history.thawed(member)
         self.loop.thaw(peer.owner)
         for exchange in tuple(self.open_calls.values()):
             if exchange.sender is peer:
@@ -121,6 +127,11 @@ class MemoryHub:
         """Whether this member is attached."""
         return member in self._peers
 
+    def handler_of(self, member: Member) -> Handler | None:
+        """Who answers this member's calls; None where it is not attached, or not up yet."""
+        peer = self._peers.get(member)
+        return peer.handler if peer is not None else None
+
     def is_frozen(self, member: Member) -> bool:
         """Whether this member is attached and stands still."""
         peer = self._peers.get(member)
@@ -130,6 +141,7 @@ class MemoryHub:
     def begin_break(self, new: Break) -> None:
         """The network breaks: frames that set out from now on are stopped, and whoever waits for some counts the silence or is refused."""
         self.breaks.add(new)
+        self.history.broke(new)
         self.watch.befell(f"{new.what}{', refused' if new.refused else ''}")
         for exchange in tuple(self.open_calls.values()):
             ends = exchange.sender.endpoint.member.peer_id, exchange.to.member.peer_id
@@ -142,6 +154,7 @@ class MemoryHub:
         """It is mended, if it still lasts. Whoever waits for a peer that died meanwhile learns of it now."""
         if not self.breaks.remove(ended):
             return
+        self.history.mended(ended)
         self.watch.befell(f"mended: {ended.what}")
         for exchange in tuple(self.open_calls.values()):
             if exchange.handling and exchange.is_heard:
@@ -275,9 +288,24 @@ class MemoryNetwork:
         """This peer's own member name and addresses."""
         return self._peer.endpoint
 
-    def serve(self, handler: Handler) -> None:
-        """Give every incoming call to `handler`."""
+    def serve(self, handler: Handler) -> Handler:
+        """Give every incoming call to `handler`; what the peer asks itself goes there by way of the watch."""
         self._peer.handler = handler
+        return self._ask_itself
+
+    async def _ask_itself(self, header: Header, request: Request, incoming: Incoming) -> Reply:
+        here, watch, handler = self._peer.endpoint, self._hub.watch, self._peer.handler
+        assert handler is not None, "serves"
+        watch.asked(here, here, request, await incoming.read())
+        try:
+            reply = await handler(header, request, incoming)
+        except CallFailed as failure:
+            if self._peer.alive:
+                watch.answered(here, here, request, failure)
+            raise
+        if self._peer.alive:
+            watch.answered(here, here, request, reply)
+        return reply
 
     async def call(
         self, to: Endpoint, request: Request, payload: bytes = b"", *, silence_s: float, header_first: bool = False

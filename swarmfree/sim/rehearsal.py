@@ -14,13 +14,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from swarmfree.sim import bounds, sizes
 from swarmfree.sim.cast import KILL_GRACE_S, Cast
 from swarmfree.sim.checks import Checks, Violation
 from swarmfree.sim.directory import DirectoryHub
 from swarmfree.sim.exchange import Outcome
+from swarmfree.sim.history import History
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.sim.life import MakeEngine, MakeTokens, RunPeer, Stage, WrittenWeights
+from swarmfree.sim.liveness import Liveness
 from swarmfree.sim.loop import StuckError, VirtualLoop
 from swarmfree.sim.mischief import Mischief
 from swarmfree.sim.network import MemoryHub
@@ -88,6 +91,7 @@ class RehearsalResult:
         digest: of everything that happened; equal for every run of this seed.
         transcript: lines for people.
         statistics: counts.
+        iterations: that were asked for; None = drawn from the seed.
     """
 
     seed: int
@@ -96,11 +100,17 @@ class RehearsalResult:
     digest: str
     transcript: tuple[str, ...]
     statistics: RehearsalStatistics
+    iterations: int | None = None
 
     @property
     def command(self) -> str:
         """Replays this rehearsal."""
-        return f"swarmfree rehearse --first-seed {self.seed} --seeds 1"
+        return replay_command(self.seed, self.iterations)
+
+
+def replay_command(seed: int, iterations: int | None) -> str:
+    """What plays a seed again."""
+    return f"swarmfree rehearse --first-seed {seed} --seeds 1" + (f" --iterations {iterations}" if iterations else "")
 
 
 class _Rehearsal:
@@ -113,8 +123,8 @@ class _Rehearsal:
         self.details = ""
         manifest, faults = setup.manifest, setup.faults
         reference = IntegerReference(manifest, IntegerTokens(manifest, setup.sequence_count)) if factories.exact else None
-        self.checks = Checks(manifest, reference, loop.time, self._found)
         self.hub = MemoryHub(loop, manifest.fingerprint(), faults, self._stream("network"), self)
+        self.checks = Checks(manifest, reference, loop.time, self._found, self)
         self.hub.overrule, self.hub.scales = script.fate, factories.scales
         self.written: WrittenWeights = []
         self._stage = Stage(
@@ -131,6 +141,8 @@ class _Rehearsal:
         )
         self._changed_s = self._committed_s = 0.0
         self._over: asyncio.Future[None] = loop.create_future()
+        self._cast: Cast | None = None
+        self._liveness: Liveness | None = None
         self._mischief: Mischief | None = None
         self._director: Director | None = None
 
@@ -143,6 +155,7 @@ class _Rehearsal:
         schedule = draw_schedule(setup.faults, manifest.run.iterations, manifest.stages.body, self._stream("faults"))
         async with asyncio.TaskGroup() as group:
             cast = Cast(self._stage, group, self.transcript, self._stream)
+            self._cast, self._liveness = cast, Liveness(manifest, self.hub, cast, self.checks.violated)
             self._mischief = mischief = Mischief(setup, schedule, self.hub, cast, self.transcript)
             self._director = Director(self.hub, cast, mischief)
             cast.begin()
@@ -162,13 +175,26 @@ class _Rehearsal:
             await asyncio.sleep(TICK_S)
             if cast.bury() and not self._over.done():
                 self._over.set_result(None)
+            newest = self.checks.newest
+            if self._liveness is not None and newest is not None and not self.checks.is_complete:
+                self._liveness.look(newest.electorate)
+            if self.loop.time() % bounds.SIZES_EVERY_S < TICK_S:
+                self._look_at_sizes(cast)
             since_s = self.loop.time() - max(self._changed_s, cast.changed_s, self._committed_s)
             if since_s > self.setup.progress_bound_s * (1 if self.hub.calm else 2):
                 self.details = self.loop.stacks()
                 self.checks.violated("I6", f"no commit for {since_s:.0f} s; {len(cast.lives)} peers are there")
 
+    def _look_at_sizes(self, cast: Cast) -> None:
+        """No table of a living peer has grown beyond its bound."""
+        for member in sorted(cast.lives):
+            large = sizes.oversized(self.hub.handler_of(member))
+            if large:
+                self.checks.violated("I7", f"{member}: {', '.join(large)}")
+
     async def _end(self, cast: Cast, mischief: Mischief) -> None:
         """The founder has ended with code 0: everyone that had a place follows, and nothing is left."""
+        self._look_at_sizes(cast)
         for life in cast.lives.values():
             cast.thaw(life)
         until_s = self.loop.time() + END_GRACE_S
@@ -189,19 +215,43 @@ class _Rehearsal:
         if not self._over.done():
             self._over.set_result(None)
 
+    # ---- who lives -----------------------------------------------------------------------------------------------------
+
+    @property
+    def history(self) -> History:
+        """The troubles of all lives."""
+        return self.hub.history
+
+    def is_alive(self, member: Member) -> bool:
+        """Whether this life has not ended."""
+        return self.hub.is_alive(member)
+
+    def is_stuck(self, member: Member) -> bool:
+        """Whether its device never comes back from what it does next."""
+        life = self._cast.lives.get(member) if self._cast is not None else None
+        return life is not None and life.pace.stuck
+
     # ---- what is seen ------------------------------------------------------------------------------------------------
 
     def asked(self, sender: Endpoint, receiver: Endpoint, request: Request, payload: bytes) -> None:
-        """A request sets out."""
+        """A request sets out; what a peer asks itself is for the checks alone."""
+        if sender == receiver:
+            self.checks.asked(sender, request, payload)
+            return
         self.transcript.trace(f"{sender.member} -> {receiver.member}: {type(request).__name__} {len(payload)}")
         self.checks.asked(sender, request, payload)
         if isinstance(request, Open) and self._mischief is not None:
             self._mischief.see(request.plan, sender.member)
+        if isinstance(request, Open) and self._liveness is not None and self.checks.goes_on(request.plan):
+            self._liveness.see(request.plan, sender.member)
         if self._director is not None:
             self._script.see(self._director, Moment(sender, receiver, request, None))
 
     def answered(self, sender: Endpoint, receiver: Endpoint, request: Request, outcome: Outcome) -> None:
         """A handler has ended."""
+        if sender == receiver:
+            self.checks.answered(receiver, request, outcome)
+            return
         shown = type(outcome.message).__name__ if isinstance(outcome, Reply) else str(outcome)
         self.transcript.trace(f"{receiver.member} -> {sender.member}: {shown}")
         self.checks.answered(receiver, request, outcome)
@@ -216,6 +266,8 @@ class _Rehearsal:
         self.transcript.tell_event(str(member), event)
         self.statistics.events[type(event).__name__] += 1
         self.checks.told(event)
+        if self._liveness is not None:
+            self._liveness.told(member, event)
         now_s = self.loop.time()
         if isinstance(event, IterationCommitted):
             if self._committed_s:
@@ -241,6 +293,7 @@ def rehearse(
     seed: int,
     *,
     setup: Setup | None = None,
+    iterations: int | None = None,
     factories: Factories | None = None,
     script: Script | None = None,
     full_transcript: bool = False,
@@ -250,11 +303,12 @@ def rehearse(
     Args:
         seed: of everything.
         setup: what is played; None = drawn from the seed.
+        iterations: of a drawn setup; None = drawn as well.
         factories: what it is made of; None = the trainer with the integer engine.
         script: what happens at chosen moments, besides the faults of the setup.
         full_transcript: keep a line for every call and every answer.
     """
-    setup, factories = setup or draw_setup(seed), factories or Factories()
+    setup, factories = setup or draw_setup(seed, iterations=iterations), factories or Factories()
     loop = VirtualLoop(time_limit_s=TIME_LIMIT_S)
     rehearsal = _Rehearsal(seed, setup, factories, script or Script(), loop, full=full_transcript)
 
@@ -278,6 +332,7 @@ def rehearse(
         digest=rehearsal.transcript.digest(),
         transcript=rehearsal.transcript.lines,
         statistics=rehearsal.statistics,
+        iterations=iterations,
     )
 
 

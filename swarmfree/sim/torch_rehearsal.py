@@ -23,9 +23,9 @@ def make_engine(manifest: Manifest) -> Engine:
     return TorchEngine(manifest, threads=1)
 
 
-def rehearse_torch(seed: int, *, full_transcript: bool = False) -> RehearsalResult:
-    """Play one rehearsal with the torch engine, on a model of a few thousand parameters."""
-    setup = draw_setup(seed, iterations=ITERATIONS)
+def rehearse_torch(seed: int, *, iterations: int | None = None, full_transcript: bool = False) -> RehearsalResult:
+    """Play one rehearsal with the torch engine, on a model of a few thousand parameters; a few iterations unless said otherwise."""
+    setup = draw_setup(seed, iterations=iterations or ITERATIONS)
     model = ModelSection(
         width=WIDTH,
         blocks=setup.manifest.model.blocks,
@@ -37,4 +37,4 @@ def rehearse_torch(seed: int, *, full_transcript: bool = False) -> RehearsalResu
     )
     setup = replace(setup, manifest=replace(setup.manifest, model=model))
     factories = Factories(make_engine=make_engine, exact=False)
-    return rehearse(seed, setup=setup, factories=factories, full_transcript=full_transcript)
+    return rehearse(seed, setup=setup, iterations=iterations, factories=factories, full_transcript=full_transcript)

@@ -1,5 +1,7 @@
 """A process that plays rehearsals for `many`: seeds come in on standard input, one a line; a JSON line goes out for each.
 
+Behind a seed stands how many iterations its rehearsal has, where it is not to draw them.
+
 It ends when its input ends, so it never outlives whoever started it by more than one rehearsal. Every such process has its own hash seed.
 """
 
@@ -11,7 +13,7 @@ import json
 import sys
 import time
 
-from swarmfree.sim.rehearsal import rehearse
+from swarmfree.sim.rehearsal import rehearse, replay_command
 
 TAIL_LINES = 60
 
@@ -30,6 +32,7 @@ class SeedReport:
         virtual_s, cpu_s: how long it took inside and outside.
         faults: faults by kind.
         events: events by kind.
+        asked: iterations that were asked for; None = drawn.
     """
 
     seed: int
@@ -42,17 +45,18 @@ class SeedReport:
     cpu_s: float
     faults: dict[str, int]
     events: dict[str, int]
+    asked: int | None = None
 
     @property
     def command(self) -> str:
         """Replays this seed."""
-        return f"swarmfree rehearse --first-seed {self.seed} --seeds 1"
+        return replay_command(self.seed, self.asked)
 
 
-def report(seed: int) -> SeedReport:
-    """Play one seed."""
+def report(seed: int, iterations: int | None = None) -> SeedReport:
+    """Play one seed; `iterations` None = as many as it draws."""
     begun_s = time.process_time()
-    result = rehearse(seed)
+    result = rehearse(seed, iterations=iterations)
     return SeedReport(
         seed=seed,
         violation=str(result.violation or ""),
@@ -64,6 +68,7 @@ def report(seed: int) -> SeedReport:
         cpu_s=time.process_time() - begun_s,
         faults=dict(result.statistics.faults),
         events=dict(result.statistics.events),
+        asked=iterations,
     )
 
 
@@ -73,7 +78,7 @@ def main() -> None:
     gc.freeze()  # what is loaded is not looked at again before and after every seed
     try:
         for line in sys.stdin:
-            sys.stdout.write(json.dumps(dataclasses.asdict(report(int(line)))) + "\n")
+            sys.stdout.write(json.dumps(dataclasses.asdict(report(*map(int, line.split())))) + "\n")
             sys.stdout.flush()
     except (KeyboardInterrupt, BrokenPipeError):
         return

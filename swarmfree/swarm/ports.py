@@ -76,8 +76,12 @@ class Network(Protocol):
         """This peer's own member name and addresses."""
         ...
 
-    def serve(self, handler: Handler) -> None:
-        """Give every incoming call of this run to `handler`; `Refused` raised by it reaches the caller as `Refused`."""
+    def serve(self, handler: Handler) -> Handler:
+        """Give every incoming call of this run to `handler`; `Refused` raised by it reaches the caller as `Refused`.
+
+        Returns:
+            Whom to give what this peer asks itself: those calls do not cross the network, but whoever watches it sees them.
+        """
         ...
 
     async def call(

@@ -118,9 +118,10 @@ class GrpcNetwork:
     ) -> None:
         await self.close()
 
-    def serve(self, handler: Handler) -> None:
-        """Give every incoming call of this run to `handler`; `Refused` raised by it reaches the caller as `Refused`."""
+    def serve(self, handler: Handler) -> Handler:
+        """Give every incoming call of this run to `handler`; `Refused` raised by it reaches the caller as `Refused`. Nobody watches own calls."""
         self._server.handler = handler
+        return handler
 
     async def call(
         self,

@@ -59,7 +59,7 @@ class Source:
         """Of whoever calls: the keeper."""
         return ME
 
-    def serve(self, handler: Handler) -> None:
+    def serve(self, handler: Handler) -> Handler:
         """Nobody calls the keeper."""
 
     def train(self) -> Record:

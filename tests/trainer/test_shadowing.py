@@ -55,7 +55,7 @@ class Donor:
         """Of whoever calls."""
         return ME
 
-    def serve(self, handler: Handler) -> None:
+    def serve(self, handler: Handler) -> Handler:
         """Nobody calls."""
 
     async def call(

@@ -95,8 +95,7 @@ class Peer:
 
     def start(self) -> None:
         """Be reachable, be announced, look for a place."""
-        self.context.handler = self.handle
-        self.context.ports.network.serve(self.handle)
+        self.context.handler = self.context.ports.network.serve(self.handle)
         here = self.context.here
         self.context.tell(Started(here.member.peer_id, here.member.incarnation, here.addresses[0]))
         self.tasks.start(self.books.device.serve(), "device")

@@ -1,0 +1,58 @@
+"""How long things may take, and how large they may grow: every number that the checks hold a swarm to, with its reason, in one place.
+
+Within which time of the last trouble a commit comes (I6) stands in `setup`, since scenarios choose it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarmfree.swarm.manifest import TimingSection
+
+REACHED_S = 6.0
+"""A peer that has moved in the coordinator's reach for so long is there: three times `silence_s`, so that it was missed, asked again and heard."""
+OUT_OF_REACH_MIN_S = 4.0
+"""Nobody is given up before: `silence_s`, half of that for the second question, and a second for others to probe (protocol section 3.2)."""
+HELD_MIN_S = 3.0
+"""A state that was loaded since may not be known to the coordinator yet: the answer to a Build is asked for again after `silence_s` and a pause."""
+SETTLED_S = 30.0
+"""Whoever could have a place has it by then (N2): hello, a copy of the state and an Open take two or three seconds where nothing is lost, and a
+member that was fenced by mistake notices it after `coordinator_silence_s`."""
+LEAD_SETTLED_S = 20.0
+"""After the last trouble: silence is noticed in 4 s, the last in rank of eight waits 8 s more, and whoever was behind claims once again."""
+ENTRIES_MAX = 64
+"""Entries of any table or cache of a peer: more than microbatches, parts and members of a rehearsal, fewer than the
+iterations of one of a hundred, so that what grows with them is found there. `sizes` names the tables that may be larger."""
+SIZES_EVERY_S = 10.0
+"""Tables are looked at this often, since whoever leads to the end is gone when the run is over; a look costs as much as some calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What follows from a run's own limits.
+
+    Args:
+        takeover_s: from a coordinator's death to the next one's first word. Its silence is noticed after `coordinator_silence_s`; those before
+            in rank wait half of `silence_s` each, four of them at most where a majority lives; then one asks, claims and catches up.
+        fence_s: from a member's last sign to its fencing where it has siblings: twice `silence_s`, as the second question takes half of it.
+        rebuild_s: from the moment at which a stage is lost, somebody is there to build it and nothing else happens: `join_wait_s` for one that
+            does not manage it, ten seconds before a replica of another stage is moved.
+    """
+
+    takeover_s: float
+    fence_s: float
+    rebuild_s: float
+
+    @staticmethod
+    def of(timing: TimingSection, *, is_lossy: bool) -> Bounds:
+        """Those of a run.
+
+        Args:
+            is_lossy: messages get lost or come late: then every question may be asked once more, and all takes twice as long.
+        """
+        silence_s, times = timing.silence_s, 2 if is_lossy else 1
+        return Bounds(
+            takeover_s=times * (timing.coordinator_silence_s + 4 * silence_s / 2 + 2 * silence_s),
+            fence_s=times * (2 * silence_s + 1.0),
+            rebuild_s=times * (timing.join_wait_s + 10.0 + 5.0),
+        )

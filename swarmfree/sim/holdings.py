@@ -1,0 +1,159 @@
+"""Who holds the state of which stage, as engines and answers tell, and whether a stage is rebuilt without need (N1).
+
+A state counts as held by a member of a plan, and by a joiner some seconds after it was copied. Copies of the ends are known from beats: one that its
+keeper gives up while nobody else holds the ends still counts, since it was the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from swarmfree.sim import bounds
+from swarmfree.sim.history import History
+from swarmfree.swarm.actions import Copy, CopyNeighbour, Fresh, Merge
+from swarmfree.swarm.messages import Build
+from swarmfree.swarm.names import ENDS_STAGE, Member
+from swarmfree.swarm.plan import Plan
+
+RECENT_MAX = 64
+
+
+class Lives(Protocol):
+    """What is known of all lives from outside."""
+
+    @property
+    def history(self) -> History:
+        """Their troubles."""
+
+    def is_alive(self, member: Member) -> bool:
+        """Whether this life has not ended."""
+
+    def is_stuck(self, member: Member) -> bool:
+        """Whether its device never comes back from what it does next."""
+
+
+class Everybody:
+    """Everybody lives, and nothing ever stands between two: what is assumed where nobody is watched."""
+
+    def __init__(self) -> None:
+        """Since the beginning."""
+        self.history = History(lambda: 0.0)
+
+    def is_alive(self, member: Member) -> bool:
+        """Yes."""
+        del member
+        return True
+
+    def is_stuck(self, member: Member) -> bool:
+        """No."""
+        del member
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one engine holds.
+
+    Args:
+        stage: which.
+        lineage: of the record after which it is the state.
+        since_s: when the engine got a state of this stage.
+        is_known: a plan has named this member, or it copied from one.
+    """
+
+    stage: int
+    lineage: str
+    since_s: float
+    is_known: bool
+
+
+class Holdings:
+    """States by member."""
+
+    def __init__(self, lives: Lives) -> None:
+        """Nobody holds anything."""
+        self._lives = lives
+        self._held: dict[Member, Holding] = {}
+        self._copies: dict[Member, int] = {}
+        self._looked_at: dict[object, None] = {}
+
+    # -- what is told
+    def lost(self, member: Member) -> None:
+        """A member's engine is being filled with something else."""
+        self._held.pop(member, None)
+
+    def stepped(self, member: Member, stage: int, lineage: str, now_s: float) -> None:
+        """A member's engine stepped by this record."""
+        held = self._held.get(member)
+        if held is None or held.stage != stage:
+            held = Holding(stage, lineage, now_s, is_known=False)
+        self._held[member] = replace(held, lineage=lineage)
+
+    def built(self, member: Member, build: Build, lineage: str, now_s: float) -> None:
+        """A member says that it has built a stage's state, that after the record of `lineage`."""
+        if member not in self._held:  # an answer that comes twice may come after steps
+            self._held[member] = Holding(build.action.stage, lineage, now_s, isinstance(build.action, Copy))
+
+    def opened(self, plan: Plan) -> None:
+        """A plan names its members: what they hold is the swarm's."""
+        for stage, replicas in enumerate(plan.replicas):
+            for replica in replicas:
+                held = self._held.get(replica.endpoint.member)
+                if held is not None and (held.stage, held.lineage) == (stage, plan.lineage):
+                    self._held[replica.endpoint.member] = replace(held, is_known=True)
+
+    def beaten(self, member: Member, ends_iteration: int) -> None:
+        """A member tells of its copy of the ends; -1 for none."""
+        if ends_iteration >= 0:
+            self._copies[member] = ends_iteration
+        elif any(held.stage == ENDS_STAGE and self._lives.is_alive(other) for other, held in self._held.items()):
+            self._copies.pop(member, None)
+
+    # -- what follows
+    def needless(self, sender: Member, build: Build, now_s: float) -> str:
+        """A sentence if `sender` orders a state to be made although somebody within its reach holds a better one."""
+        action = build.action
+        if build.record is None or isinstance(action, Copy) or (build.position, action) in self._looked_at:
+            return ""
+        self._looked_at[build.position, action] = None
+        if len(self._looked_at) > RECENT_MAX:
+            del self._looked_at[next(iter(self._looked_at))]
+        for member, what in self._better(build, now_s):
+            where = self._reach(sender, member, now_s)
+            if where:
+                return (
+                    f"{sender} has stage {action.stage} made by {type(action).__name__} for iteration {build.iteration}, "
+                    f"although {member}, {where}, holds {what}"
+                )
+        return ""
+
+    def _better(self, build: Build, now_s: float) -> Iterator[tuple[Member, str]]:
+        """Whose state is better than what the action can give, and what it is."""
+        action, record = build.action, build.record
+        is_poor = isinstance(action, (Fresh, Merge, CopyNeighbour))
+        for member, held in sorted(self._held.items()):
+            settled = held.is_known or now_s - held.since_s >= bounds.HELD_MIN_S
+            if held.stage != action.stage or not settled:
+                continue
+            if held.lineage == build.lineage:
+                yield member, "the present state"
+            elif is_poor and record is not None and held.lineage == record.before:
+                yield member, "the state one step before"
+            elif action.stage == ENDS_STAGE and isinstance(action, Fresh):
+                yield member, "an older state"
+        if action.stage == ENDS_STAGE and isinstance(action, Fresh):
+            yield from ((member, f"a copy for iteration {iteration}") for member, iteration in sorted(self._copies.items()))
+
+    def _reach(self, sender: Member, member: Member, now_s: float) -> str:
+        """How a member is in the sender's reach, or out of it for too short a time to be given up; empty where neither is so."""
+        history = self._lives.history
+        if not self._lives.is_alive(member) or self._lives.is_stuck(member):
+            return ""
+        if not history.is_out(sender, member) and not history.out_s(sender, member, bounds.REACHED_S):
+            return f"in reach for {min(history.quiet_s(sender, member), now_s):.1f} s"
+        out_s = history.out_s(sender, member, bounds.REACHED_S + bounds.OUT_OF_REACH_MIN_S)
+        if history.is_out(sender, member) and out_s < bounds.OUT_OF_REACH_MIN_S:
+            return f"out of reach for {out_s:.1f} s only"
+        return ""

@@ -1,0 +1,188 @@
+"""Whether it goes on: a lead that is taken over and then stays, members that are fenced in time, stages that are rebuilt, everybody back (I6, N2).
+
+It looks once in a while at who lives, what the newest plan says, and what coordinators told; the numbers stand in `bounds`. Where something else went
+wrong meanwhile a bound begins anew. That commits come at all is looked at in `rehearsal`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from swarmfree.policy.commit import is_majority
+from swarmfree.sim import bounds
+from swarmfree.sim.bounds import Bounds
+from swarmfree.sim.cast import Cast
+from swarmfree.sim.life import Life
+from swarmfree.sim.network import MemoryHub
+from swarmfree.swarm.events import Event, IterationCommitted, MemberLeft, MemberLost, Opened, TookOver
+from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.names import ENDS_STAGE, Member
+from swarmfree.swarm.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """How it stands at one moment.
+
+    Args:
+        now_s: virtual time.
+        plan: the newest that goes on from the run's last record.
+        coordinator: who sent it.
+        electorate: of the next record.
+    """
+
+    now_s: float
+    plan: Plan
+    coordinator: Member
+    electorate: tuple[Member, ...]
+
+
+class Liveness:
+    """Watches one rehearsal.
+
+    Args:
+        manifest: of the run.
+        hub, cast: who is there.
+        violated: is told the invariant and a sentence.
+    """
+
+    def __init__(self, manifest: Manifest, hub: MemoryHub, cast: Cast, violated: Callable[[str, str], None]) -> None:
+        """Nothing has happened."""
+        self._manifest, self._hub, self._cast, self._violated = manifest, hub, cast, violated
+        plan = hub.plan
+        self._loses = bool(plan.late_rate or plan.request_loss_rate or plan.response_loss_rate)
+        self._calm_s = 0.0 if not self._loses else math.inf
+        self._plan: tuple[Plan, Member] | None = None
+        self._taken_s = -math.inf
+        self._led_s: dict[Member, float] = {}
+        self._fenced_s: dict[str, float] = {}
+        self._left_s: dict[Member, float] = {}  # since when a peer is without a place that it could have
+
+    # -- told
+    def see(self, plan: Plan, sender: Member) -> None:
+        """A plan is sent that goes on from the run's last record; sides of a split that have lost send others."""
+        self._plan = plan, sender
+
+    def told(self, member: Member, event: Event) -> None:
+        """A peer's journal got an event."""
+        now_s = self._hub.loop.time()
+        match event:
+            case TookOver(term=term):
+                self._taken_s = now_s
+                if not self._is_lossy() and now_s - max(self._changed_s(), self._calm_s) > bounds.LEAD_SETTLED_S:
+                    quiet_s = now_s - max(self._changed_s(), self._calm_s)
+                    self._violated("I6", f"{member} took over in term {term}, though nothing went wrong for {quiet_s:.0f} s")
+            case MemberLost(member=gone) | MemberLeft(member=gone):
+                self._fenced_s[gone] = now_s
+            case Opened() | IterationCommitted():
+                self._led_s[member] = now_s
+            case _:
+                pass
+
+    # -- looked at
+    def look(self, electorate: tuple[Member, ...]) -> None:
+        """Once in a while, as long as the run goes on.
+
+        Args:
+            electorate: of the run's last record.
+        """
+        now_s = self._hub.loop.time()
+        if self._loses and self._hub.calm:
+            self._calm_s = min(self._calm_s, now_s)
+        if self._plan is None:
+            return
+        scene = Scene(now_s, *self._plan, electorate)
+        limits = Bounds.of(self._manifest.timing, is_lossy=self._is_lossy())
+        self._look_for_takeover(scene, limits)
+        self._look_for_fencing(scene, limits)
+        self._look_for_rebuild(scene, limits)
+        self._look_for_the_left_out(scene)
+
+    def _look_for_takeover(self, scene: Scene, limits: Bounds) -> None:
+        """A dead coordinator has a successor, where a majority lives and nothing else goes wrong."""
+        died_s = self._hub.history.died_s(scene.coordinator)
+        if died_s is None or self._taken_s >= died_s or not self._has_majority(scene):
+            return
+        since_s = scene.now_s - max(died_s, self._hub.history.troubled_s)
+        if since_s > limits.takeover_s:
+            why = f"the coordinator {scene.coordinator} died, a majority lives, and nobody took over for {since_s:.1f} s"
+            self._violated("I6", why)
+
+    def _look_for_fencing(self, scene: Scene, limits: Bounds) -> None:
+        """A member that is dead or stands still is fenced, where it has siblings."""
+        history, leader = self._hub.history, scene.coordinator
+        for replicas in scene.plan.replicas:
+            members = [replica.endpoint.member for replica in replicas]
+            moving = [member for member in members if self._moves(member)]
+            for member in members:
+                silent_s = history.silent_s(member)
+                if silent_s is None or not moving or not self._moves(leader) or history.troubled_s > silent_s:
+                    continue
+                was_led = silent_s - self._led_s.get(leader, -math.inf) < self._manifest.timing.silence_s
+                is_fenced = self._fenced_s.get(str(member), -math.inf) >= silent_s
+                if was_led and not is_fenced and scene.now_s - silent_s > limits.fence_s and self._taken_s < silent_s:
+                    told = f"{member} is silent for {scene.now_s - silent_s:.1f} s, has siblings, and is not fenced"
+                    self._violated("I6", told)
+
+    def _look_for_rebuild(self, scene: Scene, limits: Bounds) -> None:
+        """A stage that nobody holds is rebuilt, where somebody is there to build it."""
+        since_s = scene.now_s - self._changed_s()
+        if since_s <= limits.rebuild_s or not self._moves(scene.coordinator) or not self._has_majority(scene):
+            return
+        for stage, replicas in enumerate(scene.plan.replicas):
+            if any(self._hub.is_alive(replica.endpoint.member) for replica in replicas):
+                continue
+            able = [life for life in self._outside(scene.plan).values() if stage != ENDS_STAGE or life.can_feed]
+            if able:
+                told = f"stage {stage} is lost for {since_s:.0f} s at least, and {able[0].member} is there to build it"
+                self._violated("I6", told)
+
+    def _look_for_the_left_out(self, scene: Scene) -> None:
+        """Whoever had no trouble for long has a place, or all that it could have are taken, or promised to somebody who came later."""
+        outside = self._outside(scene.plan) if self._moves(scene.coordinator) else {}
+        self._left_s = {
+            member: max(self._left_s.get(member, scene.now_s), self._taken_s, self._missed_s(member))
+            for member, life in outside.items()
+            if self._free(scene.plan, life) and not self._hub.history.is_out(member, scene.coordinator)
+        }
+        settled = [member for member, since_s in self._left_s.items() if scene.now_s - since_s >= bounds.SETTLED_S]
+        for member in settled:
+            free = self._free(scene.plan, outside[member])
+            if free > len(outside) - len(settled):
+                since_s = scene.now_s - self._left_s[member]
+                self._violated("N2", f"{member} is in reach for {since_s:.0f} s, {free} places are free, and it has none")
+
+    def _missed_s(self, member: Member) -> float:
+        """When it was last fenced, where that may have been bad luck with messages."""
+        return self._fenced_s.get(str(member), -math.inf) if self._is_lossy() else -math.inf
+
+    def _free(self, plan: Plan, life: Life) -> int:
+        """Places that a peer could have and nobody in the plan has."""
+        counts = [len(replicas) for replicas in plan.replicas]
+        stages = [stage for stage in range(len(counts)) if stage != ENDS_STAGE or life.can_feed]
+        return sum(max(0, self._manifest.replicas_max(stage) - counts[stage]) for stage in stages)
+
+    # -- what is known
+    def _outside(self, plan: Plan) -> Mapping[Member, Life]:
+        """Living peers that want a place and have none in this plan, sorted."""
+        named = {endpoint.member for endpoint in plan.members()}
+        lives = sorted(self._cast.lives.items())
+        there = {member: life for member, life in lives if member not in named and self._moves(member)}
+        return {member: life for member, life in there.items() if not (life.standby or life.leaving or life.pace.stuck)}
+
+    def _moves(self, member: Member) -> bool:
+        return self._hub.is_alive(member) and not self._hub.is_frozen(member)
+
+    def _has_majority(self, scene: Scene) -> bool:
+        """Whether a majority lives and moves, and the network is whole."""
+        there = [member for member in scene.electorate if self._moves(member)]
+        return not self._hub.breaks.lasting and is_majority(scene.electorate, there)
+
+    def _is_lossy(self) -> bool:
+        return self._loses and not self._hub.calm
+
+    def _changed_s(self) -> float:
+        """When somebody last came, fell or was struck, or the network changed."""
+        return max(self._cast.changed_s, self._hub.history.troubled_s)

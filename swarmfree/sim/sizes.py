@@ -1,0 +1,73 @@
+"""Whether every table and cache of a peer stays small (I7): a walk over all that its trainer's objects hold.
+
+Only attributes of objects that `swarmfree.trainer` defines are looked at; what these hold of other rooms (records, plans, tensors) are values.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from swarmfree.sim import bounds
+from swarmfree.swarm.ports import Handler
+
+ROOM = "swarmfree.trainer."
+TABLES = (dict, list, set, frozenset, deque)
+
+LARGER: Mapping[str, tuple[int, str]] = {
+    "Device._measured": (512, "the last durations of each rank of work, a few dozen each"),
+    "Slabs._spare": (4096, "bounded in bytes, and the slabs of a rehearsal are tiny"),
+}
+"""Table -> how many entries it may have, and why that many."""
+
+
+def oversized(handler: Handler | None) -> tuple[str, ...]:
+    """A sentence for every table of a peer that has more entries than it may, sorted.
+
+    Args:
+        handler: whom the peer gave its calls to: a method of what holds everything that it is.
+    """
+    peer = getattr(handler, "__self__", None)
+    found = {name: size for name, size in sizes(peer) if size > LARGER.get(name, (bounds.ENTRIES_MAX, ""))[0]}
+    return tuple(f"{name} has {size} entries" for name, size in sorted(found.items()))
+
+
+def sizes(root: object) -> Iterator[tuple[str, int]]:
+    """Every table of the trainer's objects within reach of one of them: class and attribute, and how many entries it has."""
+    seen: set[int] = {id(root)}
+    waiting: deque[Any] = deque([root])
+    while waiting:
+        one = waiting.popleft()
+        for name, value in _attributes(one):
+            if isinstance(value, TABLES):
+                yield f"{type(one).__name__}.{name}", _entries(value)
+            for inner in _objects(value):
+                if id(inner) not in seen:
+                    seen.add(id(inner))
+                    waiting.append(inner)
+
+
+def _attributes(one: object) -> Iterator[tuple[str, Any]]:
+    yield from getattr(one, "__dict__", {}).items()
+    for kind in type(one).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        yield from ((name, getattr(one, name)) for name in slots if name != "__dict__" and hasattr(one, name))
+
+
+def _entries(table: Collection[Any]) -> int:
+    """Entries, those of tables in the table included."""
+    inner = table.values() if isinstance(table, dict) else table
+    return len(table) + sum(_entries(value) for value in inner if isinstance(value, TABLES))
+
+
+def _objects(value: Any) -> Iterator[Any]:
+    """The trainer's objects in a value: itself, or in a table, or the owner of a method."""
+    if isinstance(value, TABLES):
+        for inner in (*value.keys(), *value.values()) if isinstance(value, dict) else tuple(value):
+            yield from _objects(inner)
+        return
+    owner = getattr(value, "__self__", None) if callable(value) else None
+    for one in (value, owner):
+        if type(one).__module__.startswith(ROOM):
+            yield one

@@ -1,0 +1,148 @@
+"""Rebuilds that need not be (N1): who holds the state of the stage, and whether it was in reach, by hand-made histories."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from swarmfree.sim import breaks
+from swarmfree.sim.history import History
+from swarmfree.sim.holdings import Holdings
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Restore, Stay
+from swarmfree.swarm.books import GENESIS_LINEAGE, Record, float64_bits
+from swarmfree.swarm.messages import Build
+from swarmfree.swarm.names import Endpoint, Member, Position, Term
+from swarmfree.swarm.plan import Plan, Replica
+
+LEADER, HOLDER, OTHER = (Member(name, "1") for name in ("leader", "holder", "other"))
+AT = {member: Endpoint(member, (f"/memory/{member.peer_id}",)) for member in (LEADER, HOLDER, OTHER)}
+POSITION = Position(Term(1, LEADER), 7, 0, 1)
+BEFORE = Record(5, "a" * 64, POSITION.term, 0, "0" * 16, (), float64_bits(1.0), 1, "", (LEADER,))
+LAST = replace(BEFORE, iteration=6, before=BEFORE.lineage())
+MERGED = CopyNeighbour(2, AT[OTHER], 1, "")
+
+
+class Story:
+    """A leader, and one that holds stage 2 since long ago; it is 100 s now."""
+
+    def __init__(self, stage: int = 2, lineage: str = LAST.lineage()) -> None:
+        self.now_s = 0.0
+        self.history, self.alive, self.stuck = History(lambda: self.now_s), {LEADER, HOLDER, OTHER}, set[Member]()
+        self.holdings = Holdings(self)
+        self.holdings.stepped(HOLDER, stage, lineage, 0.0)
+        self.now_s = 100.0
+
+    def is_alive(self, member: Member) -> bool:
+        return member in self.alive
+
+    def is_stuck(self, member: Member) -> bool:
+        return member in self.stuck
+
+    def order(self, action: BuildAction, record: Record | None = LAST) -> str:
+        """The leader has it built: what is found."""
+        lineage = record.lineage() if record is not None else GENESIS_LINEAGE
+        build = Build(POSITION, action, 7 if record is not None else 0, lineage, record, 0)
+        return self.holdings.needless(LEADER, build, self.now_s)
+
+
+@pytest.mark.parametrize("action", [MERGED, Fresh(2, 7, ""), Restore(2, AT[OTHER], 5, ""), Stay(2, 5, "")])
+def test_nothing_but_a_copy_while_the_present_state_is_in_reach(action: BuildAction) -> None:
+    """Every other way of making a stage is found, and who holds it is named; a copy never is, nor anything before the first record."""
+    assert "although holder.1, in reach for 100.0 s, holds the present state" in Story().order(action)
+    assert not Story().order(Copy(2, (AT[HOLDER],), ""))
+    assert not Story().order(action, record=None)
+
+
+def test_the_dead_and_the_stuck_hold_nothing() -> None:
+    """A life that has ended, a device that hangs, and an engine that is filled with something else are no reason to wait."""
+    dead, stuck, filled = Story(), Story(), Story()
+    dead.alive.remove(HOLDER)
+    stuck.stuck.add(HOLDER)
+    filled.holdings.lost(HOLDER)
+    assert [story.order(MERGED) for story in (dead, stuck, filled)] == ["", "", ""]
+
+
+def test_another_lineage_is_no_present_state() -> None:
+    """What was trained on another side of a split is not the stage."""
+    assert not Story(lineage="f" * 64).order(MERGED)
+
+
+def test_a_state_one_step_behind_is_better_than_none() -> None:
+    """Where a stage is made from its neighbours, or drawn, one that lacks the last step alone would do; a shadow may be taken instead of it."""
+    assert "the state one step before" in Story(lineage=BEFORE.lineage()).order(MERGED)
+    assert not Story(lineage=BEFORE.lineage()).order(Restore(2, AT[OTHER], 6, ""))
+
+
+@pytest.mark.parametrize(("out_s", "is_needless"), [(0.5, True), (3.9, True), (4.1, False), (20.0, False)])
+@pytest.mark.parametrize("frozen", [True, False])
+def test_whoever_is_out_of_reach_is_waited_for_a_while(out_s: float, is_needless: bool, frozen: bool) -> None:  # noqa: FBT001 - tables
+    """Four seconds of a pause, or of a cut in either direction, before a state is given up."""
+    story = Story()
+    story.now_s = 100.0 - out_s
+    if frozen:
+        story.history.froze(HOLDER)
+    else:
+        story.history.broke(breaks.mute(HOLDER.peer_id))
+    story.now_s = 100.0
+    assert bool(story.order(MERGED)) == is_needless
+
+
+@pytest.mark.parametrize(("back_s", "is_needless"), [(5.9, False), (6.1, True)])
+def test_whoever_is_back_for_a_while_counts(back_s: float, is_needless: bool) -> None:  # noqa: FBT001 - tables
+    """After a long absence six seconds in reach are enough to be found again."""
+    story, cut = Story(), breaks.cut(LEADER.peer_id, HOLDER.peer_id)
+    story.now_s = 80.0
+    story.history.broke(cut)
+    story.now_s = 100.0 - back_s
+    story.history.mended(cut)
+    story.now_s = 100.0
+    assert bool(story.order(MERGED)) == is_needless
+
+
+def test_a_break_elsewhere_is_no_excuse() -> None:
+    """Only what lies between the two counts."""
+    story = Story()
+    story.history.broke(breaks.cut(LEADER.peer_id, OTHER.peer_id))
+    assert story.order(MERGED)
+
+
+def test_what_was_just_built_counts_once_a_plan_has_it() -> None:
+    """The coordinator may not have the answer yet; a plan that names the builder shows that it has."""
+    story = Story(lineage="f" * 64)
+    build = Build(POSITION, MERGED, 7, LAST.lineage(), LAST, 0)
+    story.holdings.built(OTHER, build, LAST.lineage(), 99.0)
+    assert not story.order(MERGED)
+    replicas = ((), (), (Replica(AT[OTHER]),))
+    story.holdings.opened(Plan(POSITION, "0" * 16, LAST.lineage(), replicas, (), LAST, 4))
+    assert "although other.1" in story.order(Fresh(2, 7, ""))
+
+
+def test_the_ends_are_not_drawn_while_anything_of_them_is_left() -> None:
+    """A source with however old a state, or a keeper's copy, is better than new weights; a copy is taken from a keeper, and that is fine."""
+    old = Story(stage=0, lineage="e" * 64)
+    assert "an older state" in old.order(Fresh(0, 7, ""))
+    kept = Story()
+    kept.holdings.beaten(HOLDER, 6)
+    assert "a copy for iteration 6" in kept.order(Fresh(0, 7, ""))
+    assert not kept.order(CopyKept(0, AT[HOLDER], 6, ""))
+
+
+def test_the_last_copy_of_the_ends_is_not_given_up() -> None:
+    """A keeper may forget its copy while a source lives; one that does so when none lives has thrown the ends away."""
+    story = Story()
+    story.holdings.stepped(OTHER, 0, LAST.lineage(), 0.0)
+    story.holdings.beaten(HOLDER, 6)
+    story.holdings.beaten(HOLDER, -1)
+    story.alive.remove(OTHER)
+    assert not story.order(Fresh(0, 7, ""))
+    story.holdings.beaten(HOLDER, 6)
+    story.holdings.beaten(HOLDER, -1)
+    assert "a copy for iteration 6" in story.order(Fresh(0, 8, ""))
+
+
+def test_one_order_is_looked_at_once() -> None:
+    """A Build that is sent again, as its answer was lost, is no new decision."""
+    story = Story()
+    assert story.order(MERGED)
+    assert not story.order(MERGED)
