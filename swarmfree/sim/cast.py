@@ -50,6 +50,7 @@ class Cast:
         self.lives: dict[Member, Life] = {}
         self._changed_s = 0.0
         self._splits: dict[Break, None] = {}
+        self._newest: dict[str, Member] = {}
         self.killed: set[Member] = set()  # only asked for membership, as the next one
         self.full: set[Member] = set()
         self.hindered_s: dict[str, float] = {}
@@ -103,6 +104,7 @@ class Cast:
         endpoint = Endpoint(Member(peer_id, incarnation), (address,))
         life = Life(self._stage, endpoint, self._stream(f"peer/{drawn:016x}"), can_feed=can_feed, standby=standby)
         self.lives[life.member] = life
+        self._newest[peer_id] = life.member
         if can_feed:
             self._stage.hub.spared.add(peer_id)  # stage 0 and the first coordinator are among these
         self._changed_s = self._stage.loop.time()
@@ -295,6 +297,13 @@ class Cast:
         if life.leaving and life.code == 0:
             self._replace(life)
             return False
+        if (
+            life.code != 0
+            and not life.pace.stuck
+            and life.member not in self.full
+            and self._newest[life.member.peer_id] == life.member
+        ):
+            checks.violated("I7", f"{life.member} ended itself, though nothing was wrong with it: {life.why}")
         if life.code != 0 and self._is_open:
             self.faults["quit"] += 1
             self._replace(life)

@@ -1,8 +1,9 @@
 """Who falls when: the schedule of faults meets the plans that the coordinator sends.
 
-A fault is set off by the first opening of its iteration, those of the ending by the closing Open and by what follows it (`ending`). Whom it hits is
-decided when it strikes, among those that the newest plan names, so that never more stages go down at once, and never more sources, than the plan of faults
-allows, and where nobody comes for the dead, never more peers than can be done without. Who coordinates is whoever sent the newest plan.
+A fault is set off by the first opening of its iteration, those of the ending by the closing Open and by what follows it (`ending`). Whom it
+hits is decided when it strikes, among those that the newest plan names, so that never more stages go down at once, and never more sources, than
+the plan of faults allows, and where nobody comes for the dead, never more peers than can be done without. Who coordinates is whoever sent the
+newest plan.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from swarmfree.sim.schedule import (
     HEARER,
     LONE,
     NO_PLACE,
-    SOURCES,
     RESET_S,
+    SOURCES,
     WRITER,
     Crash,
     Fail,
@@ -83,6 +84,7 @@ class Mischief:
             self._schedule.setdefault(fault.iteration, []).append(fault)
         self._opened_s: dict[int, float] = {}
         self._iteration_s = FIRST_ITERATION_S
+        self._over_s = 0.0
         self._drawn: list[Break] = []
         self._ending = Ending(hub, self._strike_last)
         self.plan: Plan | None = None
@@ -141,9 +143,15 @@ class Mischief:
 
     def thaw(self) -> None:
         """The run is over: whoever stands still goes on, but for whom the ending stopped on purpose."""
+        self._over_s = self._hub.loop.time()
         if not self._setup.faults.ending_rate:
             for life in self._cast.lives.values():
                 self._cast.thaw(life)
+
+    def is_ending(self) -> bool:
+        """Whether somebody may still end: everybody gets a while, and whoever can end as everybody does `end_grace_s`."""
+        for_s = self._hub.loop.time() - max(self._over_s, self._cast.changed_s)
+        return bool(self.members() if for_s < END_GRACE_S else for_s < self.end_grace_s and self.stragglers())
 
     def stragglers(self) -> list[Life]:
         """Living members of the newest plan; where the ending is hard, those that nothing kept from hearing since the last iteration began."""

@@ -2,13 +2,14 @@
 
 It keeps the promises of `ports.Network` and no more. A request may come late, twice, after a later one, or never; a response may get lost
 after the handler ran; a peer may die or stand still in the middle. Progress frames are not sent one by one: while a handler runs at a peer
-that is alive and moves, the caller's silence limit does not count; from the moment that ends, it does. A payload takes time by its size, where the plan says
-so; its chunks are frames, and it comes whole or not at all. Links may be slow in one direction (`links`), answers wrong (`spoil`).
+that is alive and moves, the caller's silence limit does not count; from the moment that ends, it does. Where the plan says so, a payload takes time
+by its size; its chunks are frames, and it comes whole or not at all. Links may be slow in one direction (`links`), answers wrong (`spoil`).
 
 What happens to a call:
 
 - the request is lost: `PeerSilent` after `silence_s`; the response is lost: `PeerSilent` that long after the handler ended;
-- nobody listens: `PeerUnreachable` at once, refused; a peer of another run does: `Refused` (`wrong_run`); the receiver dies: `PeerUnreachable` shortly after;
+- nobody listens: `PeerUnreachable` at once, refused; a peer of another run does: `Refused` (`wrong_run`);
+- the receiver dies: `PeerUnreachable` shortly after;
 - the receiver stands still: `PeerSilent` after `silence_s`, and the handler runs when it goes on;
 - the network is broken between the two (`breaks`): a frame that sets out meanwhile vanishes, so that the handler may not run, or its frames and its
   response do not arrive; where the break refuses, `PeerUnreachable` for calls under way and new ones;
@@ -27,7 +28,7 @@ from typing import Protocol
 
 from swarmfree.sim.breaks import Break, Breaks
 from swarmfree.sim.exchange import Exchange, HubPeer, Outcome, Payload, Question, Spawn
-from swarmfree.sim.faults import Fate, FaultPlan, draw_fate
+from swarmfree.sim.faults import TRANSFER_S_MAX, Fate, FaultPlan, draw_fate, stretched_s
 from swarmfree.sim.links import Links
 from swarmfree.sim.loop import VirtualLoop
 from swarmfree.sim.spoil import Spoiler
@@ -284,7 +285,8 @@ class MemoryHub:
         """How long a payload takes by its size, from its first byte to its last."""
         if not self.plan.byte_s or sender == receiver:
             return 0.0
-        return size_bytes * self.plan.byte_s * self.links.factor(sender.peer_id, receiver.peer_id)
+        factor = self.links.factor(sender.peer_id, receiver.peer_id)
+        return stretched_s(size_bytes * self.plan.byte_s, factor, TRANSFER_S_MAX)
 
     def tell_fault(self, what: str, exchange: Exchange) -> None:
         """Count and show a fault."""

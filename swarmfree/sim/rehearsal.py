@@ -169,12 +169,11 @@ class _Rehearsal:
     async def _end(self, cast: Cast, mischief: Mischief) -> None:
         """The founder has ended with code 0: everyone that had a place follows, and nothing is left."""
         mischief.thaw()
-        over_s, grace_s = self.loop.time(), mischief.end_grace_s
-        while mischief.stragglers() and self.loop.time() < max(over_s, cast.changed_s) + grace_s:
+        while mischief.is_ending():
             await asyncio.sleep(0.1)
         for life in mischief.stragglers():
             self.details = self.loop.stacks(life.owner)
-            self.checks.violated("I7", f"{life.member} still runs {grace_s:g} s after the run ended")
+            self.checks.violated("I7", f"{life.member} still runs, {mischief.end_grace_s:g} s after the run ended")
         cast.kill_all()
         cast.bury()
         await asyncio.sleep(2 * KILL_GRACE_S)

@@ -300,18 +300,20 @@ def _draw_hardships(plan: FaultPlan, body_stages: int, rng: random.Random) -> li
     def slow_s() -> float:
         return rng.uniform(plan.slow_min_s, plan.slow_max_s)
 
+    def split_s() -> float:
+        return rng.uniform(plan.split_min_s, plan.split_max_s)
+
+    def factor() -> float:
+        return rng.uniform(SLOW_FACTOR_MIN, plan.slow_factor_max)
+
     def at_times_s(most_s: float) -> float:
         return rng.choice((0.0, rng.uniform(0.5, most_s)))
 
     kinds: list[FaultKind] = []
-    for _ in range(times(plan.split_rate)):
-        kinds.append(
-            Split(rng.getrandbits(32), rng.uniform(plan.split_min_s, plan.split_max_s), rng.random() < plan.refused_share)
-        )
-    for _ in range(times(plan.slow_link_rate)):
-        kinds.append(Lag(stage(), stage(), rng.uniform(SLOW_FACTOR_MIN, plan.slow_factor_max), 2 * slow_s()))
-    for _ in range(times(plan.two_stages_rate) if body_stages > 1 else 0):
-        kinds.append(LosePair(*rng.sample(range(1, body_stages + 1), 2)))
+    kinds.extend(Split(rng.getrandbits(32), split_s(), rng.random() < plan.refused_share) for _ in range(times(plan.split_rate)))
+    kinds.extend(Lag(stage(), stage(), factor(), 2 * slow_s()) for _ in range(times(plan.slow_link_rate)))
+    pairs = times(plan.two_stages_rate) if body_stages > 1 else 0
+    kinds.extend(LosePair(*rng.sample(range(1, body_stages + 1), 2)) for _ in range(pairs))
     kinds.extend(Fail(stage()) for _ in range(times(plan.device_error_rate)))
     kinds.extend(
         Shelve(rng.randint(SOURCES, body_stages), at_times_s(SHELF_S_MAX), slow_s()) for _ in range(times(plan.shelf_rate))

@@ -9,7 +9,6 @@ from swarmfree.swarm.errors import CallFailed
 from swarmfree.swarm.messages import GetAverage, GetShadow, GetState, Pull, Reduce, Request, Train
 from swarmfree.swarm.ports import Reply
 
-
 SPOILED_KINDS: tuple[type[Request], ...] = (Reduce, GetAverage, GetState, GetShadow, Pull, Train)
 CUT_BYTES = 8
 
