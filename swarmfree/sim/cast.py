@@ -16,7 +16,7 @@ from swarmfree.swarm.names import Endpoint, Member
 
 KILL_GRACE_S = 3.0
 FIRST_PORT = 4001
-STRANGER_S_MAX = 1.0
+STRANGER_S_MAX = 0.5
 
 
 class Cast:

@@ -22,6 +22,8 @@ SHIPPED_BOUND_S = 240.0
 LONG_RUN = 20
 """Runs of more iterations than this are not slowed down as well."""
 PAIR_STAGES_MIN = 3
+USUAL_WORK_S = 0.008
+"""Devices that take longer than this have been slowed down already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,8 @@ def _full_disk(setup: Setup, _: random.Random) -> Setup:
 
 def _splits(setup: Setup, rng: random.Random) -> Setup:
     """Splits of up to three minutes into two halves, which both may go on, in a run that lasts minutes."""
-    setup = _slowed(setup, rng)
+    if setup.work_max_s <= USUAL_WORK_S:
+        setup = _slowed(setup, rng)
     rate, calm = rng.uniform(0.1, 0.4), rng.choice((0.7, 0.85, 1.0))
     return replace(
         setup, faults=replace(setup.faults, split_rate=rate, ends_spared=False, calm_share=max(calm, setup.faults.calm_share))

@@ -1,6 +1,7 @@
 """A process that plays rehearsals for `many`: seeds come in on standard input, one a line; a JSON line goes out for each.
 
-Where the runs are to have a given number of iterations, that is the one argument. It ends when its input ends, so it never outlives whoever started it by more than one rehearsal. Every such process has its own hash seed.
+Its one argument is how many iterations the runs have, 0 = as their seeds draw them. It ends when its input ends, so it never outlives
+whoever started it by more than one rehearsal. Every such process has its own hash seed.
 """
 
 from __future__ import annotations
