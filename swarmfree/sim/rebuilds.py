@@ -101,7 +101,7 @@ class Rebuilds:
         record = self._records.get(lineage)
         if isinstance(action, Stay):
             return set(self._past(lineage, action.stage))
-        if record is None or not (isinstance(action, CopyKept) or isinstance(action, Replay)):
+        if record is None or not (isinstance(action, (CopyKept, Replay))):
             return reference.built(action, lambda stage: self.states_of(lineage, stage))
         if isinstance(action, CopyKept) and action.iteration <= record.iteration:  # behind: as it was when that iteration began
             began = self._chain.back_from(lineage).get(action.iteration)
