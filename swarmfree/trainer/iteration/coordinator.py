@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+from swarmfree.policy.answers import fitting_record
 from swarmfree.policy.commit import is_majority
 from swarmfree.policy.election import FOUNDERS_TERM, electorate_of
 from swarmfree.policy.router import deal_again, deal_shares
@@ -308,7 +309,7 @@ class Coordinator:
             self._look_for_joiners(plan)  # one that came back counts as there, but only the next Open can have its promise
             await self.roster.changed.wait(0.2)
         self._rolling.check(plan)
-        return sealed
+        return fitting_record(sealed, plan.iteration, len(plan.replicas))
 
     async def _await_shares(self, plan: Plan) -> None:
         """Wait until every source says that its share and its windows came back."""

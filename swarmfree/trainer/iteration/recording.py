@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ from swarmfree.swarm.names import Member
 from swarmfree.swarm.plan import Plan
 
 UNSCALED = float32_bits(1.0)
+SQUARED_NORM_MAX = 1e300
+"""Of one stage; the sum over all stages stays finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,15 @@ class StageAverage:
     state_digest: str
     members: tuple[Member, ...]
     sums: tuple[tuple[tuple[int, ...], ...], ...] = ()
+
+
+def is_norm(bits: str) -> bool:
+    """Whether these float64 bits can be a squared norm; one that is not finite can: the model diverges."""
+    try:
+        norm = bits_float64(bits)
+    except (ValueError, struct.error):
+        return False
+    return not math.isfinite(norm) or 0 <= norm < SQUARED_NORM_MAX
 
 
 def has_fed(answer: BeatAnswer | None, plan: Plan) -> bool:

@@ -21,7 +21,7 @@ from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position
 from swarmfree.swarm.plan import Plan
 from swarmfree.swarm.routes import routes_of
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.iteration.recording import StageAverage
+from swarmfree.trainer.iteration.recording import StageAverage, is_norm
 from swarmfree.trainer.iteration.roster import Deposed, Guest, Roster
 
 IDLE_WAIT_S = 0.2
@@ -218,7 +218,7 @@ class Rolling:
         replies: dict[Member, Response | CallFailed] = {}
 
         async def one(guest: Guest) -> None:
-            replies[guest.member] = await self._take(guest, request)
+            replies[guest.member] = _checked(roll, guest.member, await self._take(guest, request))
             self._roster.changed.tell()
 
         async with asyncio.TaskGroup() as group:
@@ -262,9 +262,10 @@ class Rolling:
             for g in guests
             if self._roster.get(g.member) is g and isinstance(reply := replies.get(g.member), Report)
         }
-        self._part_pairs(stage, guests, replies)
+        failures = {m: r for m, r in sorted(replies.items()) if isinstance(r, RoundFailed) and r.round == roll.round()}
+        self._bar_spoilt(stage, guests, failures)
+        self._part_pairs(stage, guests, failures)
         self._fence_strays(replies)
-        self._bar_spoilt(stage, replies)
         if not reports:
             return "; ".join(f"{m}: {_why(r)}" for m, r in sorted(replies.items())) or f"nobody of stage {stage} reported"
         groups: dict[str, list[Member]] = {}
@@ -301,24 +302,34 @@ class Rolling:
         if liar is not None:
             self._roster.bar(liar, f"what it gave the members of stage {roll.stage} as one sum differs")
 
-    def _bar_spoilt(self, stage: int, replies: Mapping[Member, Response | CallFailed]) -> None:
-        """Whose sums are not finite in two rounds, where those of others are, leaves this stage."""
-        for suspect in sorted({r.suspect for r in replies.values() if isinstance(r, RoundFailed) and r.spoilt}):
+    def _bar_spoilt(self, stage: int, guests: Sequence[Guest], failures: Mapping[Member, RoundFailed]) -> None:
+        """Who gave twice what is of no use, where others did not, leaves this stage."""
+        wrong = {failure.suspect: failure.why for failure in failures.values() if failure.spoilt}
+        for suspect in sorted(wrong.keys() & {guest.member for guest in guests}):
             self._spoilt[suspect] += 1
             if self._spoilt[suspect] == SPOILT_MAX:
-                self._roster.bar(suspect, f"its gradients of stage {stage} are not finite")
+                self._roster.bar(suspect, f"averaging stage {stage}: {wrong[suspect]}")
 
-    def _part_pairs(self, stage: int, guests: list[Guest], replies: dict[Member, Response | CallFailed]) -> None:
+    def _part_pairs(self, stage: int, guests: Sequence[Guest], failures: Mapping[Member, RoundFailed]) -> None:
         """Two members that failed with each other twice are parted: the junior leaves this stage."""
         seniority = [g.member for g in guests]
-        for member, reply in sorted(replies.items()):
-            if not isinstance(reply, RoundFailed) or reply.spoilt or member not in seniority or reply.suspect not in seniority:
+        wrong = {failure.suspect for failure in failures.values() if failure.spoilt}
+        for member, reply in failures.items():
+            if wrong & {member, reply.suspect} or member not in seniority or reply.suspect not in seniority:
                 continue
             pair = (min(member, reply.suspect), max(member, reply.suspect))
             self._failed_pairs[pair] += 1
             if self._failed_pairs[pair] == PAIR_FAILURES_MAX:
                 junior = max(pair, key=seniority.index)
                 self._roster.bar(junior, f"it cannot average stage {stage} with {pair[0] if junior == pair[1] else pair[1]}")
+
+
+def _checked(roll: Roll, member: Member, reply: Response | CallFailed) -> Response | CallFailed:
+    """The reply; where it is a report that nothing can be made of, a failure that names its sender."""
+    if not isinstance(reply, Report) or (reply.round == roll.round() and is_norm(reply.squared_norm_bits)):
+        return reply
+    why = f"its report is of round {reply.round}, squared norm {reply.squared_norm_bits}"
+    return RoundFailed(roll.round(), member, why, spoilt=True)
 
 
 def _why(reply: Response | CallFailed) -> str:

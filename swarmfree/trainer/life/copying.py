@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from swarmfree.policy.answers import fitting_plan, fitting_record
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.engine_port import Engine
-from swarmfree.swarm.errors import CallFailed, PeerUnreachable, RefusalKind, Refused
+from swarmfree.swarm.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.swarm.messages import Commit, GetAverage, GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
 from swarmfree.swarm.names import Endpoint
 from swarmfree.trainer.context import Context
@@ -121,13 +122,16 @@ class Copying:
             request = GetState(self._stage, self.level, "", part, weights_only=False)
             try:
                 reply = await self._context.call(donor, request)
+                assert isinstance(reply.message, State), "the network checks response types"
+                if reply.message.iteration < request.iteration:
+                    raise ProtocolViolation(f"{donor.member} gave its state at iteration {reply.message.iteration}")
+                write = partial(place.engine.write_state, part, reply.payload, weights_only=False)
+                await place.device.run(place.rank, part, write)
             except CallFailed as error:
                 last = error
                 if ask % len(self.donors) == len(self.donors) - 1:
                     await asyncio.sleep(next(waits))
                 continue
-            assert isinstance(reply.message, State), "the network checks response types"
-            await place.device.run(place.rank, part, partial(place.engine.write_state, part, reply.payload, weights_only=False))
             self.received_bytes += len(reply.payload)
             self._versions[part] = reply.message.iteration
             return
@@ -160,9 +164,9 @@ class Copying:
         for turn in range(len(self.donors)):
             try:
                 average = (await self._context.call(self.donors[(part + turn) % len(self.donors)], request)).payload
+                await place.device.run(place.rank, part, partial(place.engine.step_part, part, average, entry.scalars))
             except CallFailed:
                 continue
-            await place.device.run(place.rank, part, partial(place.engine.step_part, part, average, entry.scalars))
             self._versions[part] += 1
             self.received_bytes += len(average)
             return
@@ -196,7 +200,7 @@ async def _record_at(context: Context, donor: Endpoint, iteration: int) -> Recor
     except CallFailed:
         return None
     assert isinstance(reply.message, RecordAnswer), "the network checks response types"
-    return reply.message.record
+    return fitting_record(reply.message.record, iteration, context.manifest.stage_count)
 
 
 async def _learn_plan(context: Context, books: MemberBooks, donors: tuple[Endpoint, ...]) -> None:
@@ -209,7 +213,7 @@ async def _learn_plan(context: Context, books: MemberBooks, donors: tuple[Endpoi
         with contextlib.suppress(CallFailed):
             reply = await context.call(donor, GetPlan())
             assert isinstance(reply.message, PlanAnswer), "the network checks response types"
-            known, found = standing.known_plan, reply.message.plan
+            known, found = standing.known_plan, fitting_plan(reply.message.plan, context.manifest.stage_count)
             if found is not None and (known is None or found.position > known.position):
                 standing.known_plan = found
             if found is not None and (found.iteration, found.lineage) == (standing.iteration, standing.lineage):
