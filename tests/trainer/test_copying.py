@@ -10,7 +10,7 @@ import pytest
 
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
-from swarmfree.swarm.errors import PeerUnreachable, RefusalKind, Refused
+from swarmfree.swarm.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.messages import Average, GetAverage, GetRecord, GetState, RecordAnswer, Request, State
 from swarmfree.swarm.names import Endpoint, Member
@@ -102,3 +102,19 @@ def test_what_does_not_fit_comes_from_the_next_donor(wrong: str) -> None:
     engine = _copy(donors)
     assert engine.state == donors.engine.state
     assert len(donors.records) == 2
+
+
+def test_a_copy_whose_donors_have_died_between_two_iterations_fails() -> None:
+    """Its parts are of two iterations, and nobody has the average between them any more: it does not wait for ever."""
+    donors = Donors()
+    donors.trains_after, donors.dies = donors.engine.part_count(0), True
+
+    def last_part_is_newer(request: Request) -> Reply:
+        newer = isinstance(request, GetState) and request.part == donors.engine.part_count(0) - 1
+        reply = Donors._answer(donors, request)
+        return Reply(State(reply.message.part_count, 2), reply.payload) if newer else reply  # type: ignore[union-attr]
+
+    donors._answer = last_part_is_newer  # type: ignore[method-assign]
+    with pytest.raises(ExceptionGroup) as failure:
+        _copy(donors)
+    assert failure.group_contains(PeerSilent, match="to one iteration")

@@ -17,7 +17,7 @@ from functools import partial
 from swarmfree.policy.answers import fitting_plan, fitting_record
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.engine_port import Engine
-from swarmfree.swarm.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.swarm.messages import Commit, GetAverage, GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
 from swarmfree.swarm.names import Endpoint
 from swarmfree.trainer.context import Context
@@ -28,6 +28,8 @@ LOOK_S = 0.05
 LOOK_MAX_S = 0.4
 ASKS = 6
 UNKNOWN = -1
+IDLE_SILENCES = 4
+"""A copy that nobody brings further for so many times `silence_s` has come to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ class Copying:
         Raises:
             CallFailed: no donor answers.
         """
+        seen, since_s = None, self._context.now_s()
         while True:
             failed: list[CallFailed] = []
             async with asyncio.TaskGroup() as group:
@@ -103,6 +106,10 @@ class Copying:
             # A part may have come from a donor that was already further than what this peer has heard of.
             if not self._waiting and all(version == self.level for version in self._versions):
                 return
+            if seen != (seen := (self.level, *self._versions)):
+                since_s = self._context.now_s()
+            elif self._context.now_s() - since_s > IDLE_SILENCES * self._context.timing.silence_s:
+                raise PeerSilent(f"no donor of stage {self._stage} brings its parts to one iteration")
             await asyncio.sleep(LOOK_S)
 
     async def _lane(self, turn: int, failed: list[CallFailed]) -> None:
