@@ -6,6 +6,7 @@ Source: protocol sections 3.6 and 3.8. Differs: a round is one nested call per m
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -68,7 +69,7 @@ class Rolling:
         self._context = context
         self._roster = roster
         self._position = position
-        self._redo_number = 0
+        self._redos = itertools.count(1)
         self._failed_pairs: Counter[tuple[Member, Member]] = Counter()
         self._stale: Counter[Member] = Counter()
         self._spoilt: Counter[Member] = Counter()
@@ -122,8 +123,6 @@ class Rolling:
         self._spoilt.clear()
         self._differing.clear()
         averages = self._averages
-        # A round's name is never used twice: members of one that failed wait for words that others have said already.
-        first = ROUNDS_OF_A_TERM * (plan.position.term.number - FOUNDERS_TERM)
         gone: set[tuple[int, int]] = set()
         stages = range(len(plan.replicas))
         while len(averages) < len(stages):
@@ -143,7 +142,8 @@ class Rolling:
                 continue
             async with asyncio.TaskGroup() as group:
                 rounds = {
-                    s: group.create_task(self._round(plan, s, covers[s], first + self._failures.get(s, 0))) for s in open_stages
+                    s: group.create_task(self._round(plan, s, covers[s], _first_of(plan) + self._failures.get(s, 0)))
+                    for s in open_stages
                 }
             for stage, task in rounds.items():
                 outcome = task.result()
@@ -177,13 +177,13 @@ class Rolling:
         live = {g.member: g for g in self.live(plan)}
         replicas = tuple(tuple(r.endpoint for r in stage if r.endpoint.member in live) for stage in plan.replicas)
         stored = {g.endpoint: g.answer.stored for g in live.values() if g.answer is not None and g.answer.base == plan.base}
-        self._redo_number += 1
+        number = _first_of(plan) + next(self._redos)
         owners = {
             offset: endpoint for share in plan.shares for offset in share.offsets if (endpoint := plan.endpoint(share.source))
         }
         first_microbatch = plan.iteration * self._context.manifest.batch.microbatches
         routes = routes_of(self._context.manifest).of_offsets(first_microbatch, plan.microbatches)
-        segments = plan_segments(missing, Ledger(replicas, stored, frozenset(gone), owners, routes), self._redo_number)
+        segments = plan_segments(missing, Ledger(replicas, stored, frozenset(gone), owners, routes), number)
         by_redoer: dict[Endpoint, list[Segment]] = {}
         for segment in segments:
             by_redoer.setdefault(segment.redoers[0], []).append(segment)
@@ -322,6 +322,11 @@ class Rolling:
             if self._failed_pairs[pair] == PAIR_FAILURES_MAX:
                 junior = max(pair, key=seniority.index)
                 self._roster.bar(junior, f"it cannot average stage {stage} with {pair[0] if junior == pair[1] else pair[1]}")
+
+
+def _first_of(plan: Plan) -> int:
+    """Rounds and redos are counted from here: no name is used twice, nor by two coordinators; members still know what bore the first one."""
+    return ROUNDS_OF_A_TERM * (plan.position.term.number - FOUNDERS_TERM)
 
 
 def _checked(roll: Roll, member: Member, reply: Response | CallFailed) -> Response | CallFailed:
