@@ -82,7 +82,7 @@ class Roster:
     Attributes:
         changed: told whenever a guest comes, goes, or has news.
         waiting_for: what the swarm waits for; told to everyone with the beats.
-        told: last answer of each source, those that are gone since included; whoever opens another base clears it.
+        told: last answer of each source by base, those that are gone since included; whoever opens another base clears it.
     """
 
     def __init__(self, context: Context, tasks: Tasks, position: Callable[[], Position]) -> None:
@@ -97,7 +97,7 @@ class Roster:
         self._deposed = ""
         self.changed = Signal()
         self.waiting_for = ""
-        self.told: dict[Member, BeatAnswer] = {}
+        self.told: dict[tuple[Member, str], BeatAnswer] = {}
 
     def depose(self, why: str) -> None:
         """This peer leads no longer."""
@@ -194,10 +194,9 @@ class Roster:
 
     def _keep_told(self, member: Member, answer: BeatAnswer) -> None:
         """Losses of one base only become more: an answer with fewer was overtaken on its way."""
-        held = self.told.get(member)
-        size = (len(answer.losses), answer.evaluation is not None)
-        if any(size) and (held is None or held.base != answer.base or size >= (len(held.losses), held.evaluation is not None)):
-            self.told[member] = answer
+        held, size = self.told.get((member, answer.base)), (len(answer.losses), answer.evaluation is not None)
+        if any(size) and (held is None or size >= (len(held.losses), held.evaluation is not None)):
+            self.told[member, answer.base] = answer
 
     async def _watch(self, guest: Guest) -> None:
         timing = self._context.timing
