@@ -37,7 +37,7 @@ from swarmfree.swarm.ports import Journal, Ports, Tokens
 from swarmfree.trainer.life.peer import run_peer
 from swarmfree.wire.addresses import address_of, parse_host_and_port
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
-from swarmfree.wire.identity import draw_incarnation, load_or_create_identity
+from swarmfree.wire.identity import draw_incarnation, load_or_create_identity, next_life_number
 from swarmfree.wire.invite import ENTRY_POINTS_MAX, Invite, encode_invite
 from swarmfree.wire.network import GrpcNetwork
 
@@ -158,7 +158,7 @@ class PeerLife:
             if self._log is Log.TEXT:
                 journal.tell(Note(f"others may join through this peer: {self._own_invite(directory)}"))
             tokens = await asyncio.to_thread(self._tokens, manifest, journal)
-            member = Member(identity.peer_id, draw_incarnation(secrets.token_hex))
+            member = Member(identity.peer_id, draw_incarnation(secrets.token_hex, next_life_number(local.folder, time.time())))
             network = await opened.enter_async_context(
                 GrpcNetwork(self._invite.fingerprint, member, local.host, local.port, announced=announced_of(local))
             )

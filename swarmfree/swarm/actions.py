@@ -75,13 +75,28 @@ class CopyKept:
     """Take a lost stage from a copy that a member of another stage kept: weights and moments, byte for byte.
 
     Args:
-        iteration: that the copy is ready for: the present one, or the one before, where the last step is lost.
+        iteration: that the copy is ready for: the present one, or an earlier one, where the steps since are lost.
+        lineage: of the last record in the copy; empty = that of the build.
 
     Source: protocol section 3.10.
     """
 
     stage: int
     holder: Endpoint
+    iteration: int
+    reason: str
+    lineage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """The builder keeps the state of the lost stage that it holds, moments and all, though it is some iterations old.
+
+    Args:
+        iteration: that this state is ready for; the steps since are lost.
+    """
+
+    stage: int
     iteration: int
     reason: str
 
@@ -160,4 +175,4 @@ class Refit:
     reason: str
 
 
-BuildAction = Fresh | Copy | Merge | CopyNeighbour | CopyKept | Restore | Replay | Refit
+BuildAction = Fresh | Copy | Merge | CopyNeighbour | CopyKept | Restore | Replay | Refit | Stay

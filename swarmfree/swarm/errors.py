@@ -42,7 +42,15 @@ class CallFailed(Exception):
 
 
 class PeerUnreachable(CallFailed):
-    """The connection broke or could not be made: noticed at once."""
+    """The connection broke or could not be made: noticed at once.
+
+    Args:
+        refused: nobody listens at the address, or somebody else does: the life that was called has ended.
+    """
+
+    def __init__(self, text: str, *, refused: bool = False) -> None:
+        super().__init__(text)
+        self.refused = refused
 
 
 class PeerSilent(CallFailed):
@@ -73,6 +81,7 @@ class Refused(CallFailed):
     Args:
         kind: which no.
         detail: one sentence for a person.
+        term_number: with `behind`, that of the term that the receiver has promised; 0 where it does not matter.
 
     Kinds: `not_yet` (receiver has not got there, ask again), `past` (receiver is further), `stale` (other base or round), `gone` (no longer
     kept), `behind` (sender must fetch), `exhausted` (no replica of a later stage could do it), `failed` (an exception in the work),
@@ -81,11 +90,12 @@ class Refused(CallFailed):
     `unknown_dictionary` (the wire's own: the request comes again, packed alone).
     """
 
-    def __init__(self, kind: RefusalKind, detail: str) -> None:
+    def __init__(self, kind: RefusalKind, detail: str, term_number: int = 0) -> None:
         """Keep the kind and sentence."""
         super().__init__(f"{kind}: {detail}")
         self.kind = kind
         self.detail = detail
+        self.term_number = term_number
 
 
 class ProtocolViolation(CallFailed):

@@ -145,6 +145,7 @@ class Promise:
         stage: whose state it holds, -1 for none.
         base: of the work it holds, empty if none.
         vouched: its state came out of a decided step, so it is that of its lineage in any base.
+        newer_lives: heard from by the receiver, of peers whose earlier lives are in its electorate: those have ended.
     """
 
     iteration: int
@@ -154,6 +155,7 @@ class Promise:
     stage: int = -1
     base: str = ""
     vouched: bool = False
+    newer_lives: tuple[Member, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,21 +167,31 @@ class Beat:
         seen: number of the last news it has got from this member, 0 for none.
         hold_s: how long the member may wait for news, seconds; 0 = answer now.
         waiting_for: what the swarm waits for, for people; empty if nothing.
+        progress: grows whenever the coordinator gets somewhere; a lead that only beats is none.
     """
 
     position: Position
     seen: int
     hold_s: float
     waiting_for: str = ""
+    progress: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class KeptShadow:
-    """A complete shadow that the sender of a beat's answer keeps: of which stage, the iteration of its oldest part, and with moments or without."""
+    """A complete shadow that the sender of a beat's answer keeps.
+
+    Args:
+        stage: whose.
+        iteration: of its oldest part.
+        full: with moments.
+        lineage: of the last record before that part; empty where it is not known.
+    """
 
     stage: int
     iteration: int
     full: bool = False
+    lineage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +213,8 @@ class BeatAnswer:
         ends_iteration: the iteration that its copy of stage 0 is ready for, -1 without a complete one.
         shadows: of other stages, complete ones.
         borders_since: the iteration from which on its border log is whole; -1 without one.
+        ends_lineage: of the last record in its copy of stage 0; empty without a complete one.
+        lateness: how many times over its limit the present piece of its device's work is; 0 = it is not.
     """
 
     news: int
@@ -217,6 +231,8 @@ class BeatAnswer:
     ends_iteration: int = -1
     shadows: tuple[KeptShadow, ...] = ()
     borders_since: int = -1
+    ends_lineage: str = ""
+    lateness: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

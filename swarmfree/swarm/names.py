@@ -9,7 +9,7 @@ import enum
 import hashlib
 from dataclasses import dataclass
 
-PROTOCOL_REVISION = 5
+PROTOCOL_REVISION = 6
 ENDS_STAGE = 0
 
 
@@ -19,7 +19,7 @@ class Member:
 
     Args:
         peer_id: libp2p peer id in base58, as it stands in a multiaddr.
-        incarnation: 16 hex digits, drawn once per process. A restart is a new member without a vote.
+        incarnation: 16 hex digits, made once per process: eight count lives of this peer, eight are drawn. A restart is a new member without a vote.
 
     Source: protocol section 3.3.
     """
@@ -29,7 +29,11 @@ class Member:
 
     def __str__(self) -> str:
         """Short name for people: the last six characters of the peer id and three of the incarnation."""
-        return f"{self.peer_id[-6:]}.{self.incarnation[:3]}"
+        return f"{self.peer_id[-6:]}.{self.incarnation[-3:]}"
+
+    def is_later_life_of(self, other: Member) -> bool:
+        """Whether this is a life that the same peer began after `other`, which has ended then."""
+        return self.peer_id == other.peer_id and self.incarnation[:8] > other.incarnation[:8]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from swarmfree.swarm.errors import ConfigError
 from swarmfree.wire.base58 import base58_decode, base58_encode
 
 IDENTITY_FILE = "identity.key"
+LIFE_FILE = "life"
 KEY_SIZE_BITS = 2048
 _FILE_SIZE_BYTES_MAX = 1 << 14
 _PEER_ID_LETTERS_MAX = 64
@@ -125,11 +126,34 @@ def is_peer_id(text: str) -> bool:
     return (len(data) == 34 and data.startswith(_SHA256_MULTIHASH)) or (len(data) == 38 and data.startswith(_IDENTITY_MULTIHASH))
 
 
-def draw_incarnation(token_hex: Callable[[int], str]) -> str:
-    """One life's name, 16 hex digits. `token_hex(bytes)` is the source of randomness: `secrets.token_hex` in a real process."""
-    incarnation = token_hex(8)
+def draw_incarnation(token_hex: Callable[[int], str], life_number: int = 0) -> str:
+    """One life's name, 16 hex digits: the number of the life, so that later ones sort after it, then eight that are drawn.
+
+    Args:
+        token_hex: source of randomness, given how many bytes: `secrets.token_hex` in a real process.
+        life_number: see `next_life_number`; 0 for whoever never is a member.
+    """
+    incarnation = f"{life_number:08x}{token_hex(4)}"
     assert len(incarnation) == 16, "the source of randomness gives two hex digits per byte"
     return incarnation
+
+
+def next_life_number(folder: str, wall_s: float) -> int:
+    """A number above that of every earlier life in this folder: Unix seconds, or one more than last time where the clock was set back.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    path = Path(folder) / LIFE_FILE
+    try:
+        told = path.read_text(encoding="ascii").strip() if path.exists() else ""
+        number = max(int(wall_s), int(told) + 1 if told.isdecimal() else 0)
+        draft = path.with_suffix(".new")
+        draft.write_text(f"{number}\n", encoding="ascii")
+        draft.replace(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: the number of this life cannot be kept ({error})") from error
+    return number
 
 
 def _write_new(path: Path, content: bytes) -> None:

@@ -6,7 +6,7 @@ kinds. Nothing here sends anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from grpc import StatusCode
@@ -15,7 +15,11 @@ from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, Prot
 from swarmfree.wire.frames import Malformed
 
 REFUSAL_KEY = "swarmfree-refusal"
+TERM_KEY = "swarmfree-term"
 DETAIL_BYTES_MAX = 1500
+TERM_DIGITS_MAX = 15
+NOBODY_LISTENS = "Connection refused"
+"""In the words of gRPC: the machine answers, and no process has the port."""
 
 CODES: dict[RefusalKind, StatusCode] = {
     RefusalKind.NOT_YET: StatusCode.RESOURCE_EXHAUSTED,
@@ -56,7 +60,8 @@ def status_of(error: Refused | Malformed) -> Status:
     """What the refusing side sends."""
     if isinstance(error, Malformed):
         return Status(VIOLATION_CODE, _shortened(str(error)))
-    return Status(CODES[error.kind], _shortened(error.detail), ((REFUSAL_KEY, error.kind.value),))
+    term = ((TERM_KEY, str(error.term_number)),) if error.term_number else ()
+    return Status(CODES[error.kind], _shortened(error.detail), ((REFUSAL_KEY, error.kind.value), *term))
 
 
 def error_of(code: StatusCode, detail: str, metadata: Iterable[tuple[str, str | bytes]], peer: str, rpc: str) -> CallFailed:
@@ -69,11 +74,11 @@ def error_of(code: StatusCode, detail: str, metadata: Iterable[tuple[str, str | 
         peer: whom was called, for people.
         rpc: which RPC, for people.
     """
-    for key, value in metadata:
-        if key == REFUSAL_KEY:
-            return _refusal(code, detail, value, peer, rpc)
+    told = dict(metadata)
+    if REFUSAL_KEY in told:
+        return _refusal(code, detail, told, peer, rpc)
     if code in _BROKEN:
-        return PeerUnreachable(f"{rpc}: peer {peer} cannot be reached: {detail}")
+        return PeerUnreachable(f"{rpc}: peer {peer} cannot be reached: {detail}", refused=NOBODY_LISTENS in detail)
     if code is StatusCode.DEADLINE_EXCEEDED:
         return PeerSilent(f"{rpc}: peer {peer} did not answer in time")
     if code is VIOLATION_CODE:
@@ -81,14 +86,15 @@ def error_of(code: StatusCode, detail: str, metadata: Iterable[tuple[str, str | 
     return ProtocolViolation(f"{rpc}: peer {peer} ended the call with {code.name}: {detail}")
 
 
-def _refusal(code: StatusCode, detail: str, name: str | bytes, peer: str, rpc: str) -> CallFailed:
+def _refusal(code: StatusCode, detail: str, told: Mapping[str, str | bytes], peer: str, rpc: str) -> CallFailed:
+    name, term = told[REFUSAL_KEY], str(told.get(TERM_KEY, ""))
     try:
         kind = RefusalKind(str(name))
     except ValueError:
         return ProtocolViolation(f"{rpc}: peer {peer} refuses with the unknown kind {name!r}: {detail}")
     if CODES[kind] is not code:
         return ProtocolViolation(f"{rpc}: peer {peer} refuses with {kind} as {code.name}; {CODES[kind].name} was expected")
-    return Refused(kind, detail)
+    return Refused(kind, detail, int(term) if term.isdecimal() and len(term) <= TERM_DIGITS_MAX else 0)
 
 
 def _shortened(sentence: str) -> str:

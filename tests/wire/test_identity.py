@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmfree.swarm.errors import ConfigError
+from swarmfree.swarm.names import Member
 from swarmfree.wire.base58 import base58_decode, base58_encode
 from swarmfree.wire.identity import (
     IDENTITY_FILE,
@@ -21,6 +22,7 @@ from swarmfree.wire.identity import (
     draw_incarnation,
     is_peer_id,
     load_or_create_identity,
+    next_life_number,
     peer_id_of,
     peer_id_of_ssh,
     verify,
@@ -153,11 +155,22 @@ def test_peer_ids_are_recognised(identity: Identity) -> None:
 
 
 def test_incarnation_is_16_hex_digits_of_the_given_source() -> None:
-    """An incarnation comes from the source it is given, and two draws of a real source differ."""
-    assert draw_incarnation(lambda size: "ab" * size) == "ab" * 8
+    """An incarnation is the life's number and what the source gives, and two draws of a real source differ."""
+    assert draw_incarnation(lambda size: "ab" * size, 7) == "00000007" + "ab" * 4
     drawn = {draw_incarnation(secrets.token_hex) for _ in range(100)}
     assert len(drawn) == 100
     assert all(re.fullmatch("[0-9a-f]{16}", one) for one in drawn)
+
+
+def test_later_lives_sort_after_earlier_ones(tmp_path: Path) -> None:
+    """Each life in a folder has a higher number than the one before, also where the clock was set back, or the file is damaged."""
+    numbers = [next_life_number(str(tmp_path), wall_s) for wall_s in (1000.5, 1000.9, 500.0, 2000.0)]
+    assert numbers == [1000, 1001, 1002, 2000]
+    (tmp_path / "life").write_text("?")
+    assert next_life_number(str(tmp_path), 3000.0) == 3000
+    lives = [Member("QmPeer", draw_incarnation(secrets.token_hex, number)) for number in (1000, 1001)]
+    assert lives[1].is_later_life_of(lives[0])
+    assert not lives[0].is_later_life_of(lives[1])
 
 
 @given(st.binary(max_size=60))

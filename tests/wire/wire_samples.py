@@ -62,7 +62,10 @@ REQUESTS: dict[str, Request] = {
     "build_fresh": messages.Build(POSITION, actions.Fresh(1, 4, "nobody has it"), 0, "0" * 64, None, 0),
     "build_copy": messages.Build(POSITION, actions.Copy(1, (AT_ALICE, AT_BOB), "a sibling lives"), 7, LINEAGE, RECORD, 7),
     "build_merge": messages.Build(POSITION, MERGE, 7, LINEAGE, RECORD, 0),
-    "build_kept": messages.Build(POSITION, actions.CopyKept(0, AT_ALICE, 6, "one iteration behind"), 7, LINEAGE, RECORD, 0),
+    "build_kept": messages.Build(
+        POSITION, actions.CopyKept(0, AT_ALICE, 6, "one iteration behind", LINEAGE), 7, LINEAGE, RECORD, 0
+    ),
+    "build_stay": messages.Build(POSITION, actions.Stay(2, 5, "its own state, two iterations old"), 7, LINEAGE, RECORD, 0),
     "build_restore": messages.Build(POSITION, actions.Restore(2, AT_BOB, 5, "it keeps a shadow"), 7, LINEAGE, RECORD, 0),
     "build_replay": messages.Build(
         POSITION,
@@ -85,7 +88,7 @@ REQUESTS: dict[str, Request] = {
     "build_neighbour": messages.Build(POSITION, actions.CopyNeighbour(3, AT_ALICE, 2, "end of the body"), 7, LINEAGE, RECORD, 0),
     "open": messages.Open(PLAN),
     "open_first": messages.Open(Plan(Position(Term(0, ALICE), 0, 0, 0), BASE, "0" * 64, ((),), (), None, 8)),
-    "beat": messages.Beat(POSITION, 12, 1.5, "two replicas of stage 2"),
+    "beat": messages.Beat(POSITION, 12, 1.5, "two replicas of stage 2", 77),
     "redo": messages.Redo(POSITION, BASE, (SEGMENT,)),
     "roll": messages.TakeRoll(POSITION, ROLL),
     "seal": messages.Seal(POSITION, RECORD),
@@ -111,7 +114,7 @@ RESPONSES: dict[str, tuple[str, Response]] = {
     "place": ("Hello", messages.Place(AT_ALICE, -1, "one replica of stage 3", accepted=True)),
     "built": ("Build", messages.Built("22" * 32, 0.75, 123_456_789, 7)),
     "promise": ("Open", messages.Promise(7, RECORD, POSITION)),
-    "claimed": ("Claim", messages.Promise(7, RECORD, POSITION, PLAN)),
+    "claimed": ("Claim", messages.Promise(7, RECORD, POSITION, PLAN, newer_lives=(BOB,))),
     "met": ("Meet", messages.Met(7, LINEAGE, 1, AT_BOB, POSITION.term, whole=True, follows=True)),
     "met_nobody": ("Meet", messages.Met(0, "0" * 64, 0, None, None, whole=False)),
     "promise_empty": ("Open", messages.Promise(0, None)),
@@ -130,8 +133,10 @@ RESPONSES: dict[str, tuple[str, Response]] = {
             seconds_per_microbatch=0.125,
             stage=2,
             ends_iteration=6,
-            shadows=(messages.KeptShadow(3, 5), messages.KeptShadow(1, 50, full=True)),
+            shadows=(messages.KeptShadow(3, 5), messages.KeptShadow(1, 50, full=True, lineage=LINEAGE)),
             borders_since=-1,
+            ends_lineage=LINEAGE,
+            lateness=1.5,
         ),
     ),
     "beat_answer_empty": (

@@ -680,12 +680,15 @@ class CopyKept(google.protobuf.message.Message):
     HOLDER_FIELD_NUMBER: builtins.int
     ITERATION_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    LINEAGE_FIELD_NUMBER: builtins.int
     stage: builtins.int
     """The stage to build; zero is the ends."""
     iteration: builtins.int
     """The iteration the copy is ready for; zero is the first."""
     reason: builtins.str
     """One sentence for people."""
+    lineage: builtins.str
+    """64 hex digits: lineage of the last record in the copy; empty = that of the build."""
     @property
     def holder(self) -> swarmfree.wire.v1.names_pb2.Endpoint:
         """Who keeps the copy; required."""
@@ -697,11 +700,38 @@ class CopyKept(google.protobuf.message.Message):
         holder: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
         iteration: builtins.int = ...,
         reason: builtins.str = ...,
+        lineage: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["holder", b"holder"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["holder", b"holder", "iteration", b"iteration", "reason", b"reason", "stage", b"stage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["holder", b"holder", "iteration", b"iteration", "lineage", b"lineage", "reason", b"reason", "stage", b"stage"]) -> None: ...
 
 global___CopyKept = CopyKept
+
+@typing.final
+class Stay(google.protobuf.message.Message):
+    """Keep the state that the builder holds, though it is some iterations old: the stage has no better one."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STAGE_FIELD_NUMBER: builtins.int
+    ITERATION_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    stage: builtins.int
+    """Which stage; zero is the ends."""
+    iteration: builtins.int
+    """The iteration that state is ready for; zero is the first."""
+    reason: builtins.str
+    """One sentence for people."""
+    def __init__(
+        self,
+        *,
+        stage: builtins.int = ...,
+        iteration: builtins.int = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["iteration", b"iteration", "reason", b"reason", "stage", b"stage"]) -> None: ...
+
+global___Stay = Stay
 
 @typing.final
 class Restore(google.protobuf.message.Message):
@@ -883,6 +913,7 @@ class BuildAction(google.protobuf.message.Message):
     RESTORE_FIELD_NUMBER: builtins.int
     REPLAY_FIELD_NUMBER: builtins.int
     REFIT_FIELD_NUMBER: builtins.int
+    STAY_FIELD_NUMBER: builtins.int
     @property
     def fresh(self) -> global___Fresh:
         """First weights."""
@@ -915,6 +946,10 @@ class BuildAction(google.protobuf.message.Message):
     def refit(self) -> global___Refit:
         """From its neighbours and border logs."""
 
+    @property
+    def stay(self) -> global___Stay:
+        """As the builder holds it."""
+
     def __init__(
         self,
         *,
@@ -926,9 +961,10 @@ class BuildAction(google.protobuf.message.Message):
         restore: global___Restore | None = ...,
         replay: global___Replay | None = ...,
         refit: global___Refit | None = ...,
+        stay: global___Stay | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_kept", b"copy_kept", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge", "refit", b"refit", "replay", b"replay", "restore", b"restore"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_kept", b"copy_kept", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge", "refit", b"refit", "replay", b"replay", "restore", b"restore"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["fresh", "copy", "merge", "copy_neighbour", "copy_kept", "restore", "replay", "refit"] | None: ...
+    def HasField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_kept", b"copy_kept", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge", "refit", b"refit", "replay", b"replay", "restore", b"restore", "stay", b"stay"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action", b"action", "copy", b"copy", "copy_kept", b"copy_kept", "copy_neighbour", b"copy_neighbour", "fresh", b"fresh", "merge", b"merge", "refit", b"refit", "replay", b"replay", "restore", b"restore", "stay", b"stay"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["fresh", "copy", "merge", "copy_neighbour", "copy_kept", "restore", "replay", "refit", "stay"] | None: ...
 
 global___BuildAction = BuildAction

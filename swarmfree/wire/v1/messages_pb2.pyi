@@ -256,6 +256,7 @@ class ClaimResponse(google.protobuf.message.Message):
     STAGE_FIELD_NUMBER: builtins.int
     BASE_FIELD_NUMBER: builtins.int
     VOUCHED_FIELD_NUMBER: builtins.int
+    NEWER_LIVES_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """The receiver's own iteration; zero is the first."""
     stage: builtins.int
@@ -276,6 +277,10 @@ class ClaimResponse(google.protobuf.message.Message):
     def plan(self) -> swarmfree.wire.v1.books_pb2.Plan:
         """The newest plan it has; absent before the first."""
 
+    @property
+    def newer_lives(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.names_pb2.Member]:
+        """Lives that the receiver has heard from, of peers whose earlier ones are in its electorate: those have ended."""
+
     def __init__(
         self,
         *,
@@ -286,9 +291,10 @@ class ClaimResponse(google.protobuf.message.Message):
         stage: builtins.int = ...,
         base: builtins.str = ...,
         vouched: builtins.bool = ...,
+        newer_lives: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Member] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["base", b"base", "iteration", b"iteration", "plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at", "stage", b"stage", "vouched", b"vouched"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base", b"base", "iteration", b"iteration", "newer_lives", b"newer_lives", "plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at", "stage", b"stage", "vouched", b"vouched"]) -> None: ...
 
 global___ClaimResponse = ClaimResponse
 
@@ -336,6 +342,7 @@ class OpenResponse(google.protobuf.message.Message):
     STAGE_FIELD_NUMBER: builtins.int
     BASE_FIELD_NUMBER: builtins.int
     VOUCHED_FIELD_NUMBER: builtins.int
+    NEWER_LIVES_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """The receiver's own iteration after catching up; zero is the first."""
     stage: builtins.int
@@ -356,6 +363,10 @@ class OpenResponse(google.protobuf.message.Message):
     def plan(self) -> swarmfree.wire.v1.books_pb2.Plan:
         """Only in answer to a Claim; absent here."""
 
+    @property
+    def newer_lives(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.names_pb2.Member]:
+        """Lives that the receiver has heard from, of peers whose earlier ones are in its electorate: those have ended."""
+
     def __init__(
         self,
         *,
@@ -366,9 +377,10 @@ class OpenResponse(google.protobuf.message.Message):
         stage: builtins.int = ...,
         base: builtins.str = ...,
         vouched: builtins.bool = ...,
+        newer_lives: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Member] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["base", b"base", "iteration", b"iteration", "plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at", "stage", b"stage", "vouched", b"vouched"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base", b"base", "iteration", b"iteration", "newer_lives", b"newer_lives", "plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at", "stage", b"stage", "vouched", b"vouched"]) -> None: ...
 
 global___OpenResponse = OpenResponse
 
@@ -383,12 +395,15 @@ class BeatRequest(google.protobuf.message.Message):
     SEEN_FIELD_NUMBER: builtins.int
     HOLD_S_FIELD_NUMBER: builtins.int
     WAITING_FOR_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
     seen: builtins.int
     """Number of the last news it got from this member; zero before the first."""
     hold_s: builtins.float
     """How long the member may wait for news, seconds; zero = answer now."""
     waiting_for: builtins.str
     """What the swarm waits for, for people; empty if nothing."""
+    progress: builtins.int
+    """Grows whenever the coordinator gets somewhere; zero at first."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -405,9 +420,10 @@ class BeatRequest(google.protobuf.message.Message):
         seen: builtins.int = ...,
         hold_s: builtins.float = ...,
         waiting_for: builtins.str = ...,
+        progress: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header", "position", b"position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["header", b"header", "hold_s", b"hold_s", "position", b"position", "seen", b"seen", "waiting_for", b"waiting_for"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["header", b"header", "hold_s", b"hold_s", "position", b"position", "progress", b"progress", "seen", b"seen", "waiting_for", b"waiting_for"]) -> None: ...
 
 global___BeatRequest = BeatRequest
 
@@ -429,6 +445,8 @@ class BeatResponse(google.protobuf.message.Message):
     ENDS_ITERATION_FIELD_NUMBER: builtins.int
     SHADOWS_FIELD_NUMBER: builtins.int
     BORDERS_SINCE_FIELD_NUMBER: builtins.int
+    ENDS_LINEAGE_FIELD_NUMBER: builtins.int
+    LATENESS_FIELD_NUMBER: builtins.int
     news: builtins.int
     """Number of the member's latest news; zero before the first."""
     iteration: builtins.int
@@ -447,6 +465,10 @@ class BeatResponse(google.protobuf.message.Message):
     """The iteration its copy of the ends is ready for, -1 without a complete one; zero is the first."""
     borders_since: builtins.int
     """From which iteration on its border log is whole, -1 for none; zero is the first."""
+    ends_lineage: builtins.str
+    """64 hex digits: lineage of the last record in the copy of the ends; empty without a complete one."""
+    lateness: builtins.float
+    """How many times over its limit the device's present piece of work is; zero = it is not."""
     @property
     def position(self) -> swarmfree.wire.v1.names_pb2.Position:
         """The highest claim it has promised; absent before the first."""
@@ -484,9 +506,11 @@ class BeatResponse(google.protobuf.message.Message):
         ends_iteration: builtins.int = ...,
         shadows: collections.abc.Iterable[global___KeptShadow] | None = ...,
         borders_since: builtins.int = ...,
+        ends_lineage: builtins.str = ...,
+        lateness: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["evaluation", b"evaluation", "position", b"position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["addends", b"addends", "base", b"base", "borders_since", b"borders_since", "ends_iteration", b"ends_iteration", "evaluation", b"evaluation", "iteration", b"iteration", "losses", b"losses", "news", b"news", "position", b"position", "seconds_per_microbatch", b"seconds_per_microbatch", "shadows", b"shadows", "share_done", b"share_done", "stage", b"stage", "stored", b"stored"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["addends", b"addends", "base", b"base", "borders_since", b"borders_since", "ends_iteration", b"ends_iteration", "ends_lineage", b"ends_lineage", "evaluation", b"evaluation", "iteration", b"iteration", "lateness", b"lateness", "losses", b"losses", "news", b"news", "position", b"position", "seconds_per_microbatch", b"seconds_per_microbatch", "shadows", b"shadows", "share_done", b"share_done", "stage", b"stage", "stored", b"stored"]) -> None: ...
 
 global___BeatResponse = BeatResponse
 
@@ -1438,20 +1462,24 @@ class KeptShadow(google.protobuf.message.Message):
     STAGE_FIELD_NUMBER: builtins.int
     ITERATION_FIELD_NUMBER: builtins.int
     FULL_FIELD_NUMBER: builtins.int
+    LINEAGE_FIELD_NUMBER: builtins.int
     stage: builtins.int
     """Of which stage; zero does not occur."""
     iteration: builtins.int
     """What iteration its oldest part was ready for; zero is the first."""
     full: builtins.bool
     """With both moments, all parts of one iteration."""
+    lineage: builtins.str
+    """64 hex digits: lineage of the last record before its oldest part; empty where it is not known."""
     def __init__(
         self,
         *,
         stage: builtins.int = ...,
         iteration: builtins.int = ...,
         full: builtins.bool = ...,
+        lineage: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["full", b"full", "iteration", b"iteration", "stage", b"stage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["full", b"full", "iteration", b"iteration", "lineage", b"lineage", "stage", b"stage"]) -> None: ...
 
 global___KeptShadow = KeptShadow
 
