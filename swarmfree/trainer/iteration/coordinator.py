@@ -166,6 +166,7 @@ class Coordinator:
         begun_s = self._context.now_s()
         if self._may_force and not is_majority(self._electorate(), {g.member for g in self._holders()}):
             there = [member for member in sealed.electorate if self.roster.get(member) is not None]
+            there = there or [guest.member for guest in self._holders()]  # nobody decides for an electorate of nobody
             sealed = dataclasses.replace(sealed, forced=sealed.forced + 1, electorate=tuple(there))
         await self._decide(sealed)
         self._context.tell(committed_event(sealed, self._context.now_s() - begun_s, 0))
