@@ -125,6 +125,7 @@ class Assembly:
             for guest in self._roster.guests():
                 if guest.built and guest.opened is None:
                     self.admissible(guest, iteration)  # one that has fallen behind for good holds nothing
+            self._roster.end_bars()
             self._use_standbys()
             self._start_joins()
             work = self._work(record)

@@ -26,7 +26,10 @@ from swarmfree.trainer.iteration.recording import StageAverage, is_norm
 from swarmfree.trainer.iteration.roster import Deposed, Guest, Roster
 
 IDLE_WAIT_S = 0.2
-PAIR_FAILURES_MAX = 2
+PARTED_AFTER_S = 1.0
+"""Two members that fail with each other still, so long after the first time, are parted: what lasts no longer parts nobody."""
+PAUSE_S, PAUSE_MAX_S = 0.1, 1.0
+"""After a round in which members could not reach each other; doubled each time until a round succeeds."""
 SPOILT_MAX = 2
 STALE_ROLLS_MAX = 4
 ROUNDS_OF_A_TERM = 1 << 12
@@ -70,7 +73,8 @@ class Rolling:
         self._roster = roster
         self._position = position
         self._redos = itertools.count(1)
-        self._failed_pairs: Counter[tuple[Member, Member]] = Counter()
+        self._failed_since_s: dict[tuple[Member, Member], float] = {}
+        self._pause_s = 0.0
         self._stale: Counter[Member] = Counter()
         self._spoilt: Counter[Member] = Counter()
         self._differing: set[int] = set()
@@ -118,7 +122,8 @@ class Rolling:
         """
         if self._base != plan.base:
             self._base, self._averages, self._failures, self.redone = plan.base, {}, {}, 0
-        self._failed_pairs.clear()
+        self._failed_since_s.clear()
+        self._pause_s = 0.0
         self._stale.clear()
         self._spoilt.clear()
         self._differing.clear()
@@ -154,7 +159,15 @@ class Rolling:
                 else:
                     self._failures[stage] = self._failures.get(stage, 0) + 1
                     self._context.tell(RoundRetried(plan.iteration, stage, outcome))
+            await self._pause(plan)
         return tuple(averages[stage] for stage in stages)
+
+    async def _pause(self, plan: Plan) -> None:
+        """Let members that could not reach each other be, unless somebody falls meanwhile: then the next roll goes without it."""
+        until_s, there = self._context.now_s() + self._pause_s, self.live(plan)
+        self._pause_s = min(PAUSE_MAX_S, 2 * self._pause_s)
+        while (left_s := until_s - self._context.now_s()) > 0 and self.live(plan) == there:
+            await self._roster.changed.wait(left_s)
 
     def choose(self, addends: list[Addend], count: int) -> Cover:
         """Which addends count; see `policy.roll`."""
@@ -311,15 +324,15 @@ class Rolling:
                 self._roster.bar(suspect, f"averaging stage {stage}: {wrong[suspect]}")
 
     def _part_pairs(self, stage: int, guests: Sequence[Guest], failures: Mapping[Member, RoundFailed]) -> None:
-        """Two members that failed with each other twice are parted: the junior leaves this stage."""
+        """Two members that go on failing with each other are parted: the junior leaves this stage."""
         seniority = [g.member for g in guests]
         wrong = {failure.suspect for failure in failures.values() if failure.spoilt}
         for member, reply in failures.items():
             if wrong & {member, reply.suspect} or member not in seniority or reply.suspect not in seniority:
                 continue
-            pair = (min(member, reply.suspect), max(member, reply.suspect))
-            self._failed_pairs[pair] += 1
-            if self._failed_pairs[pair] == PAIR_FAILURES_MAX:
+            pair, now_s = (min(member, reply.suspect), max(member, reply.suspect)), self._context.now_s()
+            self._pause_s = self._pause_s or PAUSE_S
+            if now_s - self._failed_since_s.setdefault(pair, now_s) >= PARTED_AFTER_S:
                 junior = max(pair, key=seniority.index)
                 self._roster.bar(junior, f"it cannot average stage {stage} with {pair[0] if junior == pair[1] else pair[1]}")
 

@@ -14,6 +14,7 @@ from swarmfree.swarm.events import MemberLeft, MemberLost, StageLost
 from swarmfree.swarm.messages import Beat, BeatAnswer, Hello
 from swarmfree.swarm.names import Endpoint, Member, Position
 from swarmfree.trainer.context import Context
+from swarmfree.trainer.iteration.bars import Bars
 from swarmfree.trainer.tasks import Signal, Tasks
 
 ASKED_AGAIN = 1
@@ -93,7 +94,7 @@ class Roster:
         self._guests: dict[Member, Guest] = {}
         self._superseded: dict[Member, None] = {}
         self._admitted = 0
-        self._barred: dict[str, None] = {}
+        self._bars = Bars()
         self._deposed = ""
         self.changed = Signal()
         self.waiting_for = ""
@@ -176,13 +177,20 @@ class Roster:
         self._tasks.cancel_all()
 
     def bar(self, member: Member, why: str) -> None:
-        """Fence a member that cannot work with its siblings; when it says hello again it may only stand by."""
-        self._barred[member.peer_id] = None
+        """Fence a member that cannot work with its siblings; when it says hello again it may only stand by, for a while."""
+        self._bars.add(member.peer_id, self._context.now_s())
         self.fence(member, why)
 
     def is_barred(self, member: Member) -> bool:
         """Whether this peer may only stand by."""
-        return member.peer_id in self._barred
+        return self._bars.holds(member.peer_id, self._context.now_s())
+
+    def end_bars(self) -> None:
+        """Whoever stands by for a bar that is over may say hello again, with the state that it holds."""
+        for guest in self.guests():
+            was_barred = self._bars.is_known(guest.member.peer_id) and not self.is_barred(guest.member)
+            if was_barred and guest.stage == STANDBY and not guest.hello.standby:
+                self.fence(guest.member, "it was barred for a while, and may have a place again")
 
     async def ask(self, guest: Guest) -> BeatAnswer | None:
         """How a guest stands right now; None, and it is fenced, if it does not answer."""
