@@ -94,7 +94,9 @@ class Assembly:
                 rebuilt meanwhile: then others hold other bytes.
         """
         guest = self._roster.get(sender.member)
-        if guest is None and is_current and hello.stage not in self._rebuilt and not self._roster.is_barred(sender.member):
+        is_alone = is_current and not self._roster.holders(hello.stage)  # then it has nobody to differ from
+        is_barred = self._roster.is_barred(sender.member) and not is_alone
+        if guest is None and is_current and hello.stage not in self._rebuilt and not is_barred:
             guest = self._roster.admit(sender, hello, hello.stage, built=True)
             guest.built_at = hello.iteration
             self._context.tell(Placed(sender.member.peer_id, hello.stage))
@@ -104,7 +106,7 @@ class Assembly:
                 self._counts(without=sender.member.peer_id),
                 manifest,
                 can_feed=self._may_feed(hello),
-                standby=hello.standby or self._roster.is_barred(sender.member),
+                standby=hello.standby or is_barred,
             )
             guest = self._roster.admit(sender, hello, place.stage)
             self._context.tell(Placed(sender.member.peer_id, place.stage))
@@ -323,6 +325,9 @@ class Assembly:
         ):  # a replica that was taken for dead came back: its bytes are better than any merge
             return
         guest.built, guest.failed_builds, guest.built_at = True, 0, built.iteration
+        guest.built_digest = "" if lost else built.state_digest
+        if self._present[2] is not None:
+            self._roster.compare(self._present[2])  # it may be of the iteration before
         if lost:
             self.experience.built(action, record, self._logs().costs, built)
             is_as_it_was = isinstance(action, (Restore, Replay)) or (

@@ -175,6 +175,7 @@ class Coordinator:
         """Have the record stored by a majority: that is the decision; then tell everyone."""
         await self._seal(record)
         lineage = record.lineage()
+        self.roster.compare(record)
         joiners = [g for g in self.roster.guests() if g.built and g.opened is None]  # nobody waits for them
         self._tasks.start(self._telling.bring_up(joiners, record), "tell joiners")
         await self._telling.all(self._holders(), Commit(record))

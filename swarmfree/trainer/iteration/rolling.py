@@ -287,13 +287,15 @@ class Rolling:
                 groups.setdefault(reports[guest.member].state_digest, []).append(guest.member)
         kept = max(groups.values(), key=len)  # ties: the group of the most senior, which was entered first
         if len(groups) > 1:  # what the others added was computed with other weights: without it, once more
-            for member in [member for members in groups.values() if members is not kept for member in members]:
-                self._roster.fence(member, f"its state of stage {stage} differs from its siblings'")
+            for guest in [guest for guest in guests if guest.member in reports and guest.member not in kept]:
+                self._roster.differ(guest, f"its state of stage {stage} differs from its siblings'")
             return StatesDiffer(stage, reports[kept[0]].state_digest)
         digests = {reports[member].sum_digest for member in kept}
         if len(digests) > 1:
             self._blame(roll, guests, {member: reports[member].part_digests for member in kept})
             return f"members of stage {stage} reported {len(digests)} different averages"
+        for member in kept:
+            self._roster.agree(member, roll.iteration)
         first = reports[kept[0]]
         return StageAverage(first.sum_digest, first.squared_norm_bits, first.state_digest, tuple(sorted(kept)), roll.sums())
 

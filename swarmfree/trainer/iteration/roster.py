@@ -5,10 +5,12 @@ A broken beat is noticed at once, a silent one after `silence_s`; the directory 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from swarmfree.policy.placement import STANDBY
+from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import MemberLeft, MemberLost, StageLost
 from swarmfree.swarm.messages import Beat, BeatAnswer, Hello
@@ -18,6 +20,7 @@ from swarmfree.trainer.iteration.bars import Bars
 from swarmfree.trainer.tasks import Signal, Tasks
 
 ASKED_AGAIN = 1
+DIFFERS_MAX = 2
 
 
 class Deposed(Exception):
@@ -49,6 +52,7 @@ class Guest:
         failed_builds: builds in a row that came to nothing.
         leaving: it has said goodbye, and goes as soon as it is no longer needed.
         passed_over: plans that were made without it while it held its stage's state.
+        built_digest: of the state it built, a copy of its siblings'; compared with the record of iteration `built_at`.
         opened: the newest claim of this coordinator that it promised; None for a joiner, and for a member that came back, until the next Open.
     """
 
@@ -59,6 +63,7 @@ class Guest:
     built: bool = False
     answer: BeatAnswer | None = None
     built_at: int = -1
+    built_digest: str = ""
     builds: int = 0
     failed_builds: int = 0
     leaving: bool = False
@@ -95,6 +100,7 @@ class Roster:
         self._superseded: dict[Member, None] = {}
         self._admitted = 0
         self._bars = Bars()
+        self._differs: Counter[str] = Counter()
         self._deposed = ""
         self.changed = Signal()
         self.waiting_for = ""
@@ -180,6 +186,31 @@ class Roster:
         """Fence a member that cannot work with its siblings; when it says hello again it may only stand by, for a while."""
         self._bars.add(member.peer_id, self._context.now_s())
         self.fence(member, why)
+
+    def differ(self, guest: Guest, why: str) -> None:
+        """Its state is not its siblings': it loads it again. One that differs twice, without having been right in between, computes otherwise."""
+        self._differs[guest.member.peer_id] += 1
+        if self._differs[guest.member.peer_id] >= DIFFERS_MAX:
+            self.bar(guest.member, "its arithmetic differs from its siblings'")
+        elif guest.opened is None:
+            guest.built = False
+        else:
+            self.fence(guest.member, why)
+
+    def agree(self, member: Member, iteration: int) -> None:
+        """It began this iteration in the same state as its siblings; that says something of its arithmetic, if it has stepped since it built it."""
+        guest = self.get(member)
+        if guest is not None and guest.built_at < iteration:
+            self._differs.pop(member.peer_id, None)
+
+    def compare(self, record: Record) -> None:
+        """A record is decided: what joiners had built for its iteration is what it says, or they load it again."""
+        for guest in self.guests():
+            is_joiner = guest.built and guest.opened is None and guest.stage != STANDBY
+            if is_joiner and guest.built_digest and guest.built_at == record.iteration:
+                if guest.built_digest != record.stages[guest.stage].state_digest:
+                    self.differ(guest, "")
+                guest.built_digest = ""
 
     def is_barred(self, member: Member) -> bool:
         """Whether this peer may only stand by."""
