@@ -242,6 +242,10 @@ class TorchEngine:
 
     # -- sums
 
+    def sum_bytes(self, part: int) -> int:
+        """How long one part of a sum is."""
+        return self._part(part).floats * FLOAT_BYTES
+
     def contribution(self, addends: Sequence[int], part: int) -> bytes:
         """One part of the sum of these addends, added in this order.
 
@@ -258,11 +262,7 @@ class TorchEngine:
         return add_up(contributions)
 
     def keep_average(self, part: int, data: bytes) -> None:
-        """Keep one part of the average; the first one after a step or a `clear` begins a new average.
-
-        Raises:
-            ValueError: wrong length.
-        """
+        """Keep one part of the average; the first one after a step or a `clear` begins a new one. `ValueError`: wrong length."""
         where = self._part(part)
         if len(data) != where.floats * FLOAT_BYTES:
             raise ValueError(f"{len(data):,} bytes for part {part} of an average; {where.floats * FLOAT_BYTES:,} expected")

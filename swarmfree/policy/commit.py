@@ -11,13 +11,13 @@ def is_majority(electorate: Sequence[Member], answered: Collection[Member]) -> b
     """Whether those who answered decide for this electorate: more than half, or exactly half with the senior among them.
 
     Args:
-        electorate: senior first; an empty one (before the first record) is decided by anybody.
+        electorate: senior first; an empty one, which no correct record has, is decided by nobody.
 
     Source: protocol section 3.1.
     """
     votes = sum(1 for member in electorate if member in answered)
     if 2 * votes == len(electorate):
-        return not electorate or electorate[0] in answered
+        return votes > 0 and electorate[0] in answered
     return 2 * votes > len(electorate)
 
 

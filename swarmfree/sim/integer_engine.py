@@ -224,6 +224,11 @@ class IntegerEngine:
     def _zero(self) -> Words:
         return np.zeros(arithmetic.VALUE_WORDS + self._microbatches, dtype="<u8")
 
+    def sum_bytes(self, part: int) -> int:
+        """All alike."""
+        assert 0 <= part < len(self._state), f"part {part} of a stage of {len(self._state)}"
+        return 8 * (arithmetic.VALUE_WORDS + self._microbatches)
+
     def contribution(self, addends: Sequence[int], part: int) -> bytes:
         """One part of the sum of these addends; one that is not there is an error."""
         total = self._zero()
@@ -240,7 +245,7 @@ class IntegerEngine:
 
     def keep_average(self, part: int, data: bytes) -> None:
         """Keep one part of the average."""
-        if len(data) != 8 * (arithmetic.VALUE_WORDS + self._microbatches):
+        if len(data) != self.sum_bytes(part):
             raise ValueError(f"{len(data)} bytes for a part of an average")
         self._average[part] = data
 
@@ -262,6 +267,8 @@ class IntegerEngine:
 
     def step_part(self, part: int, average: bytes, scalars: StepScalars) -> None:
         """Step one part with this average."""
+        if len(average) != self.sum_bytes(part):
+            raise ValueError(f"{len(average)} bytes for a part of an average")
         self._set(part, arithmetic.stepped(self._state[part], average, scalars))
 
     def void(self, addend: int) -> None:

@@ -159,6 +159,10 @@ class Engine(Protocol):
         ...
 
     # -- sums
+    def sum_bytes(self, part: int) -> int:
+        """How long one part of a sum of the held stage is; from any thread."""
+        ...
+
     def contribution(self, addends: Sequence[int], part: int) -> bytes:
         """One part of the sum of these addends, added in this order, float32."""
         ...

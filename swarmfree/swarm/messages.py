@@ -325,7 +325,7 @@ class RoundFailed:
     """A member could not finish the round: whom it suspects and why. Sums are kept.
 
     Args:
-        spoilt: the suspect's own sum is not finite, that of others is.
+        spoilt: what the suspect gave is of no use to anybody: not finite where that of others is, or of a wrong length.
     """
 
     round: str

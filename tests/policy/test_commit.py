@@ -16,6 +16,7 @@ def test_more_than_half_decides_and_exactly_half_only_with_the_senior() -> None:
     assert not is_majority(FOUR, {FOUR[1], FOUR[2], Member("p0", "1" * 16)})
 
 
-def test_before_the_first_record_anybody_decides() -> None:
-    """An empty electorate waits for nobody."""
-    assert is_majority((), set())
+def test_nobody_decides_for_an_electorate_of_nobody() -> None:
+    """A record with an empty electorate hands the run to no one who comes along."""
+    assert not is_majority((), set())
+    assert not is_majority((), set(FOUR))

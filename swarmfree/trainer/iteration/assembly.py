@@ -105,7 +105,9 @@ class Assembly:
                 nobody else holds the stage. Until the first Seal what was built in its absence gives way to it.
         """
         guest = self._roster.get(sender.member)
-        if guest is None and is_ours and hello.stage != STANDBY and not self._roster.is_barred(sender.member):
+        is_alone = not self._roster.holders(hello.stage)  # then it has nobody to differ from
+        is_barred = self._roster.is_barred(sender.member) and not is_alone
+        if guest is None and is_ours and hello.stage != STANDBY and not is_barred:
             guest = self._welcome_back(sender, hello, iteration)
         if guest is None:
             manifest = self._context.manifest
@@ -113,7 +115,7 @@ class Assembly:
                 self._counts(without=sender.member.peer_id),
                 manifest,
                 can_feed=self._may_feed(hello),
-                standby=hello.standby or self._roster.is_barred(sender.member),
+                standby=hello.standby or is_barred,
             )
             guest = self._roster.admit(sender, hello, place.stage)
             self._context.tell(Placed(sender.member.peer_id, place.stage))
@@ -161,6 +163,7 @@ class Assembly:
             for guest in self._roster.guests():
                 if guest.built and guest.opened is None:
                     self.admissible(guest, iteration)  # one that has fallen behind for good holds nothing
+            self._roster.end_bars()
             self._use_standbys()
             if self._opened:
                 await self._move_spares()
@@ -386,6 +389,9 @@ class Assembly:
             return
         guest.built, guest.failed_builds, guest.built_at = True, 0, built.iteration
         guest.is_ours = not lost
+        guest.built_digest = "" if lost else built.state_digest
+        if self._present[2] is not None:
+            self._roster.compare(self._present[2])  # it may be of the iteration before
         if lost:
             is_as_it_was = isinstance(action, (Restore, Replay, Stay)) or (
                 isinstance(action, CopyKept) and action.iteration == iteration

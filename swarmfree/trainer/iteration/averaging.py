@@ -16,7 +16,7 @@ from functools import partial
 
 from swarmfree.policy.blame import spoilt
 from swarmfree.swarm.books import Addend, Roll, bits_float64, float64_bits
-from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.swarm.messages import Average, GetAverage, OtherAddends, Reduce, Reduced, Report, RoundFailed, TakeRoll
 from swarmfree.swarm.names import Endpoint, Member, Position
 from swarmfree.swarm.ports import Incoming, Reply
@@ -150,13 +150,25 @@ class Averaging:
         """As the owner of a part: take a member's contribution, answer with the sum."""
         current = await self._admit_round(request.round)
         member = _member_of(current.roll, sender)
-        if current.roll.owner(request.part).member != self._context.me:
+        is_part = request.part in range(self._context.ports.engine.part_count(current.roll.stage))
+        if not is_part or current.roll.owner(request.part).member != self._context.me:
             raise Refused(RefusalKind.FAILED, f"part {request.part} is not this peer's to sum")
         held = current.sums.setdefault(request.part, Sum())
-        if request.contributes and member not in held.contributions and not held.done.done():
-            held.contributions[member] = await incoming.read()
+        if member not in held.contributions and not held.done.done():
+            data = await incoming.read() if request.contributes else b""
+            self._check_contribution(current, member, request.part, len(data))
+            if data:
+                held.contributions[member] = data
         data, squared_norm = await self._summed(current, request.part)
         return Reply(Reduced(float64_bits(squared_norm)), data)
+
+    def _check_contribution(self, current: Round, member: Member, part: int, size_bytes: int) -> None:
+        """Refuse what cannot be added, before it spoils the part for everybody, and tell the coordinator whose it is."""
+        wanted_bytes = self._context.ports.engine.sum_bytes(part) if member in current.roll.contributors() else 0
+        if size_bytes != wanted_bytes:
+            why = f"it gave {size_bytes:,} bytes for part {part}; {wanted_bytes:,} expected"
+            _fail(current, RoundFailed(current.roll.round(), member, why, spoilt=True))
+            raise Refused(RefusalKind.FAILED, f"{member}: {why}")
 
     async def get_average(self, request: GetAverage) -> Reply:
         """One part of the complete average this peer holds."""
@@ -204,10 +216,8 @@ class Averaging:
                 held.done.set_exception(error)
                 return await held.done
             held.contributions.clear()
-            if wrong:  # everybody waits until the coordinator, told by this member's answer, makes the next roll
-                failed = RoundFailed(current.roll.round(), needed[wrong[0]], "its sum is not finite", spoilt=True)
-                if not current.outcome.done():
-                    current.outcome.set_result(failed)
+            if wrong:
+                _fail(current, RoundFailed(current.roll.round(), needed[wrong[0]], "its sum is not finite", spoilt=True))
             elif not held.done.done():
                 held.done.set_result(result)
         return await asyncio.shield(held.done)
@@ -234,11 +244,12 @@ class Averaging:
                 part = waiting.popleft()
                 try:
                     data, norms[part] = await self._one_part(current, numbers, part)
+                    await self._device.run(Rank.BOOKS, 0, partial(engine.keep_average, part, data))
                 except CallFailed as error:
-                    failed.append(RoundFailed(roll.round(), roll.owner(part).member, str(error)))
+                    is_wrong = isinstance(error, ProtocolViolation)
+                    failed.append(RoundFailed(roll.round(), roll.owner(part).member, str(error), spoilt=is_wrong))
                     _fail_sums(current, Refused(RefusalKind.SUPERSEDED, "the round failed here"))
                     return
-                await self._device.run(Rank.BOOKS, 0, lambda part=part, data=data: engine.keep_average(part, data))  # type: ignore[misc]
                 if current.detailed:
                     digests[part] = hashlib.blake2b(data, digest_size=PART_DIGEST_BYTES).hexdigest()
 
@@ -284,7 +295,11 @@ class Averaging:
                     raise
             else:
                 assert isinstance(reply.message, Reduced), "the network checks response types"
-                return reply.payload, bits_float64(reply.message.squared_norm_bits)
+                norm, wanted_bytes = bits_float64(reply.message.squared_norm_bits), engine.sum_bytes(part)
+                if len(reply.payload) != wanted_bytes or norm < 0:
+                    told = f"{len(reply.payload):,} bytes of squared norm {norm:g}"
+                    raise ProtocolViolation(f"its sum of part {part} has {told}; {wanted_bytes:,} bytes expected")
+                return reply.payload, norm
         raise PeerSilent(f"owner {owner.member} did not take part {part}")
 
 
@@ -294,6 +309,12 @@ def _end(ended: Round, why: Refused) -> None:
         ended.outcome.set_exception(why)
         ended.outcome.exception()
     _fail_sums(ended, why)
+
+
+def _fail(current: Round, failure: RoundFailed) -> None:
+    """Answer the coordinator so; everybody waits until it makes the next roll."""
+    if not current.outcome.done():
+        current.outcome.set_result(failure)
 
 
 def _fail_sums(ended: Round, why: Refused) -> None:

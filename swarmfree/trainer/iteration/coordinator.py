@@ -10,19 +10,21 @@ import dataclasses
 import itertools
 from collections.abc import Collection
 
+from swarmfree.policy.answers import fitting_record
 from swarmfree.policy.commit import may_decide
 from swarmfree.policy.election import FOUNDERS_TERM, electorate_of
 from swarmfree.policy.router import deal_again, deal_shares
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float64
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.events import Evaluated, Note, Opened
-from swarmfree.swarm.messages import BeatAnswer, Commit, Hello, Open, Place, Promise, Seal
+from swarmfree.swarm.messages import Commit, Hello, Open, Place, Promise, Seal
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position, Term, base_of
 from swarmfree.swarm.plan import AS_RECORDED, Plan, Replica, Share
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.assembly import Assembly
 from swarmfree.trainer.iteration.dealing import replicas_of
 from swarmfree.trainer.iteration.inheritance import Inheritance, newest_sealed
+from swarmfree.trainer.iteration.losses import all_losses, told
 from swarmfree.trainer.iteration.meeting import Meeting
 from swarmfree.trainer.iteration.parting import end_run, name_heir
 from swarmfree.trainer.iteration.recording import (
@@ -30,7 +32,6 @@ from swarmfree.trainer.iteration.recording import (
     StageAverage,
     committed_event,
     has_fed,
-    losses_of,
     make_record,
     mean_evaluation,
 )
@@ -162,7 +163,7 @@ class Coordinator:
         if sealed is None:
             await self._await_shares(plan)
             averages = await self._rolling.average(plan)
-            sealed = self._make_record(plan, averages)
+            sealed = self._make_record(plan, averages, await all_losses(self.roster, plan))
         await self._decide(sealed)
         return sealed
 
@@ -171,6 +172,7 @@ class Coordinator:
         begun_s = self._context.now_s()
         if self._may_force and not self._may_decide({g.member for g in self._holders()}):
             there = [member for member in sealed.electorate if self.roster.get(member) is not None]
+            there = there or [guest.member for guest in self._holders()]  # nobody decides for an electorate of nobody
             sealed = dataclasses.replace(sealed, forced=sealed.forced + 1, electorate=tuple(there))
         await self._decide(sealed)
         self._context.tell(committed_event(sealed, self._context.now_s() - begun_s, 0))
@@ -180,6 +182,7 @@ class Coordinator:
         self.assembly.is_sealing = True  # from the first Seal on there is no way back
         await self._seal(record)
         lineage = record.lineage()
+        self.roster.compare(record)
         joiners = [g for g in self.roster.guests() if g.built and g.opened is None]  # nobody waits for them
         self._tasks.start(self._telling.bring_up(joiners, record), "tell joiners")
         await self._telling.all(self._holders(), Commit(record))
@@ -323,7 +326,7 @@ class Coordinator:
             self._look_for_joiners(plan)  # one that came back counts as there, but only the next Open can have its promise
             await self.roster.changed.wait(0.2)
         self._rolling.check(plan)
-        return sealed
+        return fitting_record(sealed, plan.iteration, len(plan.replicas))
 
     async def _await_shares(self, plan: Plan) -> None:
         """Wait until every source says that its share and its windows came back."""
@@ -338,7 +341,7 @@ class Coordinator:
             self._check_quorum()
             self._look_for_joiners(plan)
             await self.roster.changed.wait(1.0)
-        loss = mean_evaluation(self._told(plan, *sources))
+        loss = mean_evaluation(told(self.roster, plan, *sources))
         if loss is not None and self._evaluated_base != plan.base:
             self._evaluated_base = plan.base
             rebuilt = [stage.stage for stage in plan.rebuilt] if self._record is not None else []
@@ -354,12 +357,12 @@ class Coordinator:
             if guest.built and guest.opened is None and self.assembly.admissible(guest, plan.iteration):
                 raise MemberReady(str(guest.member))
 
-    def _make_record(self, plan: Plan, averages: tuple[StageAverage, ...]) -> Record:
+    def _make_record(self, plan: Plan, averages: tuple[StageAverage, ...], losses: tuple[float, ...]) -> Record:
         forced = self._may_force and not self._may_decide({g.member for g in self._holders()})
         order = {guest.member: guest.admitted for guest in self.roster.guests()}
-        answers = self._told(plan, *(share.source for share in plan.shares))
+        answers = told(self.roster, plan, *(share.source for share in plan.shares))
         circumstances = Circumstances(
-            losses=losses_of(self._told(plan), plan.microbatches),
+            losses=losses,
             evaluation=mean_evaluation(answers) or "",
             restarted={s.stage: s.steps for s in plan.rebuilt if s.steps != AS_RECORDED} if self._record is not None else {},
             rate_scaled=frozenset(stage.stage for stage in plan.rebuilt if stage.rate_scaled),
@@ -367,11 +370,6 @@ class Coordinator:
             seniority=order,
         )
         return make_record(plan, averages, self._context.manifest, circumstances)
-
-    def _told(self, plan: Plan, *members: Member) -> tuple[BeatAnswer, ...]:
-        """What these sources, or all that ever fed this base, told last."""
-        told = self.roster.told
-        return tuple(told[m] for m in members or sorted(told) if m in told and told[m].base == plan.base)
 
     async def _seal(self, record: Record) -> None:
         """Have the record stored by a majority of the electorate; a forced one by everybody that is there.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ from swarmfree.swarm.names import Member
 from swarmfree.swarm.plan import Plan
 
 UNSCALED = float32_bits(1.0)
+SQUARED_NORM_MAX = 1e300
+"""Of one stage; the sum over all stages stays finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,15 @@ class StageAverage:
     sums: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
 
+def is_norm(bits: str) -> bool:
+    """Whether these float64 bits can be a squared norm; one that is not finite can: the model diverges."""
+    try:
+        norm = bits_float64(bits)
+    except (ValueError, struct.error):
+        return False
+    return not math.isfinite(norm) or 0 <= norm < SQUARED_NORM_MAX
+
+
 def has_fed(answer: BeatAnswer | None, plan: Plan) -> bool:
     """Whether a source says that its share of this very plan is done; what it said of an earlier one of the same base may be less."""
     if answer is None or answer.base != plan.base or answer.position is None or answer.position < plan.position:
@@ -43,15 +56,10 @@ def has_fed(answer: BeatAnswer | None, plan: Plan) -> bool:
     return answer.share_done
 
 
-def losses_of(answers: Sequence[BeatAnswer], count: int) -> tuple[float, ...]:
-    """Losses by offset, as the sources told them.
-
-    Raises:
-        AssertionError: a source said its share was done without telling all its losses.
-    """
-    told = {loss.offset: bits_float64(loss.loss_bits) for answer in answers for loss in answer.losses}
-    assert len(told) == count, f"{len(told)} losses for {count} microbatches"
-    return tuple(told[offset] for offset in range(count))
+def losses_of(answers: Sequence[BeatAnswer], count: int) -> dict[int, float]:
+    """Losses by offset, as far as the sources told them."""
+    told = (loss for answer in answers for loss in answer.losses)
+    return {loss.offset: bits_float64(loss.loss_bits) for loss in told if loss.offset in range(count)}
 
 
 def mean_evaluation(answers: Sequence[BeatAnswer]) -> str | None:

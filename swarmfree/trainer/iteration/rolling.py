@@ -6,6 +6,7 @@ Source: protocol sections 3.6 and 3.8. Differs: a round is one nested call per m
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -21,11 +22,14 @@ from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position
 from swarmfree.swarm.plan import Plan
 from swarmfree.swarm.routes import routes_of
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.iteration.recording import StageAverage
+from swarmfree.trainer.iteration.recording import StageAverage, is_norm
 from swarmfree.trainer.iteration.roster import Deposed, Guest, Roster
 
 IDLE_WAIT_S = 0.2
-PAIR_FAILURES_MAX = 2
+PARTED_AFTER_S = 1.0
+"""Two members that fail with each other still, so long after the first time, are parted: what lasts no longer parts nobody."""
+PAUSE_S, PAUSE_MAX_S = 0.1, 1.0
+"""After a round in which members could not reach each other; doubled each time until a round succeeds."""
 SPOILT_MAX = 2
 STALE_ROLLS_MAX = 4
 ROUNDS_OF_A_TERM = 1 << 12
@@ -71,8 +75,9 @@ class Rolling:
         self._context = context
         self._roster = roster
         self._position = position
-        self._redo_number = 0
-        self._failed_pairs: Counter[tuple[Member, Member]] = Counter()
+        self._redos = itertools.count(1)
+        self._failed_since_s: dict[tuple[Member, Member], float] = {}
+        self._pause_s = 0.0
         self._stale: Counter[Member] = Counter()
         self._spoilt: Counter[Member] = Counter()
         self._differing: set[int] = set()
@@ -120,13 +125,12 @@ class Rolling:
         """
         if self._base != plan.base:
             self._base, self._averages, self._failures, self.redone = plan.base, {}, {}, 0
-        self._failed_pairs.clear()
+        self._failed_since_s.clear()
+        self._pause_s = 0.0
         self._stale.clear()
         self._spoilt.clear()
         self._differing.clear()
         averages = self._averages
-        # A round's name is never used twice: members of one that failed wait for words that others have said already.
-        first = ROUNDS_OF_A_TERM * (plan.position.term.number - FOUNDERS_TERM)
         gone: set[tuple[int, int]] = set()
         stages = range(len(plan.replicas))
         while len(averages) < len(stages):
@@ -146,7 +150,8 @@ class Rolling:
                 continue
             async with asyncio.TaskGroup() as group:
                 rounds = {
-                    s: group.create_task(self._round(plan, s, covers[s], first + self._failures.get(s, 0))) for s in open_stages
+                    s: group.create_task(self._round(plan, s, covers[s], _first_of(plan) + self._failures.get(s, 0)))
+                    for s in open_stages
                 }
             for stage, task in rounds.items():
                 outcome = task.result()
@@ -157,7 +162,15 @@ class Rolling:
                 else:
                     self._failures[stage] = self._failures.get(stage, 0) + 1
                     self._context.tell(RoundRetried(plan.iteration, stage, outcome))
+            await self._pause(plan)
         return tuple(averages[stage] for stage in stages)
+
+    async def _pause(self, plan: Plan) -> None:
+        """Let members that could not reach each other be, unless somebody falls meanwhile: then the next roll goes without it."""
+        until_s, there = self._context.now_s() + self._pause_s, self.live(plan)
+        self._pause_s = min(PAUSE_MAX_S, 2 * self._pause_s)
+        while (left_s := until_s - self._context.now_s()) > 0 and self.live(plan) == there:
+            await self._roster.changed.wait(left_s)
 
     def choose(self, addends: list[Addend], count: int) -> Cover:
         """Which addends count; see `policy.roll`."""
@@ -180,13 +193,13 @@ class Rolling:
         live = {g.member: g for g in self.live(plan)}
         replicas = tuple(tuple(r.endpoint for r in stage if r.endpoint.member in live) for stage in plan.replicas)
         stored = {g.endpoint: g.answer.stored for g in live.values() if g.answer is not None and g.answer.base == plan.base}
-        self._redo_number += 1
+        number = _first_of(plan) + next(self._redos)
         owners = {
             offset: endpoint for share in plan.shares for offset in share.offsets if (endpoint := plan.endpoint(share.source))
         }
         first_microbatch = plan.iteration * self._context.manifest.batch.microbatches
         routes = routes_of(self._context.manifest).of_offsets(first_microbatch, plan.microbatches)
-        segments = plan_segments(missing, Ledger(replicas, stored, frozenset(gone), owners, routes), self._redo_number)
+        segments = plan_segments(missing, Ledger(replicas, stored, frozenset(gone), owners, routes), number)
         by_redoer: dict[Endpoint, list[Segment]] = {}
         for segment in segments:
             by_redoer.setdefault(segment.redoers[0], []).append(segment)
@@ -221,7 +234,7 @@ class Rolling:
         replies: dict[Member, Response | CallFailed] = {}
 
         async def one(guest: Guest) -> None:
-            replies[guest.member] = await self._take(guest, request)
+            replies[guest.member] = _checked(roll, guest.member, await self._take(guest, request))
             self._roster.changed.tell()
 
         async with asyncio.TaskGroup() as group:
@@ -265,9 +278,10 @@ class Rolling:
             for g in guests
             if self._roster.get(g.member) is g and isinstance(reply := replies.get(g.member), Report)
         }
-        self._part_pairs(stage, guests, replies)
+        failures = {m: r for m, r in sorted(replies.items()) if isinstance(r, RoundFailed) and r.round == roll.round()}
+        self._bar_spoilt(stage, guests, failures)
+        self._part_pairs(stage, guests, failures)
         self._fence_strays(replies)
-        self._bar_spoilt(stage, replies)
         # Who is there and has not reported has not got the average: should all die that have it, the stage would be lost beside it.
         lacking = [g for g in guests if self._roster.get(g.member) is g and g.member not in reports]
         if lacking or not reports:
@@ -278,13 +292,15 @@ class Rolling:
                 groups.setdefault(reports[guest.member].state_digest, []).append(guest.member)
         kept = max(groups.values(), key=len)  # ties: the group of the most senior, which was entered first
         if len(groups) > 1:  # what the others added was computed with other weights: without it, once more
-            for member in [member for members in groups.values() if members is not kept for member in members]:
-                self._roster.fence(member, f"its state of stage {stage} differs from its siblings'")
+            for guest in [guest for guest in guests if guest.member in reports and guest.member not in kept]:
+                self._roster.differ(guest, f"its state of stage {stage} differs from its siblings'")
             return StatesDiffer(stage, reports[kept[0]].state_digest)
         digests = {reports[member].sum_digest for member in kept}
         if len(digests) > 1:
             self._blame(roll, guests, {member: reports[member].part_digests for member in kept})
             return f"members of stage {stage} reported {len(digests)} different averages"
+        for member in kept:
+            self._roster.agree(member, roll.iteration)
         first = reports[kept[0]]
         return StageAverage(first.sum_digest, first.squared_norm_bits, first.state_digest, tuple(sorted(kept)), roll.sums())
 
@@ -306,24 +322,39 @@ class Rolling:
         if liar is not None:
             self._roster.bar(liar, f"what it gave the members of stage {roll.stage} as one sum differs")
 
-    def _bar_spoilt(self, stage: int, replies: Mapping[Member, Response | CallFailed]) -> None:
-        """Whose sums are not finite in two rounds, where those of others are, leaves this stage."""
-        for suspect in sorted({r.suspect for r in replies.values() if isinstance(r, RoundFailed) and r.spoilt}):
+    def _bar_spoilt(self, stage: int, guests: Sequence[Guest], failures: Mapping[Member, RoundFailed]) -> None:
+        """Who gave twice what is of no use, where others did not, leaves this stage."""
+        wrong = {failure.suspect: failure.why for failure in failures.values() if failure.spoilt}
+        for suspect in sorted(wrong.keys() & {guest.member for guest in guests}):
             self._spoilt[suspect] += 1
             if self._spoilt[suspect] == SPOILT_MAX:
-                self._roster.bar(suspect, f"its gradients of stage {stage} are not finite")
+                self._roster.bar(suspect, f"averaging stage {stage}: {wrong[suspect]}")
 
-    def _part_pairs(self, stage: int, guests: list[Guest], replies: dict[Member, Response | CallFailed]) -> None:
-        """Two members that failed with each other twice are parted: the junior leaves this stage."""
+    def _part_pairs(self, stage: int, guests: Sequence[Guest], failures: Mapping[Member, RoundFailed]) -> None:
+        """Two members that go on failing with each other are parted: the junior leaves this stage."""
         seniority = [g.member for g in guests]
-        for member, reply in sorted(replies.items()):
-            if not isinstance(reply, RoundFailed) or reply.spoilt or member not in seniority or reply.suspect not in seniority:
+        wrong = {failure.suspect for failure in failures.values() if failure.spoilt}
+        for member, reply in failures.items():
+            if wrong & {member, reply.suspect} or member not in seniority or reply.suspect not in seniority:
                 continue
-            pair = (min(member, reply.suspect), max(member, reply.suspect))
-            self._failed_pairs[pair] += 1
-            if self._failed_pairs[pair] == PAIR_FAILURES_MAX:
+            pair, now_s = (min(member, reply.suspect), max(member, reply.suspect)), self._context.now_s()
+            self._pause_s = self._pause_s or PAUSE_S
+            if now_s - self._failed_since_s.setdefault(pair, now_s) >= PARTED_AFTER_S:
                 junior = max(pair, key=seniority.index)
                 self._roster.bar(junior, f"it cannot average stage {stage} with {pair[0] if junior == pair[1] else pair[1]}")
+
+
+def _first_of(plan: Plan) -> int:
+    """Rounds and redos are counted from here: no name is used twice, nor by two coordinators; members still know what bore the first one."""
+    return ROUNDS_OF_A_TERM * (plan.position.term.number - FOUNDERS_TERM)
+
+
+def _checked(roll: Roll, member: Member, reply: Response | CallFailed) -> Response | CallFailed:
+    """The reply; where it is a report that nothing can be made of, a failure that names its sender."""
+    if not isinstance(reply, Report) or (reply.round == roll.round() and is_norm(reply.squared_norm_bits)):
+        return reply
+    why = f"its report is of round {reply.round}, squared norm {reply.squared_norm_bits}"
+    return RoundFailed(roll.round(), member, why, spoilt=True)
 
 
 def _why(reply: Response | CallFailed) -> str:

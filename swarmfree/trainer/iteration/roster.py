@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from swarmfree.policy.placement import STANDBY
+from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import MemberLeft, MemberLost, Note, StageLost
 from swarmfree.swarm.messages import Beat, BeatAnswer, Goodbye, Hello
 from swarmfree.swarm.names import Endpoint, Member, Position
 from swarmfree.trainer.context import Context
+from swarmfree.trainer.iteration.bars import Bars
 from swarmfree.trainer.tasks import Signal, Tasks
 
 ASKED_AGAIN = 1
 KNOCK_S = 0.25
 """Between two calls to a silent peer that is waited for."""
+DIFFERS_MAX = 2
 
 
 class Deposed(Exception):
@@ -52,6 +56,7 @@ class Guest:
         failed_builds: builds in a row that came to nothing.
         leaving: it has said goodbye, and goes as soon as it is no longer needed.
         passed_over: plans that were made without it while it held its stage's state.
+        built_digest: of the state it built, a copy of its siblings'; compared with the record of iteration `built_at`.
         opened: the newest claim of this coordinator that it promised; None for a joiner, and for a member that came back, until the next Open.
         is_ours: what it holds belongs to this coordinator's lineage, or to the past of it.
         silent_since_s: it is its stage's only holder, does not answer since then, and is waited for.
@@ -64,6 +69,7 @@ class Guest:
     built: bool = False
     answer: BeatAnswer | None = None
     built_at: int = -1
+    built_digest: str = ""
     builds: int = 0
     failed_builds: int = 0
     leaving: bool = False
@@ -98,7 +104,7 @@ class Roster:
     Attributes:
         changed: told whenever a guest comes, goes, or has news.
         waiting_for: what the swarm waits for; told to everyone with the beats.
-        told: last answer of each source, those that are gone since included; whoever opens another base clears it.
+        told: last answer of each source by base, those that are gone since included; whoever opens another base clears it.
         patience_s: how long the only holder of a stage is waited for when it falls silent; its state is worth that.
         out_of_reach: the last holder of a stage, that was waited for in vain: others may reach it.
         has_vote: whether a member decides on the present iteration.
@@ -112,7 +118,8 @@ class Roster:
         self._guests: dict[Member, Guest] = {}
         self._superseded: dict[Member, None] = {}
         self._admitted = 0
-        self._barred: dict[str, None] = {}
+        self._bars = Bars()
+        self._differs: Counter[str] = Counter()
         self._deposed = ""
         self._progress, self._progress_of = 0, ""
         self.changed = Signal()
@@ -120,7 +127,7 @@ class Roster:
         self.out_of_reach: dict[int, Endpoint] = {}
         self.patience_s: Callable[[int], float] = lambda _: 0.0
         self.has_vote: Callable[[Member], bool] = lambda _: True
-        self.told: dict[Member, BeatAnswer] = {}
+        self.told: dict[tuple[Member, str], BeatAnswer] = {}
 
     def depose(self, why: str) -> None:
         """This peer leads no longer."""
@@ -207,13 +214,46 @@ class Roster:
         self._tasks.cancel_all()
 
     def bar(self, member: Member, why: str) -> None:
-        """Fence a member that cannot work with its siblings; when it says hello again it may only stand by."""
-        self._barred[member.peer_id] = None
+        """Fence a member that cannot work with its siblings; when it says hello again it may only stand by, for a while."""
+        self._bars.add(member.peer_id, self._context.now_s())
         self.fence(member, why)
+
+    def differ(self, guest: Guest, why: str) -> None:
+        """Its state is not its siblings': it loads it again. One that differs twice, without having been right in between, computes otherwise."""
+        self._differs[guest.member.peer_id] += 1
+        guest.is_ours = False
+        if self._differs[guest.member.peer_id] >= DIFFERS_MAX:
+            self.bar(guest.member, "its arithmetic differs from its siblings'")
+        elif guest.opened is None:
+            guest.built = False
+        else:
+            self.fence(guest.member, why)
+
+    def agree(self, member: Member, iteration: int) -> None:
+        """It began this iteration in the same state as its siblings; that says something of its arithmetic, if it has stepped since it built it."""
+        guest = self.get(member)
+        if guest is not None and guest.built_at < iteration:
+            self._differs.pop(member.peer_id, None)
+
+    def compare(self, record: Record) -> None:
+        """A record is decided: what joiners had built for its iteration is what it says, or they load it again."""
+        for guest in self.guests():
+            is_joiner = guest.built and guest.opened is None and guest.stage != STANDBY
+            if is_joiner and guest.built_digest and guest.built_at == record.iteration:
+                if guest.built_digest != record.stages[guest.stage].state_digest:
+                    self.differ(guest, "")
+                guest.built_digest = ""
 
     def is_barred(self, member: Member) -> bool:
         """Whether this peer may only stand by."""
-        return member.peer_id in self._barred
+        return self._bars.holds(member.peer_id, self._context.now_s())
+
+    def end_bars(self) -> None:
+        """Whoever stands by for a bar that is over may say hello again, with the state that it holds."""
+        for guest in self.guests():
+            was_barred = self._bars.is_known(guest.member.peer_id) and not self.is_barred(guest.member)
+            if was_barred and guest.stage == STANDBY and not guest.hello.standby:
+                self.fence(guest.member, "it was barred for a while, and may have a place again")
 
     async def ask(self, guest: Guest) -> BeatAnswer | None:
         """How a guest stands right now; None, and it is fenced, if it does not answer."""
@@ -229,10 +269,9 @@ class Roster:
 
     def _keep_told(self, member: Member, answer: BeatAnswer) -> None:
         """Losses of one base only become more: an answer with fewer was overtaken on its way."""
-        held = self.told.get(member)
-        size = (len(answer.losses), answer.evaluation is not None)
-        if any(size) and (held is None or held.base != answer.base or size >= (len(held.losses), held.evaluation is not None)):
-            self.told[member] = answer
+        held, size = self.told.get((member, answer.base)), (len(answer.losses), answer.evaluation is not None)
+        if any(size) and (held is None or size >= (len(held.losses), held.evaluation is not None)):
+            self.told[member, answer.base] = answer
 
     async def _watch(self, guest: Guest) -> None:
         timing = self._context.timing

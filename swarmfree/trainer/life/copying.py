@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from swarmfree.policy.answers import fitting_plan, fitting_record
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.engine_port import Engine
-from swarmfree.swarm.errors import CallFailed, PeerUnreachable, RefusalKind, Refused
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.swarm.messages import Commit, GetAverage, GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
 from swarmfree.swarm.names import Endpoint
 from swarmfree.trainer.context import Context
@@ -27,6 +28,8 @@ LOOK_S = 0.05
 LOOK_MAX_S = 0.4
 ASKS = 6
 UNKNOWN = -1
+IDLE_SILENCES = 4
+"""A copy that nobody brings further for so many times `silence_s` has come to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ class Copying:
         Raises:
             CallFailed: no donor answers.
         """
+        seen, since_s = None, self._context.now_s()
         while True:
             failed: list[CallFailed] = []
             async with asyncio.TaskGroup() as group:
@@ -102,6 +106,10 @@ class Copying:
             # A part may have come from a donor that was already further than what this peer has heard of.
             if not self._waiting and all(version == self.level for version in self._versions):
                 return
+            if seen != (seen := (self.level, *self._versions)):
+                since_s = self._context.now_s()
+            elif self._context.now_s() - since_s > IDLE_SILENCES * self._context.timing.silence_s:
+                raise PeerSilent(f"no donor of stage {self._stage} brings its parts to one iteration")
             await asyncio.sleep(LOOK_S)
 
     async def _lane(self, turn: int, failed: list[CallFailed]) -> None:
@@ -121,13 +129,16 @@ class Copying:
             request = GetState(self._stage, self.level, "", part, weights_only=False)
             try:
                 reply = await self._context.call(donor, request)
+                assert isinstance(reply.message, State), "the network checks response types"
+                if reply.message.iteration < request.iteration:
+                    raise ProtocolViolation(f"{donor.member} gave its state at iteration {reply.message.iteration}")
+                write = partial(place.engine.write_state, part, reply.payload, weights_only=False)
+                await place.device.run(place.rank, part, write)
             except CallFailed as error:
                 last = error
                 if ask % len(self.donors) == len(self.donors) - 1:
                     await asyncio.sleep(next(waits))
                 continue
-            assert isinstance(reply.message, State), "the network checks response types"
-            await place.device.run(place.rank, part, partial(place.engine.write_state, part, reply.payload, weights_only=False))
             self.received_bytes += len(reply.payload)
             self._versions[part] = reply.message.iteration
             return
@@ -160,9 +171,9 @@ class Copying:
         for turn in range(len(self.donors)):
             try:
                 average = (await self._context.call(self.donors[(part + turn) % len(self.donors)], request)).payload
+                await place.device.run(place.rank, part, partial(place.engine.step_part, part, average, entry.scalars))
             except CallFailed:
                 continue
-            await place.device.run(place.rank, part, partial(place.engine.step_part, part, average, entry.scalars))
             self._versions[part] += 1
             self.received_bytes += len(average)
             return
@@ -196,7 +207,7 @@ async def _record_at(context: Context, donor: Endpoint, iteration: int) -> Recor
     except CallFailed:
         return None
     assert isinstance(reply.message, RecordAnswer), "the network checks response types"
-    return reply.message.record
+    return fitting_record(reply.message.record, iteration, context.manifest.stage_count)
 
 
 async def _learn_plan(context: Context, books: MemberBooks, donors: tuple[Endpoint, ...]) -> None:
@@ -209,7 +220,7 @@ async def _learn_plan(context: Context, books: MemberBooks, donors: tuple[Endpoi
         with contextlib.suppress(CallFailed):
             reply = await context.call(donor, GetPlan())
             assert isinstance(reply.message, PlanAnswer), "the network checks response types"
-            known, found = standing.known_plan, reply.message.plan
+            known, found = standing.known_plan, fitting_plan(reply.message.plan, context.manifest.stage_count)
             if found is not None and (known is None or found.position > known.position):
                 standing.known_plan = found
             if found is not None and (found.iteration, found.lineage) == (standing.iteration, standing.lineage):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from swarmfree.policy.answers import fitting_plan, fitting_record
 from swarmfree.policy.commit import may_decide
 from swarmfree.policy.election import electorate_of, rank
-from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
+from swarmfree.swarm.errors import CallFailed, ProtocolViolation, RefusalKind, Refused
 from swarmfree.swarm.events import Note
 from swarmfree.swarm.messages import Claim, Commit, GetRecord, Promise, RecordAnswer
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
@@ -167,8 +168,11 @@ class Election:
                 pass
             else:
                 assert isinstance(reply.message, Promise), "the network checks response types"
-                poll.promises[endpoint] = reply.message
-                self._context.lives.hear(reply.message.newer_lives)
+                promise, count = reply.message, self._context.manifest.stage_count
+                plan_there = fitting_plan(promise.plan, count)
+                sealed = fitting_record(promise.sealed, promise.iteration, count)
+                poll.promises[endpoint] = replace(promise, plan=plan_there, sealed=sealed)
+                self._context.lives.hear(promise.newer_lives)
 
         async with asyncio.TaskGroup() as group:
             for endpoint in plan.members():
@@ -183,7 +187,10 @@ class Election:
             try:
                 reply = await self._context.call(ahead[0][2], GetRecord(standing.iteration))
                 assert isinstance(reply.message, RecordAnswer), "the network checks response types"
-                await self._books.commit(Commit(reply.message.record))
+                record = fitting_record(reply.message.record, standing.iteration, self._context.manifest.stage_count)
+                if record is None:
+                    raise ProtocolViolation(f"{ahead[0][2].member} gave another record than {standing.iteration}")
+                await self._books.commit(Commit(record))
             except CallFailed as error:
                 self._context.tell(Note(f"cannot lead from iteration {standing.iteration}: {error}"))
                 return False

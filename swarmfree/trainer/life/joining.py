@@ -25,6 +25,8 @@ from swarmfree.trainer.tasks import Tasks
 ASK_AGAIN_S, ASK_AGAIN_S_MAX = 0.4, 1.5
 STRANGERS_MAX = 3
 FOUND_ROUNDS = 4
+UNWELCOME_ROUNDS = 3
+"""Rounds in a row in which all who answered were of another run or protocol: then this peer is wrong, and not an address."""
 
 Lead = Callable[[Inheritance | None], Awaitable[bool]]
 
@@ -42,6 +44,7 @@ class Joining:
         self._said = ""
         self._has_begun = False
         self._all_answered = True
+        self._is_heard, self._unwelcome, self._unwelcome_rounds = False, "", 0
         self._rounds = 0
 
     def hello(self) -> Hello:
@@ -72,13 +75,16 @@ class Joining:
         silent_s, wait_s = 0.0, ASK_AGAIN_S
         while True:
             began_s = self._context.now_s()
-            self._all_answered = True
+            self._all_answered, self._is_heard, self._unwelcome = True, False, ""
             announced = await self._context.ports.directory.announcements()
             self._context.lives.hear(a.endpoint.member for a in announced)
             for endpoint in await self._whom_to_ask(announced):
                 if await self._ask(endpoint):
                     self._has_begun = True
                     return True
+            self._unwelcome_rounds = self._unwelcome_rounds + 1 if self._unwelcome and not self._is_heard else 0
+            if self._unwelcome_rounds >= UNWELCOME_ROUNDS:
+                raise Excluded(self._unwelcome)
             if await self._found(announced):
                 return False
             await asyncio.sleep(wait_s * (0.5 + 0.5 * self._context.rng.random()))
@@ -113,7 +119,9 @@ class Joining:
                 return False
             except Refused as refusal:
                 if refusal.kind in {RefusalKind.WRONG_RUN, RefusalKind.WRONG_REVISION}:
-                    raise Excluded(refusal.detail) from refusal
+                    self._unwelcome = refusal.detail  # perhaps the address is somebody else's now: others are asked
+                    return False
+                self._is_heard = True
                 if refusal.kind is RefusalKind.SUPERSEDED:
                     raise RunEnded(refusal.detail) from refusal
                 self._has_begun |= refusal.kind is RefusalKind.BEHIND
@@ -124,6 +132,7 @@ class Joining:
                 self._context.tell(Note(f"hello: {error}"))
                 return False
             assert isinstance(reply.message, Place), "the network checks response types"
+            self._is_heard = True
             if reply.message.accepted:
                 self._books.standing.coordinator = reply.message.coordinator
                 self._keep_up()

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from swarmfree.policy.answers import fitting_record
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
 from swarmfree.swarm.messages import GetRecord, Pull, RecordAnswer
@@ -70,8 +71,9 @@ class Past:
             except CallFailed:
                 continue
             assert isinstance(reply.message, RecordAnswer), "the network checks response types"
-            if reply.message.record is not None:
-                return reply.message.record
+            found = fitting_record(reply.message.record, iteration, self._context.manifest.stage_count)
+            if found is not None:
+                return found
         raise Refused(RefusalKind.GONE, f"nobody around keeps record {iteration}")
 
     async def borders(self, record: Record) -> tuple[Tensors, Tensors]:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
+from swarmfree.policy.answers import fitting_plan
 from swarmfree.policy.keepers import has_full_shadows, shadow_batch, shadows_of, standby_shadows
 from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
 from swarmfree.swarm.messages import GetPlan, GetShadow, KeptShadow, PlanAnswer, ShadowPart
@@ -141,7 +142,7 @@ class ShadowKeeper:
         except CallFailed:
             return None
         assert isinstance(reply.message, PlanAnswer), "the network checks response types"
-        return reply.message.plan
+        return fitting_plan(reply.message.plan, self._context.manifest.stage_count)
 
     def _mine(self, plan: Plan) -> tuple[int, ...]:
         """The stages of which this peer keeps a shadow."""

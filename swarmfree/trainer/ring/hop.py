@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 
 from swarmfree.policy import router
-from swarmfree.swarm.errors import CallFailed, PeerUnreachable, RefusalKind, Refused
+from swarmfree.swarm.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.swarm.messages import Train
-from swarmfree.swarm.names import Endpoint, Member, WorkKey
+from swarmfree.swarm.names import Endpoint, Member, WorkKey, WorkKind
 from swarmfree.swarm.plan import Plan
 from swarmfree.trainer.context import Context
 
@@ -96,8 +96,19 @@ class Hop:
             reply = await self._context.call(replica, request, output, header_first=not first)
         except PeerUnreachable:
             reply = await self._context.call(replica, request, output, header_first=True)
-        return reply.payload
+        return gradient_of(output if request.key.kind is WorkKind.TRAIN else b"", reply.payload, replica)
 
     def _revision(self) -> int:
         assert self._plan is not None, "a hop needs a plan"
         return self._plan.position.revision
+
+
+def gradient_of(output: bytes, answer: bytes, sender: Endpoint) -> bytes:
+    """The answer, which is as long as what was sent on.
+
+    Raises:
+        ProtocolViolation: it is not.
+    """
+    if len(answer) != len(output):
+        raise ProtocolViolation(f"{sender.member} sent {len(answer):,} bytes for a gradient; {len(output):,} expected")
+    return answer

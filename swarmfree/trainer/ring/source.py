@@ -200,16 +200,18 @@ class Source:
         there = key.at(self._routes.route(key.microbatch).last)
         for _ in range(PULLS):
             for holder in self._hop.order(there.stage, offset):
-                entry = self._table.find(key, LOSS_RUN)
-                if entry is not None:
-                    await self._table.outcome(entry)
-                    return True
                 try:
-                    activations = (await self._context.call(holder, Pull(there, Side.OUTPUT))).payload
-                except CallFailed:
-                    continue
-                self._standing.check(key)
-                self._table.begin(key, LOSS_RUN, lambda begun, found=activations: self._loss_work(begun, found, tokens))  # type: ignore[misc]
+                    if (entry := self._table.find(key, LOSS_RUN)) is None:
+                        activations = (await self._context.call(holder, Pull(there, Side.OUTPUT))).payload
+                        self._standing.check(key)
+                        work = partial(self._loss_work, activations=activations, tokens=tokens)
+                        entry = self._table.begin(key, LOSS_RUN, work)
+                    await self._table.outcome(entry)
+                except CallFailed as error:
+                    if isinstance(error, Refused) and error.kind in {RefusalKind.PAST, RefusalKind.STALE}:
+                        raise
+                else:
+                    return True
             await asyncio.sleep(next(waits))
         return False
 

@@ -20,7 +20,7 @@ from swarmfree.trainer.iteration.standing import Standing
 from swarmfree.trainer.ring.book import AddendBook, Kind
 from swarmfree.trainer.ring.borders import Borders
 from swarmfree.trainer.ring.device import Device, Rank
-from swarmfree.trainer.ring.hop import Hop
+from swarmfree.trainer.ring.hop import Hop, gradient_of
 from swarmfree.trainer.ring.table import FIRST_RUN, LOSS_RUN, Entry, Table
 
 SMOOTHING = 0.2
@@ -81,7 +81,7 @@ class Worker:
                 entry = self._table.begin(key, segment.number, lambda begun: self._redo_work(begun, segment))
                 await self._table.outcome(entry)
             except Refused as refusal:
-                if refusal.kind is RefusalKind.GONE:
+                if refusal.kind in {RefusalKind.GONE, RefusalKind.FAILED}:  # what was pulled may be of no use
                     gone.extend((segment.offset, stage) for stage in _body_neighbours(segment, route))
             else:
                 done.append(segment.offset)
@@ -178,10 +178,11 @@ class Worker:
             if position == segment.last and after == ENDS_STAGE:
                 return await self._loss(request, key.at(ENDS_STAGE), output)
             if position == segment.last:
-                return await self._pull_from(segment.after, key.at(after), Side.ANSWER)
+                answer = await self._pull_from(segment.after, key.at(after), Side.ANSWER)
+                return gradient_of(output, answer, segment.after)
             redoer = segment.redoers[position + 1 - segment.first]
             onward = Train(key.at(after), request.attempt_number, request.source, request.plan_revision, segment)
-            return (await self._context.call(redoer, onward, output)).payload
+            return gradient_of(output, (await self._context.call(redoer, onward, output)).payload, redoer)
         if after == ENDS_STAGE:
             return await self._loss(request, key.at(ENDS_STAGE), output)
         offset = self._standing.offset_of(key)
@@ -196,13 +197,12 @@ class Worker:
             source = self._standing.source_of(key) or request.source
             try:
                 reply = await self._context.call(source, Loss(key, request.attempt_number), output, header_first=again)
-            except (PeerUnreachable, PeerSilent):
-                again = True
+                return gradient_of(output if key.kind is WorkKind.TRAIN else b"", reply.payload, source)
             except Refused as refusal:
                 if refusal.kind in {RefusalKind.PAST, RefusalKind.EXHAUSTED}:
                     raise
-            else:
-                return reply.payload
+            except CallFailed:
+                again = True
             await asyncio.sleep(next(waits))
         raise Refused(RefusalKind.EXHAUSTED, f"source {source.member} does not answer")
 

@@ -1,0 +1,26 @@
+"""Whether what a peer answers can be what was asked for, before anybody builds on it. Pure.
+
+An answer that does not fit counts as none: the next peer is asked. Who vouches for what fits is another matter, see `lineages`.
+"""
+
+from __future__ import annotations
+
+from swarmfree.swarm.books import Record
+from swarmfree.swarm.plan import Plan
+
+NEWEST = -1
+
+
+def fitting_record(record: Record | None, iteration: int, stage_count: int) -> Record | None:
+    """The record, if it is of this iteration (`NEWEST` = any) and of a run with so many stages; else None."""
+    if record is None or len(record.stages) != stage_count or iteration not in {NEWEST, record.iteration}:
+        return None
+    return record
+
+
+def fitting_plan(plan: Plan | None, stage_count: int) -> Plan | None:
+    """The plan, if somebody serves each of so many stages, and its last record fits; else None."""
+    if plan is None or len(plan.replicas) != stage_count or not all(plan.replicas):
+        return None
+    last = plan.last_record
+    return plan if last is None or fitting_record(last, plan.iteration - 1, stage_count) is not None else None
