@@ -28,6 +28,7 @@ from swarmfree.swarm.events import (
     DirectoryNorms,
     DirectoryReplaced,
     Ended,
+    EndsDrawnAnew,
     EngineHolds,
     EngineStepped,
     Evaluated,
@@ -182,6 +183,8 @@ def _tell(state: SwarmState, told: Told) -> SwarmState:
         case RecoveryMeasured():
             measured = {"regained_after": event.iterations, "is_regained": event.is_back, "expected_s": event.expected_s}
             return _amend(state, event.stage, lambda story: replace(story, **measured), include_resumed=True)  # type: ignore[arg-type]
+        case EndsDrawnAnew():
+            return replace(state, ends_drawn_anew=(*state.ends_drawn_anew, event.iteration))
         case WeightsWritten():
             return replace(state, weights=(*state.weights, (event.stage, event.path)))
         case TookOver() | LineageDropped() | MemberLeft() | EngineHolds() | EngineStepped():

@@ -321,10 +321,16 @@ class Checks:
         if not is_exact or record is None:
             return reference.built(action, lambda stage: self._states_of(lineage, stage))
         entry = record.stages[action.stage]
-        if isinstance(action, CopyKept) and action.iteration == record.iteration:
-            return {entry.state_digest}  # one step behind: as it was when the last iteration began
-        if isinstance(action, CopyKept) and action.iteration != record.iteration + 1:
-            self.violated("I2", f"stage {action.stage} for iteration {record.iteration + 1} from a copy for {action.iteration}")
+        if isinstance(action, CopyKept) and action.iteration != record.iteration + 1:  # some steps behind, on this very lineage
+            older: Record | None = record
+            while older is not None and older.iteration > action.iteration:
+                older = self._records.get(older.before)
+            if older is None or older.iteration != action.iteration or action.lineage not in {"", older.before}:
+                self.violated(
+                    "I2", f"stage {action.stage} for iteration {record.iteration + 1} from a copy for {action.iteration}"
+                )
+                return set()
+            return {older.stages[action.stage].state_digest}
         rebuilt = set(self._versions.get((lineage, action.stage), {}))
         state, average = self._states.get(entry.state_digest), self._averages.get(entry.sum_digest)
         after = reference.stepped(state, average, entry.scalars) if state is not None and average is not None else None

@@ -176,6 +176,14 @@ class StageBuilt:
 
 
 @dataclass(frozen=True, slots=True)
+class EndsDrawnAnew:
+    """Embedding and head were lost after the first commit with every copy of them, and first weights take their place before `iteration`."""
+
+    iteration: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RecoveryMeasured:
     """What a recovery before `iteration` cost, some iterations later, and what was expected of it.
 
@@ -278,6 +286,7 @@ Event = (
     | StageLost
     | RecoveryDecided
     | StageBuilt
+    | EndsDrawnAnew
     | RecoveryMeasured
     | Evaluated
     | DirectoryNorms

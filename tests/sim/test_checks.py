@@ -278,9 +278,11 @@ def test_a_kept_copy_is_the_state_after_the_last_record() -> None:
     assert (story.the_one().invariant, "by copykept: wrong bytes" in story.the_one().text) == ("I2", True)
 
 
-@pytest.mark.parametrize(("which", "copied", "text"), [(0, 1, ""), (1, 1, "wrong bytes"), (0, 0, "from a copy for 0")])
-def test_a_kept_copy_that_is_behind_is_one_step_behind(which: int, copied: int, text: str) -> None:
-    """It has the bytes in which the last iteration began, and no others; nothing older is taken."""
+@pytest.mark.parametrize(
+    ("which", "copied", "text"), [(0, 1, ""), (1, 1, "wrong bytes"), (0, 0, "wrong bytes"), (0, 3, "from a copy for 3")]
+)
+def test_a_kept_copy_that_is_behind_is_a_state_of_its_lineage(which: int, copied: int, text: str) -> None:
+    """It has the bytes in which the iteration began that it is said to be ready for, and no others."""
     story = Story()
     story.whole(0)
     states = [story.states[0]]

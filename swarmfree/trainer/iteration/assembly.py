@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from swarmfree.policy.keepers import KeptCopy, StageShadow, border_dtype
 from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence
 from swarmfree.policy.recovery import NO_LOGS, Logs, choose_recovery
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Merge, Refit, Replay, Restore
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Fresh, Merge, Refit, Replay, Restore
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float32
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.events import Placed, RecoveryDecided, StageBuilt, Waiting
+from swarmfree.swarm.events import EndsDrawnAnew, Placed, RecoveryDecided, StageBuilt, Waiting
 from swarmfree.swarm.messages import Build, Built, Hello, Place
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position
 from swarmfree.swarm.plan import AS_RECORDED, Plan, Rebuilt
@@ -42,7 +42,11 @@ FALLEN_BEHIND = 3
 
 
 class Assembly:
-    """Handles Hello at the coordinator, and fills stages before an iteration opens."""
+    """Handles Hello at the coordinator, and fills stages before an iteration opens.
+
+    Attributes:
+        past: iteration -> lineage of the last record before it, as far as is known here.
+    """
 
     def __init__(self, context: Context, roster: Roster, position: Callable[[], Position], tasks: Tasks) -> None:
         """Nothing rebuilt; `position` gives a new, higher claim at every call; joiners load their state in `tasks`."""
@@ -60,6 +64,7 @@ class Assembly:
         self._failed_replays = 0
         self.experience = Experience(context)
         self._lost_since_s: dict[int, float] = {}
+        self.past: dict[int, str] = {}
 
     def rebuilt_stages(self) -> tuple[Rebuilt, ...]:
         """Stages built from something else than a sibling since the last commit."""
@@ -76,6 +81,7 @@ class Assembly:
 
     def committed(self, record: Record) -> None:
         """An iteration is committed: what was rebuilt before it has become a state like any other."""
+        self.past[record.iteration + 1] = record.lineage()
         self.experience.committed(record)
         self._rebuilt = {}
         self._failed_copies.clear()
@@ -133,7 +139,7 @@ class Assembly:
                 await self._telling.bring_up(behind, record)
                 kept: Sequence[KeptCopy] = ()
                 if any(guest.stage == ENDS_STAGE for guest, _ in work):
-                    kept = await kept_copies(self._context, self._roster, iteration)
+                    kept = await kept_copies(self._context, self._roster, iteration, self.past)
                     check()
                 work = self._work(record, kept)
             join_wait_s = self._context.timing.join_wait_s
@@ -290,6 +296,8 @@ class Assembly:
         lost = name != "Copy"
         if lost:
             self._context.tell(_decided(action, iteration, guest))
+        if isinstance(action, Fresh) and stage == ENDS_STAGE and record is not None:
+            self._context.tell(EndsDrawnAnew(iteration, action.reason))
         steps = record.stages[stage].step_count if record is not None and not lost else 0
         guest.builds += 1
         number = guest.builds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from swarmfree.policy.placement import STANDBY
 from swarmfree.swarm.books import Record
@@ -36,6 +36,7 @@ class Inheritance:
         forced: no majority promised within `split_wait_s`.
         promises: who follows.
         seniority: members, senior first.
+        past: iteration -> lineage of the last record before it, as far as the successor knows.
     """
 
     term: Term
@@ -48,6 +49,7 @@ class Inheritance:
     forced: bool
     promises: Mapping[Endpoint, Promise]
     seniority: tuple[Endpoint, ...]
+    past: Mapping[int, str] = field(default_factory=dict)
 
     def guests(self) -> tuple[InheritedGuest, ...]:
         """Those who promised, senior first; one that is more than a record behind has to load its state anew."""

@@ -38,6 +38,7 @@ class Standing:
         records: the last applied ones, newest last.
         moved: told whenever any of this changes.
         ends_iteration: the iteration that a copy of the ends kept here is ready for, -1 without a complete one; see `life.keeping`.
+        ends_lineage: of the last record in that copy.
         shadows: complete ones kept here; see `life.shadowing`.
         gave_s: when a part of the state was last given away: whoever rebuilds a stage comes before what can wait.
     """
@@ -58,7 +59,7 @@ class Standing:
         self.sealed_at: Position | None = None
         self.records: list[Record] = []
         self.moved = Signal()
-        self.ends_iteration = -1
+        self.ends_iteration, self.ends_lineage = -1, ""
         self.shadows: tuple[KeptShadow, ...] = ()
         self.gave_s = -math.inf
         self._records_kept = max(RECORDS_KEPT, borders_kept(context.manifest))

@@ -133,6 +133,7 @@ class Election:
             forced=not majority,
             promises=poll.promises,
             seniority=tuple(sorted(poll.promises, key=lambda e: (order.get(e.member, len(order)), e.member))),
+            past={standing.iteration: standing.lineage, **{record.iteration: record.before for record in standing.records}},
         )
 
     async def _ask(self, term: Term, plan: Plan, *, only_asking: bool) -> Poll:

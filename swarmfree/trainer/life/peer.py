@@ -164,7 +164,7 @@ class Peer:
                 return reply
             case Commit():
                 return await books.commit(request)
-            case GetState(stage=stage) if stage == ENDS_STAGE and books.standing.stage != ENDS_STAGE:
+            case GetState(stage=stage) if stage == ENDS_STAGE and (books.standing.stage != stage or self.keeper.has(request)):
                 return await self.keeper.get_state(request)
             case GetState():
                 return await questions.get_state(books, request)
