@@ -185,7 +185,7 @@ class MemoryHub:
         """The request reaches the address it was sent to, for the first or the second time."""
         receiver = self._by_address.get(exchange.to.addresses[0]) if exchange.to.addresses else None
         if receiver is None or receiver.handler is None:
-            self._fail_soon(exchange, copy, PeerUnreachable(f"nobody listens for {exchange.to.member}"))
+            self._fail_soon(exchange, copy, PeerUnreachable(f"nobody listens for {exchange.to.member}", refused=True))
             return
         header = Header(self.run, PROTOCOL_REVISION, exchange.sender.endpoint, exchange.to.member.incarnation)
         refusal = check_header(header, self.run, receiver.endpoint.member)

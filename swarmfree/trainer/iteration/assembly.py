@@ -64,7 +64,7 @@ class Assembly:
         self._failed_replays = 0
         self.experience = Experience(context)
         self._lost_since_s: dict[int, float] = {}
-        self.past: dict[int, str] = {}
+        self.past = {0: GENESIS_LINEAGE}
 
     def rebuilt_stages(self) -> tuple[Rebuilt, ...]:
         """Stages built from something else than a sibling since the last commit."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
+from functools import partial
 
 from swarmfree.policy.commit import is_majority
 from swarmfree.policy.election import FOUNDERS_TERM, electorate_of
@@ -23,7 +25,7 @@ from swarmfree.trainer.iteration.assembly import Assembly
 from swarmfree.trainer.iteration.dealing import replicas_of
 from swarmfree.trainer.iteration.inheritance import Inheritance, newest_sealed
 from swarmfree.trainer.iteration.meeting import Meeting
-from swarmfree.trainer.iteration.parting import end_run, name_heir
+from swarmfree.trainer.iteration.parting import end_run, name_heir, write_weights
 from swarmfree.trainer.iteration.recording import (
     Circumstances,
     StageAverage,
@@ -79,8 +81,7 @@ class Coordinator:
             self._plan, self._attempt = plan, plan.position.attempt
             self.assembly.inherit(plan)
         for guest in inherited.guests():
-            admitted = self.roster.admit(guest.endpoint, guest.hello, guest.stage, built=guest.built)
-            admitted.opened = self._position_now()
+            self.roster.admit(guest.endpoint, guest.hello, guest.stage, built=guest.built).opened = self._position_now()
         if plan is not None:
             for endpoint in plan.members():
                 if self.roster.get(endpoint.member) is None:
@@ -100,37 +101,37 @@ class Coordinator:
 
     def _is_current(self, hello: Hello) -> bool:
         """Whether what it holds is the present state of its stage, or one record behind."""
-        if hello.stage < 0:
-            return False
-        if (hello.iteration, hello.lineage) == (self._iteration, self._lineage):
-            return True
-        last = self._record
-        return last is not None and (hello.iteration, hello.lineage) == (last.iteration, last.before)
+        is_near = hello.stage >= 0 and hello.iteration in {self._iteration - 1, self._iteration}
+        return is_near and self.assembly.past.get(hello.iteration) == hello.lineage
 
-    async def run(self) -> None:
-        """Coordinate until the run has all its iterations.
+    async def run(self) -> str:
+        """Coordinate until the run has all its iterations, and everybody else was told to end; why this peer ends now.
 
         Raises:
             Deposed: somebody else leads, or no majority answers; members that are there follow whoever claims next.
         """
         self._tasks.start(self.meeting.keep(), "meet strangers")
+        iterations, begun = self._context.manifest.run.iterations, self._iteration
         try:
             if self._record is not None and self._term.number > FOUNDERS_TERM:
                 self._context.tell(committed_event(self._record, 0.0, 0))  # the last coordinator may not have told anyone
                 await self._telling.bring_up(self._holders(), self._record)
             if self._sealed is not None:
                 await self._finish(self._sealed)
-            while self._iteration < self._context.manifest.run.iterations:
+            while self._iteration < iterations:
                 await self._one_iteration()
             looking = self._tasks.start(self._context.ports.directory.announcements(), "look who is announced")
-            await self._closing()
+            if begun < iterations:  # else it may have ended well for some: what is left is to write and to end
+                await self._closing()
+            await write_weights(self._context, self.roster)
         except Deposed:
             self.roster.close()
             await self.meeting.give_way()
             raise
         announced = [a.endpoint for a in looking.result()] if looking.done() else []  # a slow directory holds nobody up
         why = f"all {self._iteration} iterations are committed"
-        await end_run(self._context, self.roster, {guest.member for guest in self._holders()}, announced, why)
+        await end_run(self._context, self.roster, announced, why)
+        return why
 
     # ---- one iteration -----------------------------------------------------------------------------------------------
 
@@ -207,20 +208,13 @@ class Coordinator:
             microbatches=microbatches,
             rebuilt=rebuilt,
         )
-        self._context.tell(
-            Opened(
-                self._iteration,
-                self._attempt,
-                base,
-                [[r.endpoint.member.peer_id for r in stage] for stage in self._plan.replicas],
-            )
-        )
+        members = [[r.endpoint.member.peer_id for r in stage] for stage in replicas]
+        self._context.tell(Opened(self._iteration, self._attempt, base, members))
         return self._plan
 
     def _deal(self, sources: tuple[Replica, ...], microbatches: int) -> tuple[Share, ...]:
         manifest = self._context.manifest
-        every = manifest.run.evaluate_every
-        due = microbatches == 0 or bool(every and self._iteration % every == 0)
+        due = microbatches == 0 or bool(manifest.run.evaluate_every and self._iteration % manifest.run.evaluate_every == 0)
         rebuilt = self._record is not None and bool(self.assembly.rebuilt_stages())
         windows = range(manifest.run.evaluate_windows) if due or rebuilt else range(0)
         offsets = deal_shares(sources, microbatches)
@@ -271,13 +265,16 @@ class Coordinator:
         back = [g for g in self.roster.guests() if g.built and g.opened is None and g.iteration == self._iteration]
         return [*self._holders(), *(g for g in back if g.member in self._electorate())]
 
-    def _check_quorum(self, *, must: bool = False) -> None:
+    def _check_quorum(self, *, must: bool = False, until_s: float = math.inf) -> None:
         """A coordinator that has lost its majority falls silent, so that whoever has one can claim; one that may force only where it `must`.
 
         Raises:
             Deposed: it leads no longer.
+            TimeoutError: it is `until_s`.
         """
         self.roster.check()
+        if self._context.now_s() >= until_s:
+            raise TimeoutError
         if (self._may_force and not must) or is_majority(
             self._electorate(), {self._context.me, *(g.member for g in self._voters())}
         ):
@@ -379,15 +376,18 @@ class Coordinator:
     # ---- the end -----------------------------------------------------------------------------------------------------
 
     async def _closing(self) -> None:
-        """A last evaluation: opened like an iteration, never sealed."""
+        """A last evaluation: opened like an iteration, never sealed; there is none where nobody comes for a lost stage."""
         while True:
-            await self.assembly.fill(self._iteration, self._lineage, self._record, self._check_quorum)
-            plan = self._make_plan(0)
+            check = partial(self._check_quorum, until_s=self._context.now_s() + self._context.timing.join_wait_s)
             try:
+                await self.assembly.fill(self._iteration, self._lineage, self._record, check)
+                plan = self._make_plan(0)
                 await self._open(plan)
                 await self._await_shares(plan)
             except (SourceGone, StageGone, MemberReady) as gone:
                 self._attempt += isinstance(gone, StageGone)
+            except TimeoutError:
+                return
             else:
                 return
 

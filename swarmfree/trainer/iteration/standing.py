@@ -65,6 +65,11 @@ class Standing:
         self._records_kept = max(RECORDS_KEPT, borders_kept(context.manifest))
 
     @property
+    def is_over(self) -> bool:
+        """Whether the state held here has all iterations of the run."""
+        return self.iteration >= self._context.manifest.run.iterations
+
+    @property
     def first_microbatch(self) -> int:
         """Number of the present iteration's first microbatch in the whole run."""
         return self.iteration * self._context.manifest.batch.microbatches
