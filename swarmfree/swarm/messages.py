@@ -580,7 +580,7 @@ class Goodbye:
     """The sender, or the whole run, ends.
 
     Args:
-        run_over: True from the coordinator: everybody ends.
+        run_over: True from the coordinator: everybody ends; obeyed from anybody else only by whoever has followed nobody for long.
         finished: the run did all its iterations.
         why: one line for people.
         write_weights: with `run_over`: the receiver writes its stage's weights, answers when that is done, and stays.

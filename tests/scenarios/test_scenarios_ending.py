@@ -1,4 +1,4 @@
-"""Scenarios of a run's end: every stage is written before anybody ends, and nobody waits for ever."""
+"""Scenarios of a run's end: every stage is written before anybody ends, and nobody ends another side's run, or waits for ever."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from swarmfree.sim.faults import Fate
 from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
-from swarmfree.swarm.errors import SwarmfreeError
+from swarmfree.swarm.errors import RefusalKind, Refused, SwarmfreeError
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.messages import Goodbye, Open, Request, Train
+from swarmfree.swarm.messages import Commit, Goodbye, Open, Request, Train
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.ports import Ports
 from swarmfree.trainer.life.peer import run_peer
-from tests.scenarios.scenario_world import SEED, STEADY, Once, is_asked, lines, play, swarm
+from tests.scenarios.scenario_world import SEED, STEADY, Once, is_asked, lines, play, swarm, unhurried
 
 GONE = replace(STEADY, replace_min_s=600.0, replace_max_s=600.0)
 LOST = Fate(request_delay_s=0.002, payload_delay_s=0.001, response_delay_s=0.002, request_lost=True)
@@ -158,3 +158,41 @@ def test_one_that_missed_every_goodbye_ends_by_itself() -> None:
     result = play(swarm(faults=GONE), Deafened())
     assert lines(result, str(missed[0]), "TookOver", "iteration=4 ")
     assert lines(result, str(missed[0]), "Ended", "code=0", DONE)
+
+
+class ThroughFirst(Script):
+    """Three members of eight, one of each stage, are cut off in iteration 1; the others are slow. The three are heard again as they end."""
+
+    def __init__(self) -> None:
+        self.others: list[Member] = []
+        self.refused: set[Member] = set()
+        self._healed = False
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Cut, heal, and count who refuses to end."""
+        if not self.others and is_asked(Train, key__iteration=1, key__stage=1)(moment):
+            source = next(member for member in director.members(0) if member != director.coordinator)
+            group = [source, director.members(1)[0], director.members(2)[0]]
+            director.partition(group)
+            self.others = [member for member in director.peers() if member not in group]
+            for member in self.others:
+                director.slow(member, 10.0, 60.0)
+        is_last = isinstance(moment.request, Commit) and moment.request.record.iteration == 5
+        if self.others and is_last and not self._healed and moment.sender.member not in self.others:
+            self._healed = True
+            director.heal()
+        match moment.request, moment.outcome:
+            case Goodbye(run_over=True), Refused(kind=RefusalKind.STALE):
+                self.refused.add(moment.receiver.member)
+
+
+def test_a_forced_side_that_is_through_ends_nobody_else() -> None:
+    """Its goodbye reaches the side that goes on by majority in the middle of iteration 2: they follow another coordinator, and stay."""
+    script = ThroughFirst()
+    setup = unhurried(swarm(body=2, replicas=3, sources=2, faults=GONE, standbys=0), iterations=6)
+    result = rehearse(SEED, setup=setup, script=script)
+    assert result.violation is None
+    assert lines(result, "IterationCommitted", "iteration=5", "forced=1")
+    assert len(script.others) == 5
+    assert script.refused == set(script.others)
+    assert not [line for member in script.others for line in lines(result, str(member), "Ended")]

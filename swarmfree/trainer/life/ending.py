@@ -1,4 +1,4 @@
-"""How the end of the run comes to one peer: the weights of its stage, written before anybody ends."""
+"""How the end of the run comes to one peer: whose word that is, and the weights of its stage, written before anybody ends."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import asyncio
 from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
 from swarmfree.swarm.events import WeightsWritten
 from swarmfree.swarm.messages import Farewell
+from swarmfree.swarm.names import Endpoint
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.iteration.member import MemberBooks
+from swarmfree.trainer.iteration.member import SILENT_FOR_LONG, TICK_S, MemberBooks
 from swarmfree.trainer.iteration.standing import NO_STAGE
 from swarmfree.trainer.ring.device import Rank
 from swarmfree.trainer.tasks import Tasks
@@ -29,6 +30,21 @@ class Ending:
         self._tasks = tasks
         self._writing: asyncio.Task[str] | None = None
         self.failure = ""
+
+    def require_lead(self, sender: Endpoint) -> None:
+        """Nobody ends the run but this peer's own coordinator, or anybody at all where it has followed none for long.
+
+        Raises:
+            Refused: `stale`; the sender may lead another side of a split, which is through, and this side is not.
+        """
+        books, coordinator = self._books, self._books.standing.coordinator
+        is_own = sender.member == self._context.me or (coordinator is not None and coordinator.member == sender.member)
+        follows_nobody = coordinator is None or not books.hears_coordinator
+        # A peer that has lost its coordinator at a stroke counts from there.
+        silent_s = books.silent_ticks % SILENT_FOR_LONG * TICK_S
+        is_alone = books.standing.stage == NO_STAGE or silent_s >= self._context.timing.split_wait_s
+        if not is_own and not (follows_nobody and is_alone):
+            raise Refused(RefusalKind.STALE, f"{sender.member} is not this peer's coordinator")
 
     async def write(self) -> Reply:
         """Write the stage's weights, or wait until they are written; this peer stays.

@@ -213,6 +213,7 @@ class Peer:
 
     async def _goodbye(self, sender: Endpoint, request: Goodbye) -> Reply:
         if request.run_over:
+            self.ending.require_lead(sender)
             if request.write_weights:
                 return await self.ending.write()
             self.end(End(0 if request.finished else 3, request.why))
