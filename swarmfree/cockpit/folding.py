@@ -28,6 +28,7 @@ from swarmfree.swarm.events import (
     DirectoryNorms,
     DirectoryReplaced,
     Ended,
+    EndsDrawnAnew,
     EngineHolds,
     EngineStepped,
     Evaluated,
@@ -178,6 +179,8 @@ def _tell(state: SwarmState, told: Told) -> SwarmState:
             return _amend(state, event.stage, lambda story: replace(story, norms_found=found))
         case StageBuilt():
             return _build(state, told.time_s, event)
+        case EndsDrawnAnew():
+            return replace(state, ends_drawn_anew=(*state.ends_drawn_anew, event.iteration))
         case WeightsWritten():
             return replace(state, weights=(*state.weights, (event.stage, event.path)))
         case TookOver() | LineageDropped() | MemberLeft() | EngineHolds() | EngineStepped():

@@ -11,6 +11,7 @@ from swarmfree.swarm.events import (
     DirectoryNorms,
     DirectoryReplaced,
     Ended,
+    EndsDrawnAnew,
     EngineHolds,
     EngineStepped,
     Evaluated,
@@ -110,6 +111,8 @@ def _words(event: Event, name_of: Callable[[str], str]) -> str:
         case StageBuilt():
             received = f"{event.received_bytes / 1e6:.1f} MB in {event.seconds:.2f} s"
             return f"{name_of(event.member)} holds stage {event.stage} by {action_words(event.action)}: {received}"
+        case EndsDrawnAnew():
+            return f"what embedding and head had learned by iteration {event.iteration} is lost: {event.reason}"
         case Evaluated():
             after = f", stages {event.after_rebuild} just rebuilt" if event.after_rebuild else ""
             return f"held-out before iteration {event.iteration}: {bits_per_byte(event.loss):.3f} bits per byte{after}"

@@ -173,6 +173,7 @@ class SwarmState:
         iteration, attempt: of the last Open; -1 before the first.
         opened_s, first_opened_s: when the last and the first Open were made.
         commits, evaluations, kills, joins, lost_members, lost_stages: in order of time.
+        ends_drawn_anew: iterations before which what embedding and head had learned was lost.
         weights: (stage, path) written at the end.
         news: the last lines, newest last.
     """
@@ -196,6 +197,7 @@ class SwarmState:
     joins: tuple[Joined, ...] = ()
     lost_members: tuple[LostMember, ...] = ()
     lost_stages: tuple[LostStage, ...] = ()
+    ends_drawn_anew: tuple[int, ...] = ()
     weights: tuple[tuple[int, str], ...] = ()
     news: tuple[News, ...] = ()
 

@@ -49,6 +49,7 @@ def summarise(state: SwarmState, code: int, line: str) -> dict[str, Any]:
         "microbatches_redone": sum(c.redone for c in commits),
         "lost_members": [_member(m) for m in state.lost_members],
         "lost_stages": [_stage(s, state) for s in state.lost_stages],
+        "ends_drawn_anew": list(state.ends_drawn_anew),
         "weights": [{"stage": stage, "path": path} for stage, path in sorted(state.weights)],
     }
 
@@ -128,6 +129,7 @@ def summary_text(summary: dict[str, Any], folder: str) -> str:
         lines.append(f"held-out text: {first:.3f} bits per byte at first, {final:.3f} at the end")
     for lost in summary["lost_stages"]:
         lines.extend(_stage_lines(lost))
+    lines.extend(f"embedding and head were drawn anew before iteration {each}" for each in summary["ends_drawn_anew"])
     lines.extend(_member_lines(summary))
     if summary["weights"]:
         stages = ", ".join(str(w["stage"]) for w in summary["weights"])

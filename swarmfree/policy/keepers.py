@@ -5,6 +5,7 @@ Source: CheckFree+ keeps copies of the ends at the stages next to them; protocol
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from zlib import crc32
@@ -81,10 +82,20 @@ def borders_kept(manifest: Manifest) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KeptCopy:
-    """A complete copy of stage 0: who has it, and the iteration it is ready for."""
+    """A complete copy of stage 0: who has it, the iteration it is ready for, and the lineage that it stands on."""
 
     holder: Endpoint
     iteration: int
+    lineage: str = ""
+
+
+def of_this_run(copies: Iterable[KeptCopy], past: Mapping[int, str]) -> tuple[KeptCopy, ...]:
+    """Those copies that the present lineage goes back to; others are of a lineage that gave way, or were never decided.
+
+    Args:
+        past: iteration -> lineage of the last record before it.
+    """
+    return tuple(copy for copy in copies if past.get(copy.iteration) == copy.lineage)
 
 
 def keepers_of_ends(plan: Plan, count: int) -> tuple[Member, ...]:

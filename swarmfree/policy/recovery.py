@@ -85,7 +85,7 @@ def choose_recovery(
         replicas: index = stage; live members that hold the stage's state, senior first.
         record: the last sealed record; its norms weigh the merge.
         recovery: the run's settings.
-        kept: complete copies of the ends, in order of preference among those that are as new.
+        kept: complete copies of the ends that the present lineage goes back to, in order of preference among those that are as new.
         shadows: complete ones of body stages, in order of preference among those that are as new.
         logs: of all members.
     """
@@ -184,16 +184,18 @@ def _restore_reason(shadow: StageShadow, age: int, iterations: int) -> str:
 
 
 def _choose_for_ends(record: Record, kept: Sequence[KeptCopy]) -> BuildAction:
-    """The newest kept copy, if it is ready for the present iteration or for the one before; else first weights."""
+    """The newest kept copy, however many steps are lost with it; first weights only where there is none."""
     present = record.iteration + 1
-    newest = max(
-        (copy for copy in kept if present - 1 <= copy.iteration <= present), key=lambda copy: copy.iteration, default=None
-    )
+    newest = max(kept, key=lambda copy: copy.iteration, default=None)
     if newest is None:
         return Fresh(ENDS_STAGE, present, "no copy of the ends is left: embedding and head are drawn anew")
     found = f"the ends have no live replica: {newest.holder.member} keeps a copy that is ready for iteration {newest.iteration}"
-    age = "no step is lost" if newest.iteration == present else f"one behind: the step of iteration {record.iteration} is lost"
-    return CopyKept(ENDS_STAGE, newest.holder, newest.iteration, f"{found}, {age}")
+    lost, age = present - newest.iteration, "no step is lost"
+    if lost:
+        age = f"{lost} behind: the steps of iterations {newest.iteration} to {record.iteration} are lost"
+    if lost == 1:
+        age = f"one behind: the step of iteration {record.iteration} is lost"
+    return CopyKept(ENDS_STAGE, newest.holder, newest.iteration, f"{found}, {age}", newest.lineage)
 
 
 def donor_block(block: int, block_count: int, donor_block_count: int) -> int:

@@ -176,6 +176,14 @@ class StageBuilt:
 
 
 @dataclass(frozen=True, slots=True)
+class EndsDrawnAnew:
+    """Embedding and head were lost after the first commit with every copy of them, and first weights take their place before `iteration`."""
+
+    iteration: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluated:
     """Held-out loss before `iteration`, nats per token; after which rebuilds, if any."""
 
@@ -255,6 +263,7 @@ Event = (
     | StageLost
     | RecoveryDecided
     | StageBuilt
+    | EndsDrawnAnew
     | Evaluated
     | DirectoryNorms
     | Repaired

@@ -555,10 +555,10 @@ class Goodbye:
     """The sender, or the whole run, ends.
 
     Args:
-        run_over: True from the coordinator: everybody ends.
+        run_over: True from the coordinator: everybody ends; obeyed from anybody else only by whoever has followed nobody for long.
         finished: the run did all its iterations.
         why: one line for people.
-        write_weights: the receiver is its stage's senior and writes its weights before it ends.
+        write_weights: with `run_over`: the receiver writes its stage's weights, answers when that is done, and stays.
         heir: from a coordinator that leaves: who may claim at once; from one that lost against another lineage: whom to join anew.
         rejoin: that other lineage won: what is held here counts for nothing there.
 

@@ -8,9 +8,11 @@ import pytest
 
 from swarmfree.policy.keepers import (
     STANDBY_STAGES,
+    KeptCopy,
     border_dtype,
     borders_kept,
     keepers_of_ends,
+    of_this_run,
     replays_exactly,
     shadow_holders,
     shadows_of,
@@ -103,3 +105,11 @@ def test_border_logs_reach_back_as_far_as_a_replay_can_need(every: int) -> None:
     for unreplayed in (RecoverySection(shadow_kind="plain"), RecoverySection(shadow_kind="full", best="restore")):
         assert borders_kept(Manifest(recovery=unreplayed)) == 0
     assert borders_kept(Manifest(recovery=RecoverySection(mode="checkfree", shadow_every=every))) == 0
+
+
+def test_a_copy_counts_where_the_present_lineage_goes_back_to_its_own() -> None:
+    """One from the future, of another lineage, of an iteration that nobody knows here, or none at all is no copy of this run."""
+    holder = Endpoint(Member("a", "0"), ())
+    past = {5: "five", 7: "seven"}
+    copies = [KeptCopy(holder, *what) for what in ((5, "five"), (5, "other"), (6, "six"), (7, "seven"), (8, "eight"), (-1, ""))]
+    assert of_this_run(copies, past) == (copies[0], copies[3])

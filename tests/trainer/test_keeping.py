@@ -21,6 +21,7 @@ from swarmfree.swarm.plan import AS_RECORDED, Plan, Rebuilt, Replica
 from swarmfree.swarm.ports import Handler, Ports, Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.member import MemberBooks
+from swarmfree.trainer.iteration.standing import NO_STAGE
 from swarmfree.trainer.life.keeping import EndsKeeper
 from swarmfree.trainer.tasks import Tasks
 
@@ -245,7 +246,7 @@ def test_a_stored_record_brings_the_average_before_the_source_dies() -> None:
 
 
 def test_a_copy_that_missed_an_average_is_loaded_again() -> None:
-    """The source is out of reach for an iteration and keeps its average no longer: the keeper says so, and has a copy again soon."""
+    """The source is out of reach for an iteration and keeps its average no longer: the old copy is given away until the new one is complete."""
 
     async def story(world: World) -> None:
         await world.kept()
@@ -255,10 +256,14 @@ def test_a_copy_that_missed_an_average_is_loaded_again() -> None:
         for _ in range(2):
             world.commit(world.source.train())
             assert await world.kept() == 1
+        old, lineage = await world.state(), world.source.records[0].lineage()
         world.source.is_up = True
-        assert await world.kept() == -1
+        assert await world.kept() == 1
+        assert world.standing.ends_lineage == lineage
+        assert await world.state() == old
         world.commit(world.source.train())
         assert await world.kept() == 4
+        assert await world.refused(1, lineage) is RefusalKind.GONE
         assert await world.state() == world.right_state()
 
     play(story)
@@ -281,21 +286,33 @@ def test_a_copy_with_wrong_bytes_is_never_complete() -> None:
 
 
 def test_a_plan_ends_and_begins_the_copy() -> None:
-    """A keeper that is none any more lets go of everything; made one again it loads anew."""
+    """A keeper that is none any more, or has no stage, loads nothing, and gives its copy away until a plan four iterations further."""
 
     async def story(world: World) -> None:
         await world.kept()
         world.commit(world.source.train())
         assert await world.kept() == 1
-        world.open(plan(OTHER, 1, world.standing.lineage))
+        old, lineage = await world.state(), world.standing.lineage
+        world.open(plan(OTHER, 1, lineage))
+        for iteration in (2, 3, 4):
+            world.commit(world.source.train())
+            world.open(plan(OTHER, iteration, world.standing.lineage))
+            assert await world.kept() == 1
+        world.standing.stage, world.standing.plan = NO_STAGE, None
+        world.standing.moved.tell()
+        assert await world.kept() == 1
+        assert await world.state() == old
+        world.standing.stage = 1
+        world.commit(world.source.train())
+        world.open(plan(OTHER, 5, world.standing.lineage))
         assert await world.kept() == -1
         assert not len(world.keeper.tasks)
-        assert await world.refused(1, world.standing.lineage) is RefusalKind.GONE
-        world.open(plan(ME, 1, world.standing.lineage))
+        assert await world.refused(1, lineage) is RefusalKind.GONE
+        world.open(plan(ME, 5, world.standing.lineage))
         world.commit(world.source.train())
         await world.kept()
         world.commit(world.source.train())
-        assert await world.kept() == 3
+        assert await world.kept() == 7
 
     play(story)
 

@@ -17,16 +17,17 @@ from swarmfree.policy.keepers import KeptCopy, StageShadow, border_dtype
 from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence
 from swarmfree.policy.recovery import NO_LOGS, Logs, choose_recovery
 from swarmfree.policy.worth import or_stay, patience_s
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Merge, Replay, Restore, Stay
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Fresh, Merge, Replay, Restore, Stay
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float32
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.events import Placed, RecoveryDecided, StageBuilt, Waiting
+from swarmfree.swarm.events import EndsDrawnAnew, Placed, RecoveryDecided, StageBuilt, Waiting
 from swarmfree.swarm.messages import Build, Built, Hello, Place
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position
 from swarmfree.swarm.plan import AS_RECORDED, Plan, Rebuilt
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.kept import kept_copies
 from swarmfree.trainer.iteration.roster import Guest, Roster
+from swarmfree.trainer.iteration.standing import PAST_MAX
 from swarmfree.trainer.iteration.telling import Telling
 from swarmfree.trainer.tasks import Tasks, each
 
@@ -48,7 +49,11 @@ FALLEN_BEHIND = 3
 
 
 class Assembly:
-    """Handles Hello at the coordinator, and fills stages before an iteration opens."""
+    """Handles Hello at the coordinator, and fills stages before an iteration opens.
+
+    Attributes:
+        past: iteration -> lineage of the last record before it, as far as is known here.
+    """
 
     def __init__(self, context: Context, roster: Roster, position: Callable[[], Position], tasks: Tasks) -> None:
         """Nothing rebuilt; `position` gives a new, higher claim at every call; joiners load their state in `tasks`."""
@@ -57,7 +62,6 @@ class Assembly:
         self._position = position
         self._telling = Telling(context, roster)
         self._tasks = tasks
-        self.is_strange: Callable[[int, str], bool] = lambda *_: False
         self._joining: set[Member] = set()
         self._present: tuple[int, str, Record | None] = (0, GENESIS_LINEAGE, None)
         self._opened = False
@@ -68,6 +72,7 @@ class Assembly:
         self._failed_copies: Counter[Member] = Counter()
         self._failed_replays = 0
         self._lost_since_s: dict[int, float] = {}
+        self.past = {0: GENESIS_LINEAGE}
 
     def rebuilt_stages(self) -> tuple[Rebuilt, ...]:
         """Stages built from something else than a sibling since the last commit."""
@@ -82,8 +87,10 @@ class Assembly:
             )
         self._rebuilt[stage] = dataclasses.replace(known, disputes=known.disputes + 1)
 
-    def committed(self) -> None:
+    def committed(self, record: Record) -> None:
         """An iteration is committed: what was rebuilt before it has become a state like any other."""
+        self.past[record.iteration + 1] = record.lineage()
+        self.past.pop(record.iteration - PAST_MAX, None)
         self._rebuilt, self.is_sealing = {}, False
         self._commits_s.append(self._context.now_s())
         for guest in self._roster.guests():
@@ -96,14 +103,16 @@ class Assembly:
         self._opened = True
         self._rebuilt = {stage.stage: stage for stage in plan.rebuilt}
 
-    def hello(self, sender: Endpoint, hello: Hello, iteration: int, is_ours: bool) -> Place:  # noqa: FBT001 - one of three things told
+    def hello(self, sender: Endpoint, hello: Hello, iteration: int) -> Place:
         """Give a newcomer its place; the same newcomer twice gets the same answer.
 
         Args:
             iteration: the present one.
-            is_ours: what it holds is of this lineage: it takes that place again, without a download where nothing or one step is missing, or where
-                nobody else holds the stage. Until the first Seal what was built in its absence gives way to it.
+
+        Who holds a state of this lineage takes its place again, without a download where nothing or one step is missing, or where nobody else
+        holds the stage. Until the first Seal what was built in its absence gives way to it.
         """
+        is_ours = self.past.get(hello.iteration) == hello.lineage
         guest = self._roster.get(sender.member)
         is_alone = not self._roster.holders(hello.stage)  # then it has nobody to differ from
         is_barred = self._roster.is_barred(sender.member) and not is_alone
@@ -174,7 +183,7 @@ class Assembly:
                 await self._telling.bring_up(behind, record)
                 kept: Sequence[KeptCopy] = ()
                 if any(guest.stage == ENDS_STAGE for guest, _ in work):
-                    kept = await kept_copies(self._context, self._roster, iteration)
+                    kept = await kept_copies(self._context, self._roster, iteration, self.past)
                     check()
                 work = self._work(record, kept)
             join_wait_s = self._context.timing.join_wait_s
@@ -282,13 +291,13 @@ class Assembly:
         return choose_recovery(stage, replicas, record, self._context.manifest.recovery, kept, self._shadows(), logs)
 
     def _shadows(self) -> list[StageShadow]:
-        """Those that members say they keep, of holders that have not failed to give theirs."""
+        """Those of this lineage that members say they keep, of holders that have not failed to give theirs; far back nothing is known of lineages."""
         return [
             StageShadow(guest.endpoint, shadow.stage, shadow.iteration, shadow.full)
             for guest in self._roster.guests()
             if guest.answer is not None and self._failed_copies[guest.member] < FAILED_COPIES_MAX
             for shadow in guest.answer.shadows
-            if shadow.iteration <= self._present[0] and not self.is_strange(shadow.iteration, shadow.lineage)
+            if shadow.iteration <= self._present[0] and self.past.get(shadow.iteration, shadow.lineage) == shadow.lineage
         ]
 
     def _logs(self) -> Logs:
@@ -356,6 +365,8 @@ class Assembly:
         lost = name != "Copy"
         if lost:
             self._context.tell(_decided(action, iteration, guest))
+        if isinstance(action, Fresh) and stage == ENDS_STAGE and record is not None:
+            self._context.tell(EndsDrawnAnew(iteration, action.reason))
         steps = record.stages[stage].step_count if record is not None and not lost else 0
         guest.builds += 1
         number = guest.builds

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Collection
+from functools import partial
 
 from swarmfree.policy.answers import fitting_record
 from swarmfree.policy.commit import may_decide
@@ -26,7 +28,7 @@ from swarmfree.trainer.iteration.dealing import replicas_of
 from swarmfree.trainer.iteration.inheritance import Inheritance, newest_sealed
 from swarmfree.trainer.iteration.losses import all_losses, told
 from swarmfree.trainer.iteration.meeting import Meeting
-from swarmfree.trainer.iteration.parting import end_run, name_heir
+from swarmfree.trainer.iteration.parting import end_run, name_heir, write_weights
 from swarmfree.trainer.iteration.recording import (
     Circumstances,
     StageAverage,
@@ -37,7 +39,6 @@ from swarmfree.trainer.iteration.recording import (
 )
 from swarmfree.trainer.iteration.rolling import MemberReady, Rolling, SourceGone, StageGone, StatesDiffer
 from swarmfree.trainer.iteration.roster import Deposed, Guest, Roster
-from swarmfree.trainer.iteration.standing import PAST_MAX
 from swarmfree.trainer.iteration.telling import Telling
 from swarmfree.trainer.tasks import Tasks
 
@@ -63,11 +64,9 @@ class Coordinator:
         self._sealed: Record | None = None
         self._may_force = False
         self._minority_since_s: float | None = None
-        self._past: dict[int, str] = {0: GENESIS_LINEAGE}
         self.roster = Roster(context, tasks, self._position_now)
         self.assembly = Assembly(context, self.roster, self._position_next, tasks)
         self._telling = Telling(context, self.roster)
-        self.assembly.is_strange = self.is_strange
         self.roster.has_vote = lambda member: member in self._electorate()
         self.roster.patience_s = self.assembly.patience_s
         self._rolling = Rolling(context, self.roster, self._position_next, self._check_quorum)
@@ -79,7 +78,8 @@ class Coordinator:
         """Go on where the last coordinator was."""
         self._term, self._revisions = inherited.term, itertools.count(inherited.revision + 1)
         self._iteration, self._lineage, self._record = inherited.iteration, inherited.lineage, inherited.record
-        self._sealed, self._may_force, self._past = inherited.sealed, inherited.forced, dict(inherited.past)
+        self._sealed, self._may_force = inherited.sealed, inherited.forced
+        self.assembly.past |= inherited.past
         plan = inherited.plan
         if plan is not None and plan.iteration == self._iteration and plan.lineage == self._lineage:
             self._plan, self._attempt = plan, plan.position.attempt
@@ -96,7 +96,7 @@ class Coordinator:
         """Give a newcomer its place, and a member that kept its state its old one."""
         if self.roster.is_superseded(sender.member):
             raise Refused(RefusalKind.SUPERSEDED, f"a newer life of {sender.member.peer_id} is already here")
-        return self.assembly.hello(sender, hello, self._iteration, self.is_ours(hello.iteration, hello.lineage))
+        return self.assembly.hello(sender, hello, self._iteration)
 
     def is_whole(self) -> bool:
         """Whether the swarm goes on under this peer: every stage is served, and a majority follows."""
@@ -105,38 +105,34 @@ class Coordinator:
         is_served = len({guest.stage for guest in heard}) == self._context.manifest.stage_count
         return is_served and self._may_decide(there)
 
-    def is_ours(self, iteration: int, lineage: str) -> bool:
-        """Whether a state that is ready for this iteration, after the record of that lineage, is of this run's past or present."""
-        return self._past.get(iteration) == lineage
-
-    def is_strange(self, iteration: int, lineage: str) -> bool:
-        """Whether a state is known to be of another lineage; of what lies further back than this peer's knowledge nothing is known."""
-        return self._past.get(iteration, lineage) != lineage
-
-    async def run(self) -> None:
-        """Coordinate until the run has all its iterations.
+    async def run(self) -> str:
+        """Coordinate until the run has all its iterations, and everybody else was told to end; why this peer ends now.
 
         Raises:
             Deposed: somebody else leads, or no majority answers; members that are there follow whoever claims next.
         """
         self._tasks.start(self.meeting.keep(), "meet strangers")
+        iterations, begun = self._context.manifest.run.iterations, self._iteration
         try:
             if self._record is not None and self._term.number > FOUNDERS_TERM:
                 self._context.tell(committed_event(self._record, 0.0, 0))  # the last coordinator may not have told anyone
                 await self._telling.bring_up(self._holders(), self._record)
             if self._sealed is not None:
                 await self._finish(self._sealed)
-            while self._iteration < self._context.manifest.run.iterations:
+            while self._iteration < iterations:
                 await self._one_iteration()
             looking = self._tasks.start(self._context.ports.directory.announcements(), "look who is announced")
-            await self._closing()
+            if begun < iterations:  # else it may have ended well for some: what is left is to write and to end
+                await self._closing()
+            await write_weights(self._context, self.roster)
         except Deposed:
             self.roster.close()
             await self.meeting.give_way()
             raise
         announced = [a.endpoint for a in looking.result()] if looking.done() else []  # a slow directory holds nobody up
         why = f"all {self._iteration} iterations are committed"
-        await end_run(self._context, self.roster, {guest.member for guest in self._holders()}, announced, why)
+        await end_run(self._context, self.roster, announced, why)
+        return why
 
     # ---- one iteration -----------------------------------------------------------------------------------------------
 
@@ -187,10 +183,9 @@ class Coordinator:
         self._tasks.start(self._telling.bring_up(joiners, record), "tell joiners")
         await self._telling.all(self._holders(), Commit(record))
         self._record, self._lineage, self._iteration, self._attempt = record, lineage, record.iteration + 1, 0
-        self._may_force, self._sealed, self._past[self._iteration] = False, None, lineage
-        self._past.pop(self._iteration - PAST_MAX, None)
+        self._may_force, self._sealed = False, None
         self.meeting.tip()
-        self.assembly.committed()
+        self.assembly.committed(record)
 
     def _make_plan(self, microbatches: int) -> Plan:
         manifest = self._context.manifest
@@ -217,20 +212,13 @@ class Coordinator:
             microbatches=microbatches,
             rebuilt=rebuilt,
         )
-        self._context.tell(
-            Opened(
-                self._iteration,
-                self._attempt,
-                base,
-                [[r.endpoint.member.peer_id for r in stage] for stage in self._plan.replicas],
-            )
-        )
+        members = [[r.endpoint.member.peer_id for r in stage] for stage in replicas]
+        self._context.tell(Opened(self._iteration, self._attempt, base, members))
         return self._plan
 
     def _deal(self, sources: tuple[Replica, ...], microbatches: int) -> tuple[Share, ...]:
         manifest = self._context.manifest
-        every = manifest.run.evaluate_every
-        due = microbatches == 0 or bool(every and self._iteration % every == 0)
+        due = microbatches == 0 or bool(manifest.run.evaluate_every and self._iteration % manifest.run.evaluate_every == 0)
         rebuilt = self._record is not None and bool(self.assembly.rebuilt_stages())
         windows = range(manifest.run.evaluate_windows) if due or rebuilt else range(0)
         offsets = deal_shares(sources, microbatches)
@@ -284,7 +272,7 @@ class Coordinator:
         back = [g for g in self.roster.guests() if g.built and g.opened is None and g.iteration == self._iteration]
         return [*self._holders(), *(g for g in back if g.member in self._electorate())]
 
-    def _check_quorum(self, *, must: bool = False) -> bool:
+    def _check_quorum(self, *, must: bool = False, until_s: float = math.inf) -> bool:
         """A coordinator that has lost its majority falls silent, so that whoever has one can claim; one that may force only where it `must`.
 
         Returns:
@@ -292,8 +280,11 @@ class Coordinator:
 
         Raises:
             Deposed: it leads no longer.
+            TimeoutError: it is `until_s`.
         """
         self.roster.check()
+        if self._context.now_s() >= until_s:
+            raise TimeoutError
         if (self._may_force and not must) or self._may_decide(
             {self._context.me, *(g.member for g in self._voters() if g.silent_since_s is None)}
         ):
@@ -391,15 +382,18 @@ class Coordinator:
     # ---- the end -----------------------------------------------------------------------------------------------------
 
     async def _closing(self) -> None:
-        """A last evaluation: opened like an iteration, never sealed."""
+        """A last evaluation: opened like an iteration, never sealed; there is none where nobody comes for a lost stage."""
         while True:
-            await self.assembly.fill(self._iteration, self._lineage, self._record, self._check_quorum)
-            plan = self._make_plan(0)
+            check = partial(self._check_quorum, until_s=self._context.now_s() + self._context.timing.join_wait_s)
             try:
+                await self.assembly.fill(self._iteration, self._lineage, self._record, check)
+                plan = self._make_plan(0)
                 await self._open(plan)
                 await self._await_shares(plan)
             except (SourceGone, StageGone, MemberReady) as gone:
                 self._attempt += isinstance(gone, StageGone)
+            except TimeoutError:
+                return
             else:
                 return
 

@@ -292,6 +292,7 @@ class MemberBooks:
             seconds_per_microbatch=self.worker.seconds_per_microbatch,
             stage=standing.stage,
             ends_iteration=standing.ends_iteration,
+            ends_lineage=standing.ends_lineage,
             shadows=standing.shadows,
             borders_since=self.borders.since,
         )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from swarmfree.policy.election import claim_order
-from swarmfree.swarm.errors import CallFailed
-from swarmfree.swarm.events import Ended, Note
+from swarmfree.swarm.errors import CallFailed, Refused
+from swarmfree.swarm.events import Note
 from swarmfree.swarm.messages import Goodbye
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.plan import Plan
@@ -15,18 +15,55 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.roster import Guest, Roster
 
 
-async def end_run(context: Context, roster: Roster, members: Collection[Member], announced: Sequence[Endpoint], why: str) -> None:
-    """Tell everyone that the run has all its iterations, this peer last; of each stage one of the last plan's members writes its weights.
+async def write_weights(context: Context, roster: Roster) -> None:
+    """Have the weights of every stage written before anybody ends: by one replica, and where that one cannot, by the next.
 
-    Also those that are announced without being guests: members of another side of a split, which would wait for somebody to lead them.
+    Raises:
+        Deposed: this peer leads no longer; what was written stays.
+    """
+    request = Goodbye(run_over=True, finished=True, why="every stage is written first", write_weights=True)
+
+    async def ask(guest: Guest) -> str:
+        """Why it has not written; it is asked again as long as it answers beats."""
+        waits = context.backoff_s()
+        while True:
+            try:
+                await context.call(guest.endpoint, request)
+            except Refused as refusal:
+                return str(refusal)
+            except CallFailed as error:
+                if roster.get(guest.member) is not guest or roster.is_deposed:
+                    return str(error)
+            else:
+                return ""
+            await asyncio.sleep(next(waits))
+
+    async def write(stage: int) -> None:
+        asked, why = set[Member](), "nobody holds it"
+        # Others before this peer: they write while it still looks after the end.
+        while rest := [guest for guest in roster.holders(stage) if guest.member not in asked]:
+            guest = min(rest, key=lambda g: (g.member == context.me, g.opened is None, g.admitted))
+            asked.add(guest.member)
+            why = await ask(guest)
+            if not why:
+                return
+        context.tell(Note(f"stage {stage} is not written: {why}"))
+
+    async with asyncio.TaskGroup() as group:
+        for stage in range(context.manifest.stage_count):
+            group.create_task(write(stage))
+    roster.check()
+
+
+async def end_run(context: Context, roster: Roster, announced: Sequence[Endpoint], why: str) -> None:
+    """Tell everyone else that the run has all its iterations.
+
+    Also those that are announced without being guests: whoever follows nobody would wait for somebody to lead it.
     """
     roster.close()
-    stages = [[g for g in roster.holders(stage) if g.member in members] for stage in range(context.manifest.stage_count)]
-    # Others before this peer: they write while it still looks after the end.
-    writers = {min(holders, key=lambda g: (g.member == context.me, g.admitted)).member for holders in stages if holders}
+    request = Goodbye(run_over=True, finished=True, why=why)
 
     async def one(endpoint: Endpoint, *, known: bool = True) -> None:
-        request = Goodbye(run_over=True, finished=True, why=why, write_weights=endpoint.member in writers)
         for last in (False, True):
             try:
                 await context.call(endpoint, request, silence_s=context.timing.silence_s / 2)
@@ -41,12 +78,8 @@ async def end_run(context: Context, roster: Roster, members: Collection[Member],
             if guest.member != context.me:
                 group.create_task(one(guest.endpoint))
         for endpoint in announced:
-            if roster.get(endpoint.member) is None:
+            if endpoint.member != context.me and roster.get(endpoint.member) is None:
                 group.create_task(one(endpoint, known=False))
-    context.tell(Ended(0, why))
-    for guest in roster.guests():
-        if guest.member == context.me:
-            await one(guest.endpoint)
 
 
 async def name_heir(context: Context, roster: Roster, plan: Plan, electorate: Sequence[Member]) -> None:

@@ -134,6 +134,11 @@ class Roster:
         self._deposed = self._deposed or why
         self.changed.tell()
 
+    @property
+    def is_deposed(self) -> bool:
+        """Whether this peer leads no longer."""
+        return bool(self._deposed)
+
     def check(self) -> None:
         """Go on only as coordinator.
 

@@ -40,6 +40,7 @@ class Standing:
         past: iteration -> lineage that a state ready for it stands on, for as far back as this peer knows it.
         moved: told whenever any of this changes.
         ends_iteration: the iteration that a copy of the ends kept here is ready for, -1 without a complete one; see `life.keeping`.
+        ends_lineage: of the last record in that copy.
         shadows: complete ones kept here; see `life.shadowing`.
         gave_s: when a part of the state was last given away: whoever rebuilds a stage comes before what can wait.
     """
@@ -61,10 +62,15 @@ class Standing:
         self.records: list[Record] = []
         self.past: dict[int, str] = {0: GENESIS_LINEAGE}
         self.moved = Signal()
-        self.ends_iteration = -1
+        self.ends_iteration, self.ends_lineage = -1, ""
         self.shadows: tuple[KeptShadow, ...] = ()
         self.gave_s = -math.inf
         self._records_kept = max(RECORDS_KEPT, borders_kept(context.manifest))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the state held here has all iterations of the run."""
+        return self.iteration >= self._context.manifest.run.iterations
 
     @property
     def first_microbatch(self) -> int:

@@ -148,9 +148,7 @@ class Builder:
     async def _kept_part(self, building: Building, action: CopyKept, part: int) -> None:
         """One part with its moments; the holder gives it at exactly the action's iteration and lineage, so all parts belong together."""
         engine, request = self._context.ports.engine, building.request
-        is_behind = action.iteration < request.iteration and request.record is not None
-        lineage = request.record.before if is_behind and request.record is not None else request.lineage
-        asked = GetState(action.stage, action.iteration, lineage, part, weights_only=False)
+        asked = GetState(action.stage, action.iteration, action.lineage or request.lineage, part, weights_only=False)
         data = (await self._get(building, (action.holder,), asked)).payload
         await self._fill(part, lambda: engine.write_state(part, data, weights_only=False))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from swarmfree.policy.answers import fitting_plan, fitting_record
 from swarmfree.policy.commit import may_decide
 from swarmfree.policy.election import electorate_of, rank
-from swarmfree.swarm.errors import CallFailed, ProtocolViolation, RefusalKind, Refused
+from swarmfree.swarm.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.swarm.events import Note
 from swarmfree.swarm.messages import Claim, Commit, GetRecord, Promise, RecordAnswer
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
@@ -39,6 +39,7 @@ class Poll:
     promises: dict[Endpoint, Promise] = field(default_factory=dict)
     behind: int = 0
     fresh: bool = False
+    silent: bool = False
 
     def covers(self, plan: Plan) -> bool:
         """Whether every stage of the plan has somebody among them."""
@@ -65,7 +66,7 @@ class Election:
         """Try to become coordinator; None where there is one after all, or this member is no use as one."""
         standing, timing = self._books.standing, self._context.timing
         plan = standing.known_plan
-        if plan is None or plan.stage_of(self._context.me) is None:
+        if plan is None or (plan.stage_of(self._context.me) is None and not standing.is_over):
             return None  # a joiner that no Open has made a member would only keep the members from it
         last = standing.coordinator
         gone = {last.member} if last is not None and last.member != self._context.me else set()
@@ -85,10 +86,11 @@ class Election:
             if self._is_led() or not await self._catch_up(poll):
                 return None
             plan = newest_plan((plan, *(p.plan for p in poll.promises.values()))) or plan
-            if plan.stage_of(self._context.me) is None:
+            if plan.stage_of(self._context.me) is None and not standing.is_over:
                 standing.known_plan = plan
                 return None  # it was a member once
-            may_force = waited_s >= timing.split_wait_s * (1 if poll.covers(plan) else FORCED_WITHOUT_ALL)
+            may_force = waited_s >= timing.split_wait_s * (1 if poll.covers(plan) or standing.is_over else FORCED_WITHOUT_ALL)
+            may_force |= standing.is_over and not poll.silent  # nothing is left to decide, and who is missing has ended
             if poll.behind:
                 number = max(number, poll.behind) + 1
             elif (may_force and not poll.fresh) or self._may_decide(plan, poll):
@@ -131,7 +133,7 @@ class Election:
             return None  # this peer has promised somebody else meanwhile
         known = [p for p in poll.promises.values() if p.iteration == standing.iteration]
         newest = newest_plan((plan, *(p.plan for p in poll.promises.values())))
-        if not majority:
+        if not majority and not standing.is_over:
             self._context.tell(
                 Note(f"no majority for {self._context.timing.split_wait_s:g} s: going on with {len(poll.promises)} members")
             )
@@ -144,7 +146,7 @@ class Election:
             record=standing.record_of(-1),
             plan=newest,
             sealed=newest_sealed(known),
-            forced=not majority,
+            forced=not majority and not standing.is_over,
             promises=poll.promises,
             seniority=tuple(sorted(poll.promises, key=lambda e: (order.get(e.member, len(order)), e.member))),
             past=dict(standing.past),
@@ -164,8 +166,8 @@ class Election:
                 if refusal.kind is RefusalKind.BEHIND:
                     poll.behind = max(poll.behind, refusal.term_number, term.number)
                 poll.fresh |= refusal.kind is RefusalKind.FRESH
-            except CallFailed:
-                pass
+            except CallFailed as error:
+                poll.silent |= not (isinstance(error, PeerUnreachable) and error.refused)
             else:
                 assert isinstance(reply.message, Promise), "the network checks response types"
                 promise, count = reply.message, self._context.manifest.stage_count
@@ -175,7 +177,7 @@ class Election:
                 self._context.lives.hear(promise.newer_lives)
 
         async with asyncio.TaskGroup() as group:
-            for endpoint in plan.members():
+            for endpoint in dict.fromkeys((*plan.members(), self._context.here)):
                 group.create_task(one(endpoint))
         return poll
 

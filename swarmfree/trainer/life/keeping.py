@@ -1,12 +1,15 @@
 """Keeping a copy of the ends: a member of the body follows stage 0 in the background, so that it outlives its last source.
 
 The copy is downloaded as a joiner's is, then stepped by each iteration's average, whole or not at all. It is called complete only once its digest was
-in a record or a plan, and each average is checked by digest, too. All its device work goes last, and nobody waits for it.
+in a record or a plan, and each average is checked by digest, too. A complete copy is given away, however old it is, until a newer one is complete:
+it may be the last. All its device work goes last, and nobody waits for it.
 Source: protocol section 3.10, CheckFree+. Differs: a record that is stored, but not decided yet, already brings the average.
 """
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
 from functools import partial
 
 from swarmfree.policy.keepers import keepers_of_ends
@@ -28,13 +31,38 @@ LANES = 2
 RETRY_S = 1.0
 PAUSE_S, PAUSE_MAX_S = 0.25, 20.0
 """Before the copy is loaded again; doubled each time until a step succeeds: one that cannot keep up is no burden."""
+KEPT_ITERATIONS = 4
+"""A copy that no plan asks for is dropped by a plan that is so much further: others are complete by then."""
+
+
+@dataclass(slots=True, eq=False)
+class EndsCopy:
+    """A copy of the ends in an engine of its own.
+
+    Args:
+        engine: that holds it.
+        level: the iteration that all parts are ready for.
+        lineage: of the last record in it; empty while nobody has vouched for it.
+        digest: of the copy as it is; empty where it has not been taken.
+        average: iteration and digest of the average that is here.
+        is_whole: False while it is being stepped.
+        is_followed: False once it has to be loaded again.
+    """
+
+    engine: Engine
+    level: int
+    lineage: str = ""
+    digest: str = ""
+    average: tuple[int, str] | None = None
+    is_whole: bool = True
+    is_followed: bool = True
 
 
 class EndsKeeper:
-    """This peer's copy of stage 0, while the plan makes it a keeper.
+    """This peer's copy of stage 0, since a plan made it a keeper.
 
     Attributes:
-        tasks: loading and following, while there is a copy.
+        tasks: loading, while there is nothing to follow.
     """
 
     def __init__(self, context: Context, books: MemberBooks, tasks: Tasks) -> None:
@@ -42,16 +70,15 @@ class EndsKeeper:
         self._context = context
         self._books = books
         self.tasks = tasks
-        self._engine: Engine | None = None
+        self._offered: EndsCopy | None = None  # complete
+        self._loaded: EndsCopy | None = None  # newer, but nobody has vouched for it yet
         self._copying: Copying | None = None
+        self._plan: Plan | None = None  # that makes this peer a keeper
         self._donors: tuple[Endpoint, ...] = ()
         self._base = ""
-        self._level = UNKNOWN  # the iteration that all parts are ready for; unknown while they differ
-        self._lineage = ""  # of the last record in the copy; empty until its digest was checked
-        self._digest = ""  # of the copy as it is; empty where it has not been taken
-        self._average: tuple[int, str] | None = None  # iteration and digest of the average that is here
         self._average_is_gone = False  # as far as the last donor asked could tell
         self._loads = 0
+        self._spare: Engine | None = None  # what is loaded lies in here
         self._turned = Signal()
 
     def look(self) -> None:
@@ -60,6 +87,41 @@ class EndsKeeper:
 
     async def keep(self) -> None:
         """Begin, redirect and end with the plans, for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_plans(), name="plans of a keeper")
+            group.create_task(self._run(), name="copy of the ends")
+
+    async def get_state(self, request: GetState) -> Reply:
+        """One part of the copy, at exactly the asked iteration and lineage.
+
+        Raises:
+            Refused: `gone` without a complete copy, and where it is another; `not_yet` where it is behind, or being stepped.
+        """
+        if self._offered is not None and self._books.standing.ends_iteration < request.iteration:
+            await self._turned.wait(self._context.timing.hold_s)
+        copy = self._offered
+        if copy is None:
+            raise Refused(RefusalKind.GONE, "this peer keeps no complete copy of the ends")
+
+        def read() -> tuple[bool, int, str, bytes]:
+            data = copy.engine.read_state(request.part, weights_only=request.weights_only)
+            return copy.is_whole, copy.level, copy.lineage, data
+
+        is_whole, iteration, lineage, data = await self._books.device.run(Rank.BOOKS, 0, read)
+        if not is_whole or iteration < request.iteration:
+            raise Refused(RefusalKind.NOT_YET, f"the copy of the ends kept here is ready for iteration {iteration}")
+        if (iteration, lineage) != (request.iteration, request.lineage):
+            raise Refused(RefusalKind.GONE, f"the copy of the ends kept here is at iteration {iteration}, lineage {lineage[:8]}")
+        return Reply(State(copy.engine.part_count(ENDS_STAGE), iteration), data)
+
+    def has(self, request: GetState) -> bool:
+        """Whether this very state is what is kept here."""
+        standing = self._books.standing
+        return (standing.ends_iteration, standing.ends_lineage) == (request.iteration, request.lineage)
+
+    # ---- plans -------------------------------------------------------------------------------------------------------
+
+    async def _follow_plans(self) -> None:
         standing, seen = self._books.standing, None
         while True:
             plan = standing.plan if standing.stage != NO_STAGE else None
@@ -69,135 +131,117 @@ class EndsKeeper:
             self._turned.tell()
             await standing.moved.wait()
 
-    async def get_state(self, request: GetState) -> Reply:
-        """One part of the copy, at exactly the asked iteration and lineage.
-
-        Raises:
-            Refused: `gone` without a complete copy, and where it is further; `not_yet` where it is behind, or being stepped.
-        """
-        if self._engine is not None and self._books.standing.ends_iteration < request.iteration:
-            await self._turned.wait(self._context.timing.hold_s)
-        engine = self._engine
-        if engine is None or not self._lineage:
-            raise Refused(RefusalKind.GONE, "this peer keeps no complete copy of the ends")
-
-        def read() -> tuple[int, str, bytes]:
-            return self._level, self._lineage, engine.read_state(request.part, weights_only=request.weights_only)
-
-        iteration, lineage, data = await self._books.device.run(Rank.BOOKS, 0, read)
-        if iteration < request.iteration:
-            raise Refused(RefusalKind.NOT_YET, f"the copy of the ends kept here is ready for iteration {iteration}")
-        if (iteration, lineage) != (request.iteration, request.lineage):
-            raise Refused(RefusalKind.GONE, f"the copy of the ends kept here is at iteration {iteration}, lineage {lineage[:8]}")
-        return Reply(State(engine.part_count(ENDS_STAGE), iteration), data)
-
-    # ---- plans -------------------------------------------------------------------------------------------------------
-
     def _follow_plan(self, plan: Plan | None) -> None:
         count = self._context.manifest.recovery.ends_copies
-        if plan is None or self._context.me not in keepers_of_ends(plan, count):
-            self.tasks.cancel_all()
-            self._engine, self._base, self._loads = None, "", 0
-            self._lose()
+        if plan is not None and self._context.me in keepers_of_ends(plan, count):
+            self._plan, self._donors = plan, tuple(replica.endpoint for replica in plan.replicas[ENDS_STAGE])
+            if self._copying is not None:
+                self._copying.donors = self._donors
+            if _rebuilt_ends(plan) is not None and plan.base != self._base:
+                self.tasks.cancel_all()  # from here on the ends are what was rebuilt
             return
-        self._donors = tuple(replica.endpoint for replica in plan.replicas[ENDS_STAGE])
-        if self._copying is not None:
-            self._copying.donors = self._donors
-        rebuilt = _rebuilt_ends(plan)
-        if rebuilt is not None and plan.base != self._base:  # from here on the ends are what was rebuilt
-            self.tasks.cancel_all()
-            self._lineage = ""
-            self._tell()
-            self.tasks.start(self._run(plan, rebuilt), "copy of the ends")
-        elif not len(self.tasks):
-            self.tasks.start(self._run(plan, None), "copy of the ends")
-        self._base = plan.base
+        self._plan, self._loads = None, 0
+        self.tasks.cancel_all()
+        copy = self._offered
+        if plan is not None and copy is not None and copy.is_whole and plan.iteration >= copy.level + KEPT_ITERATIONS:
+            self._offer(None)
 
-    async def _run(self, plan: Plan, rebuilt: Rebuilt | None) -> None:
-        """Have a copy and follow, for ever; begin with what is here, if that is what was rebuilt."""
-        if rebuilt is not None and self._level != UNKNOWN and await self._state_digest() == rebuilt.state_digest:
-            self._level, self._lineage = plan.iteration, plan.lineage
-            self._tell()
-        else:
-            self._lose()
+    async def _run(self) -> None:
+        """Follow what is here while that is possible; else load a copy into memory of its own, beside the one that is offered. For ever."""
         while True:
+            plan = self._plan
+            if plan is None:
+                self._loaded, self._spare, self._base = None, None, ""
+                await self._turned.wait()
+                continue
+            if plan.base != self._base:
+                self._base = plan.base
+                if self._offered is not None and _rebuilt_ends(plan) is not None:
+                    self._offered.is_followed = True  # it may be what was rebuilt
+            copy = self._loaded or self._offered
+            if copy is None or not copy.is_followed:
+                self._loaded = None
+                await asyncio.wait({self.tasks.start(self._load(), "load a copy of the ends")})
+                continue
             try:
-                if self._level == UNKNOWN:
-                    await self._load()
-                if await self._is_as_rebuilt():
-                    await self._follow()
+                copy.is_followed = await self._follow(copy)
             except CallFailed:
-                pass  # no donor answers; the next plan may name others
-            self._lose()
-            await self._turned.wait(min(PAUSE_MAX_S, PAUSE_S * 2 ** min(self._loads, 10)))
+                copy.is_followed = False
+                if not copy.is_whole and copy is self._offered:
+                    self._offer(None)
 
-    def _lose(self) -> None:
-        """What is here is of no use any more."""
-        self._level, self._lineage, self._digest, self._average = UNKNOWN, "", "", None
+    def _offer(self, copy: EndsCopy | None) -> None:
+        """This copy is complete; the last one is not needed any more."""
+        if copy is not None and copy is self._loaded:
+            self._loaded = self._spare = None
+        self._offered = copy
         self._tell()
 
     def _tell(self) -> None:
-        self._books.standing.ends_iteration = self._level if self._lineage else UNKNOWN
+        standing, copy = self._books.standing, self._offered
+        standing.ends_iteration, standing.ends_lineage = UNKNOWN, ""
+        if copy is not None and copy.is_whole:
+            standing.ends_iteration, standing.ends_lineage = copy.level, copy.lineage
         self._turned.tell()
 
     # ---- the copy ----------------------------------------------------------------------------------------------------
 
     async def _load(self) -> None:
-        """Download the copy; all its parts are at one iteration then, but nobody has vouched for it."""
+        """Download a copy; all its parts are at one iteration then, but nobody has vouched for it."""
         device, standing = self._books.device, self._books.standing
-        if self._engine is None:
-            self._engine = await device.run(Rank.IDLE, 0, self._context.ports.spare_engine)
-        engine = self._engine
+        if self._loads:
+            await self._turned.wait(min(PAUSE_MAX_S, PAUSE_S * 2 ** min(self._loads, 10)))
         self._loads += 1
+        if self._spare is None:
+            self._spare = await device.run(Rank.IDLE, 0, self._context.ports.spare_engine)
+        engine = self._spare
         await device.run(Rank.IDLE, 0, partial(engine.blank, ENDS_STAGE))
         place = Place(engine, device, Rank.IDLE, LANES)
         self._copying = Copying(self._context, place, ENDS_STAGE, self._donors, standing.iteration, None)
         try:
             await self._copying.run()
-            self._level = self._copying.level
+            self._loaded = EndsCopy(engine, self._copying.level)
+        except CallFailed:
+            pass  # no donor answers; the next plan may name others
         finally:
             self._copying = None
 
-    async def _is_as_rebuilt(self) -> bool:
-        """False where the plan in force says that the ends are other ones; where it says that they are these, the copy is complete."""
-        plan = self._books.standing.plan
-        rebuilt = _rebuilt_ends(plan) if plan is not None and plan.iteration == self._level else None
-        if plan is None or rebuilt is None:
-            return True
-        if await self._state_digest() != rebuilt.state_digest:
+    async def _follow(self, copy: EndsCopy) -> bool:
+        """Step by the next record, if it is there; False where the copy has to be loaded again."""
+        standing, plan = self._books.standing, self._plan
+        is_ahead = copy.level > standing.iteration or (copy.level == standing.iteration and copy.lineage != standing.lineage)
+        if copy.lineage and is_ahead:
+            return False  # of another lineage than what this peer holds
+        rebuilt = _rebuilt_ends(plan) if plan is not None and copy.level <= plan.iteration else None
+        if plan is not None and rebuilt is not None:
+            if await self._state_digest(copy) == rebuilt.state_digest:
+                copy.level, copy.lineage = plan.iteration, plan.lineage
+                self._offer(copy)
+            elif copy.level == plan.iteration:
+                return False
+        record = standing.record_of(copy.level)
+        if record is None:
+            sealed = standing.sealed
+            if sealed is not None and sealed.iteration == copy.level and copy.average != _key(sealed):
+                await self._fetch(copy, sealed)
+            if standing.record_of(copy.level) is None:
+                await self._turned.wait(RETRY_S)
+            return standing.record_of(copy.level) is not None or standing.iteration <= copy.level
+        if copy.lineage not in {"", record.before} or await self._state_digest(copy) != record.stages[ENDS_STAGE].state_digest:
             return False
-        self._lineage = plan.lineage
-        self._tell()
+        if copy.average == _key(record) or await self._fetch(copy, record):
+            await self._step(copy, record)
+        elif self._average_is_gone:
+            return False
+        else:
+            await self._turned.wait(RETRY_S)
         return True
 
-    async def _follow(self) -> None:
-        """Step by one record after the other; return when the copy has to be loaded again."""
-        standing = self._books.standing
-        while True:
-            record = standing.record_of(self._level)
-            if record is None and standing.iteration > self._level:
-                return
-            if record is None:
-                sealed = standing.sealed
-                if sealed is not None and sealed.iteration == self._level and self._average != _key(sealed):
-                    await self._fetch(sealed)
-                if standing.record_of(self._level) is None:
-                    await self._turned.wait(RETRY_S)
-                continue
-            if self._lineage not in {"", record.before} or await self._state_digest() != record.stages[ENDS_STAGE].state_digest:
-                return
-            if self._average == _key(record) or await self._fetch(record):
-                await self._step(record)
-            elif self._average_is_gone:
-                return
-            else:
-                await self._turned.wait(RETRY_S)
-
-    async def _fetch(self, record: Record) -> bool:
+    async def _fetch(self, copy: EndsCopy, record: Record) -> bool:
         """Get this record's average of the ends; whether it is here. All of it is downloaded first, since a source keeps it for one iteration."""
-        engine, device = self._held(), self._books.device
+        engine, device = copy.engine, self._books.device
         iteration, sum_digest = _key(record)
-        self._average, self._average_is_gone = None, True
+        copy.average, self._average_is_gone = None, True
         count, parts = engine.part_count(ENDS_STAGE), list[bytes]()
         for donor in self._donors:
             try:
@@ -211,28 +255,24 @@ class EndsKeeper:
         if len(parts) < count:
             return False
         if await device.run(Rank.IDLE, 0, partial(_kept_digest, engine, parts)) == sum_digest:
-            self._average = (iteration, sum_digest)
-        return self._average is not None
+            copy.average = (iteration, sum_digest)
+        return copy.average is not None
 
-    async def _step(self, record: Record) -> None:
-        """The optimizer step, in small pieces; nobody gets a part meanwhile."""
-        engine, device = self._held(), self._books.device
-        self._level, self._digest = UNKNOWN, ""
+    async def _step(self, copy: EndsCopy, record: Record) -> None:
+        """The optimizer step, in small pieces; nobody gets a part meanwhile. A plan does not interrupt it: half a step is no copy."""
+        engine, device = copy.engine, self._books.device
+        copy.is_whole, copy.digest = False, ""
         self._tell()
         scalars = record.stages[ENDS_STAGE].scalars
         for part in range(engine.part_count(ENDS_STAGE)):
             await device.run(Rank.IDLE, part, partial(_step_part, engine, part, scalars))
-        self._level, self._lineage, self._average, self._loads = record.iteration + 1, record.lineage(), None, 0
-        self._tell()
+        copy.level, copy.lineage, copy.average, copy.is_whole, self._loads = record.iteration + 1, record.lineage(), None, True, 0
+        self._offer(copy)
 
-    async def _state_digest(self) -> str:
-        if not self._digest:
-            self._digest = await self._books.device.run(Rank.IDLE, 0, self._held().state_digest)
-        return self._digest
-
-    def _held(self) -> Engine:
-        assert self._engine is not None, "there is a copy"
-        return self._engine
+    async def _state_digest(self, copy: EndsCopy) -> str:
+        if not copy.digest:
+            copy.digest = await self._books.device.run(Rank.IDLE, 0, copy.engine.state_digest)
+        return copy.digest
 
 
 def _kept_digest(engine: Engine, parts: list[bytes]) -> str:

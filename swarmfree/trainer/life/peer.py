@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from swarmfree.policy.lineages import Tip
 from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.books import bits_float32
-from swarmfree.swarm.errors import CallFailed, DeviceStuck, Excluded, RefusalKind, Refused, RunEnded
-from swarmfree.swarm.events import Ended, Note, Started, TookOver, WeightsWritten
+from swarmfree.swarm.errors import CallFailed, DeviceStuck, Excluded, RefusalKind, Refused, RunEnded, SwarmfreeError
+from swarmfree.swarm.events import Ended, Note, Started, TookOver
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.messages import (
@@ -57,11 +57,11 @@ from swarmfree.trainer.iteration.member import MemberBooks
 from swarmfree.trainer.iteration.roster import Deposed
 from swarmfree.trainer.iteration.standing import NO_STAGE
 from swarmfree.trainer.life.build import Builder
+from swarmfree.trainer.life.ending import Ending
 from swarmfree.trainer.life.joining import Joining
 from swarmfree.trainer.life.keeping import EndsKeeper
 from swarmfree.trainer.life.room import keep_room
 from swarmfree.trainer.life.shadowing import ShadowKeeper
-from swarmfree.trainer.ring.device import Rank
 from swarmfree.trainer.tasks import Tasks
 
 
@@ -71,7 +71,6 @@ class End:
 
     code: int
     why: str
-    write_weights: bool = False
 
 
 class Peer:
@@ -85,12 +84,12 @@ class Peer:
         self._building = Tasks(group)
         self.builder = Builder(context, self.books, self._building)
         self.coordinator: Coordinator | None = None
-        self._led_to_the_end = False
         self._keeping = Tasks(group)
         self.joining = Joining(context, self.books, self._keeping, self._lead)
         self.keeper = EndsKeeper(context, self.books, Tasks(group))
         self.shadows = ShadowKeeper(context, self.books)
         self._coordination = Tasks(group)
+        self.ending = Ending(context, self.books, self.tasks)
         self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
 
     def start(self) -> None:
@@ -158,7 +157,7 @@ class Peer:
                 return reply
             case Commit():
                 return await books.commit(request)
-            case GetState(stage=stage) if stage == ENDS_STAGE and books.standing.stage != ENDS_STAGE:
+            case GetState(stage=stage) if stage == ENDS_STAGE and (books.standing.stage != stage or self.keeper.has(request)):
                 return await self.keeper.get_state(request)
             case GetState():
                 return await questions.get_state(books, request)
@@ -209,7 +208,10 @@ class Peer:
 
     async def _goodbye(self, sender: Endpoint, request: Goodbye) -> Reply:
         if request.run_over:
-            self.end(End(0 if request.finished else 3, request.why, request.write_weights))
+            self.ending.require_lead(sender)
+            if request.write_weights:
+                return await self.ending.write()
+            self.end(End(0 if request.finished else 3, request.why))
         elif request.rejoin and request.heir is not None:
             await self.books.rejoin(sender, request.heir)
         elif request.heir is not None:
@@ -270,15 +272,14 @@ class Peer:
         else:
             self.context.tell(TookOver(inherited.term.number, inherited.iteration, len(inherited.promises), inherited.forced))
         try:
-            await coordinator.run()
+            why = await coordinator.run()
         except Deposed as deposed:
             self.context.tell(Note(f"coordinates no longer: {deposed}"))
             return deposed.by_another
         finally:
             self.coordinator = None
             self.books.lose_coordinator()
-        self._led_to_the_end = True
-        await self.ended
+        self.end(End(0, why))
         return True
 
     async def _announce(self) -> None:
@@ -316,17 +317,6 @@ class Peer:
             expires_s=context.ports.clock.wall_s() + context.timing.lease_s,
         )
 
-    async def finish(self, end: End) -> None:
-        """What is left to do at the end: a senior writes its stage's weights."""
-        stage = self.books.standing.stage
-        if end.write_weights and stage != NO_STAGE:
-            engine = self.context.ports.engine
-            tensors = await self.books.device.run(Rank.BOOKS, 0, engine.export)
-            path = await self.books.device.run(Rank.BOOKS, 0, lambda: self.context.ports.weights.write(stage, tensors))
-            self.context.tell(WeightsWritten(stage, path))
-        if not self._led_to_the_end:
-            self.context.tell(Ended(end.code, end.why))
-
 
 async def run_peer(
     ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, leave: asyncio.Event | None = None
@@ -345,6 +335,7 @@ async def run_peer(
 
     Raises:
         DeviceStuck: this peer's device does not come back.
+        SwarmfreeError: the weights that this peer was to write are not written.
         RunEnded: a newer life of this peer has its place.
         Excluded: the swarm does not want this peer.
     """
@@ -356,10 +347,14 @@ async def run_peer(
             peer.tasks.start(_leave_when_told(peer, leave), "leave")
         try:
             end = await asyncio.shield(peer.ended)
-            await peer.finish(end)
+            if end.code == 0 and peer.ending.failure:
+                end = End(1, peer.ending.failure)
+            peer.context.tell(Ended(end.code, end.why))
         finally:
             for tasks in peer.everything():
                 tasks.close()
+    if peer.ending.failure and end.code == 1:
+        raise SwarmfreeError(end.why)
     if end.code == 1:
         raise DeviceStuck(end.why)
     if end.code == 3:

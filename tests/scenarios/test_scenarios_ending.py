@@ -1,0 +1,198 @@
+"""Scenarios of a run's end: every stage is written before anybody ends, and nobody ends another side's run, or waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from swarmfree.sim.faults import Fate
+from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
+from swarmfree.sim.script import Director, Moment, Script
+from swarmfree.sim.setup import Setup
+from swarmfree.swarm.errors import RefusalKind, Refused, SwarmfreeError
+from swarmfree.swarm.local_config import LocalConfig
+from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.messages import Commit, Goodbye, Open, Request, Train
+from swarmfree.swarm.names import Endpoint, Member
+from swarmfree.swarm.ports import Ports
+from swarmfree.trainer.life.peer import run_peer
+from tests.scenarios.scenario_world import SEED, STEADY, Once, is_asked, lines, play, swarm, unhurried
+
+GONE = replace(STEADY, replace_min_s=600.0, replace_max_s=600.0)
+LOST = Fate(request_delay_s=0.002, payload_delay_s=0.001, response_delay_s=0.002, request_lost=True)
+DONE = "why='all 4 iterations are committed'"
+
+
+class FullDisk:
+    """Weights of one peer, whose disk is full."""
+
+    def write(self, stage: int, tensors: dict[str, tuple[tuple[int, ...], bytes]]) -> str:
+        """No."""
+        del stage, tensors
+        raise SwarmfreeError("no space left on device")
+
+
+def with_full_disks(*peer_ids: str) -> Factories:
+    """The trainer, where these peers cannot write."""
+
+    async def run(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, leave: asyncio.Event) -> int:
+        is_full = ports.network.here.member.peer_id in peer_ids
+        return await run_peer(replace(ports, weights=FullDisk()) if is_full else ports, manifest, local, rng, leave)
+
+    return Factories(run_peer=run)
+
+
+def written(result: RehearsalResult) -> list[int]:
+    """Stages whose weights were written, in order."""
+    return sorted(int(line.split("stage=")[1].split()[0]) for line in lines(result, "WeightsWritten"))
+
+
+def bids_farewell(*, write: bool) -> Callable[[Moment], bool]:
+    """Somebody is told to write, or to end."""
+    return is_asked(Goodbye, run_over=True, write_weights=write)
+
+
+def test_a_writer_dies_before_it_has_written() -> None:
+    """The first of stage 2 dies as it is told to write: its sibling is still there, and writes."""
+
+    def is_first(moment: Moment) -> bool:
+        return bids_farewell(write=True)(moment) and moment.receiver.member in members
+
+    members: list[Member] = []
+
+    class Knowing(Once):
+        def see(self, director: Director, moment: Moment) -> None:
+            if isinstance(moment.request, Open):
+                members[:] = [replica.endpoint.member for replica in moment.request.plan.replicas[2]]
+            super().see(director, moment)
+
+    script = Knowing(is_first, lambda director, moment: director.kill(moment.receiver.member))
+    result = play(swarm(faults=GONE), script)
+    assert script.struck
+    assert written(result) == [0, 1, 2, 3]
+
+
+def of_stage_2(setup: Setup) -> list[str]:
+    """Peer ids of the stage's replicas in the last plan of a swarm where nothing happens."""
+    (line,) = lines(play(setup), "Opened iteration=3")
+    return re.findall(r"\w+", line.split("members=")[1].split("], [")[2])
+
+
+def test_a_disk_is_full() -> None:
+    """Where one replica of a stage cannot write its sibling does; its own process ends with the reason, the others end well."""
+    setup = swarm(faults=GONE)
+    result = play(setup, Script(), factories=with_full_disks(of_stage_2(setup)[0]))
+    assert written(result) == [0, 1, 2, 3]
+    assert len(lines(result, "Ended", "code=1 ", "the weights of stage 2 are not written: no space left on device")) == 1
+    assert len(lines(result, "Ended", "code=0", DONE)) == 7
+
+
+def test_no_disk_of_a_stage_has_room() -> None:
+    """That its weights are not written is said with the reason, and the rest of the swarm ends well all the same."""
+    setup = swarm(faults=GONE)
+    result = rehearse(SEED, setup=setup, factories=with_full_disks(*of_stage_2(setup)))
+    assert "without weights of stages [2]" in str(result.violation)
+    assert written(result) == [0, 1, 3]
+    assert len(lines(result, "Note", "stage 2 is not written: failed: ", "no space left on device")) == 1
+    assert len(lines(result, "Ended", "code=1 ")) == 2
+    assert len(lines(result, "Ended", "code=0", DONE)) == 6
+
+
+def test_a_stage_is_lost_in_the_last_evaluation() -> None:
+    """Nobody comes for it within `join_wait_s`: the other stages are written, and the run ends."""
+    script = Once(is_asked(Train, key__iteration=4, key__stage=1), lambda director, _: director.kill(*director.members(2)))
+    result = rehearse(SEED, setup=swarm(faults=GONE, replicas=1, standbys=0), script=script)
+    assert script.struck
+    assert "without weights of stages [2]" in str(result.violation)
+    assert written(result) == [0, 1, 3]
+    assert len(lines(result, "Note", "stage 2 is not written: nobody holds it")) == 1
+    assert len(lines(result, "Ended", "code=0", DONE)) == 3
+    assert 20.0 < result.statistics.virtual_s < 40.0
+
+
+class HalfHeard(Once):
+    """Two hear the goodbye, and then the coordinator dies."""
+
+    def __init__(self) -> None:
+        super().__init__(self._was_heard, lambda director, moment: director.kill(moment.sender.member))
+        self._told: list[Member] = []
+
+    def _was_heard(self, moment: Moment) -> bool:
+        return isinstance(moment.request, Goodbye) and moment.outcome is not None and not moment.request.write_weights
+
+    def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
+        """Only the first two that are told hear it."""
+        del sender
+        if self.struck or not isinstance(request, Goodbye) or request.write_weights:
+            return None
+        self._told.append(receiver.member)
+        return None if len(self._told) <= 2 else LOST
+
+
+def test_the_coordinator_dies_while_it_says_goodbye() -> None:
+    """Whoever takes over when all iterations are committed evaluates nothing, waits for nobody who has ended, and has the rest end."""
+    script = HalfHeard()
+    result = play(swarm(faults=GONE), script)
+    assert script.struck
+    (took_over,) = lines(result, "TookOver", "iteration=4 ")
+    assert not [line for line in lines(result, "Opened") if line > took_over]
+    assert set(written(result)) == {0, 1, 2, 3}
+    assert len(lines(result, "Ended", "code=0", DONE)) == 7
+
+
+def test_one_that_missed_every_goodbye_ends_by_itself() -> None:
+    """It has all iterations, hears nobody and finds nobody: it writes its stage and ends well."""
+    missed: list[Member] = []
+
+    class Deafened(Script):
+        def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
+            del sender
+            if not isinstance(request, Goodbye) or request.write_weights:
+                return None
+            missed[:] = missed or [receiver.member]
+            return LOST if receiver.member == missed[0] else None
+
+    result = play(swarm(faults=GONE), Deafened())
+    assert lines(result, str(missed[0]), "TookOver", "iteration=4 ")
+    assert lines(result, str(missed[0]), "Ended", "code=0", DONE)
+
+
+class ThroughFirst(Script):
+    """Three members of eight, one of each stage, are cut off in iteration 1; the others are slow. The three are heard again as they end."""
+
+    def __init__(self) -> None:
+        self.others: list[Member] = []
+        self.refused: set[Member] = set()
+        self._healed = False
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Cut, heal, and count who refuses to end."""
+        if not self.others and is_asked(Train, key__iteration=1, key__stage=1)(moment):
+            source = next(member for member in director.members(0) if member != director.coordinator)
+            group = [source, director.members(1)[0], director.members(2)[0]]
+            director.partition(group)
+            self.others = [member for member in director.peers() if member not in group]
+            for member in self.others:
+                director.slow(member, 10.0, 60.0)
+        is_last = isinstance(moment.request, Commit) and moment.request.record.iteration == 5
+        if self.others and is_last and not self._healed and moment.sender.member not in self.others:
+            self._healed = True
+            director.heal()
+        match moment.request, moment.outcome:
+            case Goodbye(run_over=True), Refused(kind=RefusalKind.STALE):
+                self.refused.add(moment.receiver.member)
+
+
+def test_a_forced_side_that_is_through_ends_nobody_else() -> None:
+    """Its goodbye reaches the side that goes on by majority in the middle of iteration 2: they follow another coordinator, and stay."""
+    script = ThroughFirst()
+    setup = unhurried(swarm(body=2, replicas=3, sources=2, faults=GONE, standbys=0), iterations=6)
+    result = rehearse(SEED, setup=setup, script=script)
+    assert result.violation is None
+    assert lines(result, "IterationCommitted", "iteration=5", "forced=1")
+    assert len(script.others) == 5
+    assert script.refused == set(script.others)
+    assert not [line for member in script.others for line in lines(result, str(member), "Ended")]

@@ -1,0 +1,62 @@
+"""Whose word ends a peer's run: one member, one message, its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from swarmfree.sim.integer_engine import IntegerEngine
+from swarmfree.sim.loop import run_virtual
+from swarmfree.swarm.errors import RefusalKind, Refused
+from swarmfree.swarm.local_config import LocalConfig
+from swarmfree.swarm.names import Endpoint, Member
+from swarmfree.swarm.ports import Ports
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.iteration.member import SILENT_FOR_LONG, TICK_S, MemberBooks
+from swarmfree.trainer.iteration.standing import NO_STAGE
+from swarmfree.trainer.life.ending import Ending
+from swarmfree.trainer.tasks import Tasks
+from tests.trainer.test_keeping import MANIFEST, ME, OTHER, SOURCE, Machine
+from tests.trainer.test_keeping import Source as Network
+
+SECOND, LONG = round(1 / TICK_S), round(MANIFEST.timing.split_wait_s / TICK_S)
+LEAD, NOBODY = SOURCE, None
+
+
+@pytest.mark.parametrize(
+    ("stage", "coordinator", "silent_ticks", "sender", "obeys"),
+    [
+        (1, LEAD, 0, LEAD, True),
+        (1, LEAD, LONG, LEAD, True),
+        (1, LEAD, 0, ME, True),
+        (1, LEAD, 0, Endpoint(Member(LEAD.member.peer_id, "1" * 16), ()), False),
+        (1, LEAD, 0, OTHER, False),
+        (1, LEAD, 10 * SECOND, OTHER, False),
+        (1, LEAD, LONG, OTHER, True),
+        (1, NOBODY, SILENT_FOR_LONG, OTHER, False),
+        (1, NOBODY, SILENT_FOR_LONG + LONG, OTHER, True),
+        (NO_STAGE, LEAD, 0, OTHER, False),
+        (NO_STAGE, LEAD, 10 * SECOND, OTHER, True),
+        (NO_STAGE, NOBODY, 0, OTHER, True),
+    ],
+)
+def test_who_may_end_a_run(stage: int, coordinator: Endpoint | None, silent_ticks: int, sender: Endpoint, *, obeys: bool) -> None:
+    """One's own coordinator may; anybody may end whoever has followed nobody for long, or has no stage and follows nobody."""
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            machine, engine = Machine(), IntegerEngine(MANIFEST)
+            ports = Ports(Network(), None, machine, machine, engine, None, None, None, None, lambda: engine)  # type: ignore[arg-type]
+            context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
+            books = MemberBooks(context, group)
+            books.standing.stage, books.standing.coordinator, books.silent_ticks = stage, coordinator, silent_ticks
+            ending, refused = Ending(context, books, Tasks(group)), None
+            try:
+                ending.require_lead(sender)
+            except Refused as refusal:
+                refused = refusal.kind
+            assert refused is (None if obeys else RefusalKind.STALE)
+
+    run_virtual(main)
