@@ -18,7 +18,7 @@ from swarmfree.storage.tokens import require_enough
 from swarmfree.storage.whole import write_whole
 from swarmfree.swarm.config import RunConfig, manifest_from_bytes
 from swarmfree.swarm.errors import ConfigError, DataError
-from swarmfree.swarm.events import Ended, Note, Started
+from swarmfree.swarm.events import DirectoryReplaced, Ended, Note, Started
 from swarmfree.swarm.manifest import DataSection, Manifest
 from swarmfree.swarm.ports import Journal
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
@@ -62,7 +62,8 @@ class Founding:
         identity = load_or_create_identity(self._folder)
         manifest = await asyncio.to_thread(self._manifest, identity)
         settings = DirectorySettings(str(self._folder), self._host, self._port or self._kept_port())
-        directory = DhtDirectory(settings, identity, manifest.fingerprint(), manifest=manifest)
+        tell = lambda seconds: self._journal.tell(DirectoryReplaced(seconds))  # noqa: E731 - as the peer's
+        directory = DhtDirectory(settings, identity, manifest.fingerprint(), manifest=manifest, on_replaced=tell)
         await directory.start()
         try:
             return await self._serve(directory, manifest, identity)

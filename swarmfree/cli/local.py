@@ -42,7 +42,8 @@ def local(  # noqa: PLR0913 - one parameter per option
 
     Shows a live view in a terminal, plain lines elsewhere, and with --log json one object per line. Ends with a summary and a report folder:
     events.jsonl of all peers, loss.png with every event marked, summary.json, summary.txt, the weights, and the logs.
-    A peer that fails by itself ends the swarm with its line. Ctrl-C ends everything within 5 s.
+    A process that is killed from outside is a loss like any other; a peer that fails by itself ends the swarm with its line. Ctrl-C ends
+    everything within 5 s.
     """
     bind_to_parent(parent)
     from swarmfree.cli.local_run import LocalRun, order_of  # noqa: PLC0415 - help is fast

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from swarmfree.cockpit.happenings import Happening, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed, Told
-from swarmfree.cockpit.lines import describe, is_news
+from swarmfree.cockpit.lines import describe, is_news, killed_words
 from swarmfree.cockpit.state import (
     NEWS_MAX,
     Committed,
@@ -133,10 +133,11 @@ def _start(state: SwarmState, started: ProcessStarted) -> SwarmState:
 def _kill(state: SwarmState, killed: ProcessKilled) -> SwarmState:
     victim = state.peer(killed.name)
     member, stage = (victim.member, victim.stage) if victim is not None else ("", -1)
-    entry = Killed(killed.time_s, killed.name, killed.target, member, stage, killed.why)
-    what = "its p2pd was killed" if killed.target == "p2pd" else "killed"
+    entry = Killed(killed.time_s, killed.name, killed.target, member, stage, killed.why, killed.from_outside)
+    what = "its p2pd was killed" if killed.target == "p2pd" else killed_words(killed.why) if killed.from_outside else "killed"
+    why = "" if killed.from_outside else f" ({killed.why})"
     where = f" while it served stage {stage}" if stage >= 0 else ""
-    return _add_news(replace(state, kills=(*state.kills, entry)), killed.time_s, killed.name, f"{what}{where} ({killed.why})")
+    return _add_news(replace(state, kills=(*state.kills, entry)), killed.time_s, killed.name, f"{what}{where}{why}")
 
 
 def _end(state: SwarmState, ended: ProcessEnded) -> SwarmState:

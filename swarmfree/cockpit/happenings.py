@@ -8,6 +8,7 @@ nothing.
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -45,12 +46,13 @@ class ProcessStarted:
 
 @dataclass(frozen=True, slots=True)
 class ProcessKilled:
-    """SIGKILL was sent on purpose to a process, or (target ``p2pd``) to its libp2p daemon."""
+    """SIGKILL was sent on purpose to a process, or (target ``p2pd``) to its libp2p daemon; or somebody else ended it, and `why` is the signal."""
 
     time_s: float
     name: str
     target: str
     why: str
+    from_outside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,15 @@ class Told:
 
 Happening = RunDescribed | ProcessStarted | ProcessKilled | ProcessEnded | Told
 OWN_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Happening) if kind is not Told}
+
+
+def told_from_line(name: str, line: str) -> Told | None:
+    """The event that a process told as one line of JSON; None where it is none."""
+    try:
+        time_s, event = event_from_json(json.loads(line))
+    except (KeyError, TypeError, ValueError):
+        return None
+    return Told(time_s, name, event)
 
 
 def happening_to_json(happening: Happening, stage: int | None = None) -> dict[str, Any]:

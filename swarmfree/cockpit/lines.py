@@ -50,6 +50,11 @@ def waiting_words(waiting_for: str) -> str:
     return waiting_for if waiting_for.startswith("wait") else f"waits: {waiting_for}"
 
 
+def killed_words(signal_name: str) -> str:
+    """What somebody else did to a process."""
+    return f"was killed from outside ({signal_name})"
+
+
 def action_words(action: str) -> str:
     """A recovery action as words: ``CopyNeighbour`` is "copy neighbour"."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", action).lower()

@@ -76,7 +76,7 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """A kill made on purpose, and what the victim was at that moment."""
+    """A kill made on purpose or from outside, and what the victim was at that moment."""
 
     time_s: float
     name: str
@@ -84,6 +84,7 @@ class Killed:
     member: str
     stage: int
     why: str
+    from_outside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class LostStage:
     """The story of one lost stage, filled in as it unfolds; times are Unix seconds, losses held-out nats per token.
 
     Args:
-        killed_s: SIGKILL of its last replica, None where nobody killed it on purpose.
+        killed_s: its last replica was killed, None where nobody did that.
         noticed_s: the coordinator fenced its last member.
         decided_s: the recovery action was chosen; `action`, `reason`, weights and norms say which and why.
         norms_found: what the builder found in the directory: (stage, iteration, squared norm).
@@ -200,6 +201,11 @@ class SwarmState:
     ends_drawn_anew: tuple[int, ...] = ()
     weights: tuple[tuple[int, str], ...] = ()
     news: tuple[News, ...] = ()
+
+    @property
+    def kills_from_outside(self) -> tuple[Killed, ...]:
+        """Kills that nobody asked for here, in order of time."""
+        return tuple(kill for kill in self.kills if kill.from_outside)
 
     def peer(self, name: str) -> PeerPicture | None:
         """The process of this name."""

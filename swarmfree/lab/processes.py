@@ -82,6 +82,13 @@ def end_processes(processes: Iterable[psutil.Process]) -> int:
     return count
 
 
+async def wait_for_orphans(processes: Sequence[psutil.Process], within_s: float = 0.5) -> None:
+    """Daemons of killed peers would end by themselves after about a second; they are not given that long."""
+    _, late = await asyncio.to_thread(psutil.wait_procs, processes, within_s)
+    end_processes(late)
+    await asyncio.to_thread(psutil.wait_procs, late, within_s)
+
+
 def remove_sockets(folder: Path) -> int:
     """Remove socket files below `folder`, which a killed process leaves; how many there were."""
     count = 0

@@ -48,6 +48,11 @@ class Starter:
         command = (*self._program, *arguments, "--die-with-parent", str(os.getpid()))
         return await start_child(name, command, log_path, on_line)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the stem has ended, and with it whoever was forked from it."""
+        return self._stem is not None and self._stem.is_lost
+
     def give_up(self) -> None:
         """Let nobody wait for a start any more."""
         if self._stem is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -110,6 +111,11 @@ class Stem:
         """Whether this system can fork what has torch loaded, and signal without mistaking one process for another."""
         return sys.platform == "linux" and hasattr(os, "pidfd_open")
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was grown and is gone, and its children with it."""
+        return self._process is not None and self._channel is None
+
     async def grow(self, command: Sequence[str], log_path: Path) -> None:
         """Start the stem; what it says goes to `log_path`.
 
@@ -164,7 +170,7 @@ class Stem:
                 pipes.append(pipe)
             self._next, self._started = (child, pipes), loop.create_future()
             try:
-                socket.send_fds(self._channel, [json.dumps({"arguments": list(arguments)}).encode()], writing)
+                socket.send_fds(self._channel, [json.dumps({"name": name, "arguments": list(arguments)}).encode()], writing)
                 await self._started
             except OSError as error:
                 for pipe in pipes:
@@ -296,6 +302,7 @@ def _become(request: dict[str, Any], fds: list[int], run: Callable[[Sequence[str
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
+        _show_as(f"swarmfree {request['name']}")
         for target, fd in enumerate(fds, start=1):
             os.dup2(fd, target)
             os.close(fd)
@@ -311,3 +318,14 @@ def _become(request: dict[str, Any], fds: list[int], run: Callable[[Sequence[str
             with contextlib.suppress(OSError, ValueError):
                 out.flush()
         os._exit(code)
+
+
+def _show_as(title: str) -> None:
+    """Have `ps` and `pkill -f` know this fork by a name of its own, in place of the stem's command line, which all forks share.
+
+    A process's command line is read from its own memory; /proc says where that begins and ends (fields 48 and 49 of ``stat``, see proc(5)).
+    """
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    begin, end = int(fields[45]), int(fields[46])
+    ctypes.memset(begin, 0, end - begin)
+    ctypes.memmove(begin, (data := title.encode()[: end - begin - 1]), len(data))

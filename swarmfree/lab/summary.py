@@ -10,7 +10,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from swarmfree.cockpit.lines import action_words
+from swarmfree.cockpit.lines import action_words, killed_words
 from swarmfree.cockpit.state import LostMember, LostStage, SwarmState, bits_per_byte
 from swarmfree.lab.study_figures import beside_checkfree
 
@@ -47,6 +47,9 @@ def summarise(state: SwarmState, code: int, line: str) -> dict[str, Any]:
         "held_out_first_bits_per_byte": bits_per_byte(held_out[0].loss) if held_out else None,
         "held_out_final_bits_per_byte": bits_per_byte(held_out[-1].loss) if held_out else None,
         "microbatches_redone": sum(c.redone for c in commits),
+        "killed_from_outside": [
+            {"name": k.name, "stage": k.stage, "signal": k.why, "killed_s": k.time_s} for k in state.kills_from_outside
+        ],
         "lost_members": [_member(m) for m in state.lost_members],
         "lost_stages": [_stage(s, state) for s in state.lost_stages],
         "ends_drawn_anew": list(state.ends_drawn_anew),
@@ -127,6 +130,7 @@ def summary_text(summary: dict[str, Any], folder: str) -> str:
     if summary["held_out_first"] is not None:
         first, final = summary["held_out_first_bits_per_byte"], summary["held_out_final_bits_per_byte"]
         lines.append(f"held-out text: {first:.3f} bits per byte at first, {final:.3f} at the end")
+    lines += [f"{killed['name']} {killed_words(killed['signal'])}" for killed in summary["killed_from_outside"]]
     for lost in summary["lost_stages"]:
         lines.extend(_stage_lines(lost))
     lines.extend(f"embedding and head were drawn anew before iteration {each}" for each in summary["ends_drawn_anew"])

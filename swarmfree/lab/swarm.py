@@ -1,14 +1,13 @@
 """A local swarm of real processes, started through the command line: a bootstrap node, peers and standbys.
 
-Watched, killed and ended here. One listener folds everything that is heard into one `SwarmState`; all decisions (kill, respawn,
-fail, over) are taken there, in order. Child processes cannot outlive this one. What the run computes is not known here.
+Watched, killed and ended here; who is killed from outside is a loss like any other. One listener folds all that is heard into one `SwarmState`,
+and decides (kill, respawn, fail, over) there, in order. Child processes cannot outlive this one. What the run computes is not known here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import shutil
 import signal
 import sys
@@ -20,9 +19,18 @@ from pathlib import Path
 import psutil
 
 from swarmfree.cockpit.folding import fold
-from swarmfree.cockpit.happenings import Happening, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed, Told
+from swarmfree.cockpit.happenings import (
+    Happening,
+    ProcessEnded,
+    ProcessKilled,
+    ProcessStarted,
+    RunDescribed,
+    Told,
+    told_from_line,
+)
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.kill_script import Kill, Target, delay_s, victims
+from swarmfree.lab.last_words import all_gone, last_word, signal_from_outside
 from swarmfree.lab.processes import (
     Child,
     command_of,
@@ -30,16 +38,16 @@ from swarmfree.lab.processes import (
     end_processes,
     remove_sockets,
     stop_children,
+    wait_for_orphans,
 )
 from swarmfree.lab.starter import Starter, make_folder_of
 from swarmfree.swarm.errors import SwarmfreeError
-from swarmfree.swarm.events import Note, Opened, event_from_json
+from swarmfree.swarm.events import DirectoryReplaced, Ended, Note, Opened, Started
 
 BOOTSTRAP = "bootstrap"
 STEM = "stem"
 QUEUE_MAX = 100_000
-ERROR_PREFIX = "swarmfree: "
-CRASH_LETTERS_MAX = 300
+LEFT = "left"  # Why a peer ends that leaves in good order, as it tells itself: the run goes on without it.
 
 
 def _nothing(_name: str) -> tuple[str, ...]:
@@ -60,7 +68,7 @@ class SwarmOrder:
         kills: the script; `seed` places its strikes.
         own_arguments: what one process gets besides, by its name.
         do_joiners_feed: whether those that `join` later may be sources.
-        respawn: start a killed peer again, after `respawn_after_s` (its libp2p daemon needs about a second to go).
+        respawn: start a killed peer again, after `respawn_after_s`; the bootstrap node as well, but where the script wants it gone.
         program: how to start a command of ours.
         stem: how to start what forks them instead, where this system can; empty = each is started by itself.
         invite_within_s: how long the bootstrap node may take.
@@ -120,6 +128,8 @@ class LocalSwarm:
         self._starter = Starter(order.program, order.stem, self._log(STEM))
         self._followers: set[asyncio.Task[None]] = set()
         self._struck: set[int] = set()
+        self._struck_from_outside: set[int] = set()
+        self._below: dict[str, tuple[psutil.Process, ...]] = {}
         self._kills_waiting = dict(enumerate(order.kills))
         self._timers: list[asyncio.TimerHandle] = []
         self._orphans: set[psutil.Process] = set()
@@ -130,6 +140,7 @@ class LocalSwarm:
         self._ending: Ending | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._done: set[str] = set()
+        self._leavers: set[str] = set()
 
     # ---- from outside ------------------------------------------------------------------------------------------------
 
@@ -162,7 +173,7 @@ class LocalSwarm:
         known = self._children.get(name)
         assert known is None or not known.is_alive, f"{name} is there"
         assert self._tasks is not None, "joins while the swarm runs"
-        await self._start_peer(self._tasks, name)
+        await self._start_named(self._tasks, name)
 
     def say(self, who: str, text: str) -> None:
         """Have something heard as if told."""
@@ -190,7 +201,7 @@ class LocalSwarm:
     async def _conduct(self, tasks: asyncio.TaskGroup) -> None:
         order = self._order
         await self._starter.begin()
-        await self._start(tasks, BOOTSTRAP, BOOTSTRAP, ("bootstrap", *order.run_arguments))
+        await self._start_named(tasks, BOOTSTRAP)
         try:
             async with asyncio.timeout(order.invite_within_s):
                 await self._ready.wait()
@@ -198,20 +209,21 @@ class LocalSwarm:
             late = f"the bootstrap node gave no invite within {order.invite_within_s:.0f} s"
             self.stop(Ending(1, f"{late}; see {self._log(BOOTSTRAP)}"))
         for number in range(1, order.peer_count + 1):
-            await self._start_peer(tasks, f"peer-{number}")
+            await self._start_named(tasks, f"peer-{number}")
         for number in range(1, order.standby_count + 1):
-            await self._start_peer(tasks, f"standby-{number}")
+            await self._start_named(tasks, f"standby-{number}")
         await self._over.wait()
 
-    async def _start_peer(self, tasks: asyncio.TaskGroup, name: str) -> None:
+    async def _start_named(self, tasks: asyncio.TaskGroup, name: str) -> None:
         if self._over.is_set():
             return
-        role, _, number = name.partition("-")
-        feeds = int(number) <= self._order.feeder_count if role == "peer" else role == "joiner" and self._order.do_joiners_feed
+        order, (role, _, number) = self._order, name.partition("-")
+        feeds = int(number) <= order.feeder_count if role == "peer" else role == "joiner" and order.do_joiners_feed
         choices = (*(() if feeds else ("--no-feed",)), *(("--standby",) if role == "standby" else ()))
-        weights = ("--weights", str(self._order.folder / "weights"))
+        weights = ("--weights", str(order.folder / "weights"))
+        peer = ("peer", self._invite, *weights, *choices, *order.peer_arguments)
         try:
-            await self._start(tasks, name, role, ("peer", self._invite, *weights, *choices, *self._order.peer_arguments))
+            await self._start(tasks, name, role, ("bootstrap", *order.run_arguments) if name == BOOTSTRAP else peer)
         except SwarmfreeError:
             if not self._over.is_set():
                 raise
@@ -228,11 +240,19 @@ class LocalSwarm:
         follower.add_done_callback(self._followers.discard)
 
     async def _follow(self, child: Child) -> None:
-        code = await child.wait()
-        is_expected = code == 0 or child.pid in self._struck or self._over.is_set()
-        self._put(
-            ProcessEnded(time.time(), child.name, code, is_expected, "" if code == 0 or is_expected else self._last_word(child))
-        )
+        name, code = child.name, await child.wait()
+        end_processes(self._below.pop(name, ()))  # Its daemon would go by itself in a moment; until then it keeps its port.
+        if self._starter.is_lost:
+            self.stop(Ending(1, f"the stem has ended, and with it all others, which were forked from it; see {self._log(STEM)}"))
+        is_expected = child.pid in self._struck or self._over.is_set()
+        # The bootstrap node ends well only when somebody tells it to.
+        sent = signal.SIGTERM.name if code == 0 and name == BOOTSTRAP else signal_from_outside(code)
+        if sent and not is_expected:
+            self._struck_from_outside.add(child.pid)
+            self._put(ProcessKilled(time.time(), name, BOOTSTRAP if name == BOOTSTRAP else "peer", sent, from_outside=True))
+        is_expected = is_expected or code == 0 or bool(sent)
+        line = "" if is_expected else last_word(child.words, code, self._log(name))
+        self._put(ProcessEnded(time.time(), name, code, is_expected, line))
 
     async def _respawn(self, tasks: asyncio.TaskGroup, name: str) -> None:
         with contextlib.suppress(TimeoutError):
@@ -240,7 +260,7 @@ class LocalSwarm:
                 await self._over.wait()
         self._respawning.discard(name)
         try:
-            await self._start_peer(tasks, name)
+            await self._start_named(tasks, name)
         except SwarmfreeError as error:
             self.stop(Ending(1, str(error)))
 
@@ -258,15 +278,9 @@ class LocalSwarm:
         while self._followers:
             await asyncio.wait(set(self._followers))
         await self._starter.end()
-        await self._wait_for_orphans()
+        await wait_for_orphans(list(self._orphans))
         remove_sockets(self._order.folder / "peers")
         shutil.rmtree(self._order.folder / "peers", ignore_errors=True)
-
-    async def _wait_for_orphans(self, within_s: float = 0.5) -> None:
-        """Daemons of killed peers would end by themselves after about a second; they are not given that long."""
-        _, late = await asyncio.to_thread(psutil.wait_procs, list(self._orphans), within_s)
-        end_processes(late)
-        await asyncio.to_thread(psutil.wait_procs, late, within_s)
 
     # ---- listening ---------------------------------------------------------------------------------------------------
 
@@ -295,40 +309,44 @@ class LocalSwarm:
                 self._ready.set()
                 return _note(f"invite {self._invite}")
             return None
-        try:
-            time_s, event = event_from_json(json.loads(line))
-        except (KeyError, TypeError, ValueError):
-            return Told(time.time(), name, Note(f"said something that is no event: {line[:80]}"))
-        return Told(time_s, name, event)
+        return told_from_line(name, line) or _note(f"said something that is no event: {line[:80]}", name)
 
     def _decide(self, tasks: asyncio.TaskGroup, before: SwarmState, happening: Happening) -> None:
-        if isinstance(happening, ProcessEnded):
-            self._on_end(tasks, happening, was_serving=before.stage_of(happening.name) is not None)
-        elif isinstance(happening, Told) and isinstance(happening.event, Opened):
-            self._arm(happening.event.iteration)
+        match happening:
+            case ProcessEnded():
+                self._on_end(tasks, happening, was_serving=before.stage_of(happening.name) is not None)
+            case Told(event=Opened(iteration=iteration)):
+                self._arm(iteration)
+            case Told(name=name, event=Started() | DirectoryReplaced()) if name in self._children:
+                self._below[name] = descendants(self._children[name].pid)
+            case Told(name=name, event=Ended(why=why)) if why == LEFT:
+                self._leavers.add(name)
+            case _:
+                pass
 
     def _on_end(self, tasks: asyncio.TaskGroup, ended: ProcessEnded, *, was_serving: bool) -> None:
-        peers = [p for p in self.state.peers if p.role != BOOTSTRAP]
-        was_struck = self._children[ended.name].pid in self._struck
-        if ended.code == 0 and not was_struck and ended.name != BOOTSTRAP:
+        is_peer, pid = ended.name != BOOTSTRAP, self._children[ended.name].pid
+        was_struck = pid in self._struck | self._struck_from_outside
+        has_left = ended.name in self._leavers and ended.code == 0
+        self._leavers.discard(ended.name)
+        if ended.code == 0 and is_peer and not was_struck and not has_left:
             self._done.add(ended.name)
         is_over = bool(self._done)
+        all_ended = not any(p.is_alive for p in self.state.peers if p.role != BOOTSTRAP)
+        returns = was_struck and self._order.respawn and (is_peer or pid not in self._struck) and not is_over
         if ended.code != 0 and not was_struck and (was_serving or not is_over):
-            code = ended.code if ended.code in {2, 3} else 1
-            self.stop(Ending(code, f"{ended.name}: {ended.line or self._unsaid(ended)}"))
-        elif ended.name == BOOTSTRAP and not was_struck:
-            self.stop(Ending(1, "the bootstrap node ended by itself"))
-        elif was_struck and self._order.respawn and ended.name != BOOTSTRAP and not is_over:
+            self.stop(Ending(ended.code if ended.code in {2, 3} else 1, f"{ended.name}: {ended.line}"))
+        elif is_over and all_ended:
+            self.stop(Ending(0))
+        elif not is_over and (gone := all_gone(self.state)) and (self.state.commits or not (returns or self._respawning)):
+            self.stop(Ending(1, gone))
+        elif returns:
             self._respawning.add(ended.name)
             tasks.create_task(self._respawn(tasks, ended.name), name=f"respawn {ended.name}")
-        elif peers and not self._respawning and not any(p.is_alive for p in peers):
-            self.stop(Ending(0) if is_over else Ending(1, "every peer was killed"))
+        elif not is_peer and not self._invite:
+            self.stop(Ending(1, "the bootstrap node was killed from outside before it gave an invite"))
         elif self._done == {ended.name}:
             self._await_the_others()
-
-    def _unsaid(self, ended: ProcessEnded) -> str:
-        how = f"signal {signal.Signals(-ended.code).name}" if ended.code < 0 else f"exit code {ended.code}"
-        return f"ended with {how} and no word; see {self._log(ended.name)}"
 
     def _await_the_others(self) -> None:
         """Once one peer is done, standbys and joiners that nobody told get a SIGTERM, and members a limit."""
@@ -378,15 +396,5 @@ class LocalSwarm:
                 child.send(signal.SIGKILL)
             self._take(ProcessKilled(time.time(), name, target.value, why))
 
-    # ---- logs --------------------------------------------------------------------------------------------------------
-
     def _log(self, name: str) -> Path:
         return self._order.folder / "logs" / f"{name}.txt"
-
-    def _last_word(self, child: Child) -> str:
-        """The line on stderr with which a process said why it ended; where it crashed, the last line of that; empty if it said nothing."""
-        said = [line for line in child.words if line.startswith(ERROR_PREFIX)]
-        if said:
-            return said[-1].removeprefix(ERROR_PREFIX)
-        crash = next((line.lstrip(" |+-") for line in reversed(child.words) if line.strip(" |+-")), "")
-        return f"crashed: {crash[:CRASH_LETTERS_MAX]}; see {self._log(child.name)}" if crash else ""

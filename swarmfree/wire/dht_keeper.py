@@ -92,7 +92,13 @@ class DhtKeeper:
             ConfigError: the port is taken.
             DhtFault: p2pd does not start.
         """
-        self._node = await self._open(None)
+        try:
+            self._node = await self._open(None)
+        except (
+            DhtFault
+        ) as fault:  # Its daemon was killed as it began, for one; what is wrong here for good is wrong the second time too.
+            _log.info("p2pd is started again: %s", fault)
+            self._node = await self._open(None)
         self._up.set()
 
     async def live(self) -> None:

@@ -1,0 +1,50 @@
+"""How a process of a local swarm ended: by itself or from outside, and its last word; and how all of them did. Reads no clock, ends nothing."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from swarmfree.cockpit.state import SwarmState
+
+ERROR_PREFIX = "swarmfree: "
+CRASH_LETTERS_MAX = 300
+OWN_SIGNALS = frozenset({"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP"})
+"""A process that dies of one of these has crashed; any other comes from a person, or from a system that has run out of memory."""
+TOLD = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM)}
+"""Exit codes of a command of ours that was told to end."""
+
+
+def signal_from_outside(code: int) -> str:
+    """Name of the signal with which somebody else ended a process; empty where it ended by itself, be it by a crash."""
+    number = TOLD.get(code, -code)
+    name = signal.Signals(number).name if number in set(signal.Signals) else ""
+    return "" if name in OWN_SIGNALS else name
+
+
+def last_word(words: Sequence[str], code: int, log: Path) -> str:
+    """One line that says why a process ended.
+
+    Args:
+        words: its last lines on stderr. One that begins with `ERROR_PREFIX` says why; where it crashed, the last line of that does.
+        code: its exit code, negative for a signal.
+        log: where all of its words are.
+    """
+    said = [line for line in words if line.startswith(ERROR_PREFIX)]
+    if said:
+        return said[-1].removeprefix(ERROR_PREFIX)
+    crash = next((line.lstrip(" |+-") for line in reversed(words) if line.strip(" |+-")), "")
+    if crash:
+        return f"crashed: {crash[:CRASH_LETTERS_MAX]}; see {log}"
+    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return f"ended with {how} and no word; see {log}"
+
+
+def all_gone(state: SwarmState) -> str:
+    """Why a run cannot go on with who is left, one line; empty where it can: somebody lives who has held a stage, or nothing was trained yet."""
+    peers = [p for p in state.peers if p.role != "bootstrap"]
+    if state.commits:
+        has_holder = any(p.is_alive and (p.stage >= 0 or p.iteration > 0) for p in peers)
+        return "" if has_holder else "every peer that held the model was killed or has left"
+    return "every peer was killed" if peers and not any(p.is_alive for p in peers) else ""
