@@ -39,7 +39,7 @@ class Cast:
         """Nobody is there."""
         self._stage, self._group, self._transcript, self._stream = stage, group, transcript, stream
         self._rng = stream("cast")
-        self._peer_count, self._port = 0, FIRST_PORT
+        self._peer_count, self._life_count, self._port = 0, 0, FIRST_PORT
         self._is_open = True
         self.lives: dict[Member, Life] = {}
         self.changed_s = 0.0
@@ -79,12 +79,14 @@ class Cast:
     def _start(self, peer_id: str, *, can_feed: bool, standby: bool, address: str = "") -> None:
         if not self._is_open:
             return
-        incarnation = f"{self._rng.getrandbits(64):016x}"
+        drawn = self._rng.getrandbits(64)
+        self._life_count += 1
+        incarnation = f"{self._life_count:08x}{drawn % (1 << 32):08x}"
         if not address:
             address = f"/ip4/127.0.0.1/tcp/{self._port}/p2p/{peer_id}"
             self._port += 1
         endpoint = Endpoint(Member(peer_id, incarnation), (address,))
-        life = Life(self._stage, endpoint, self._stream(f"peer/{incarnation}"), can_feed=can_feed, standby=standby)
+        life = Life(self._stage, endpoint, self._stream(f"peer/{drawn:016x}"), can_feed=can_feed, standby=standby)
         self.lives[life.member] = life
         if can_feed:
             self._stage.hub.spared.add(peer_id)  # stage 0 and the first coordinator are among these
