@@ -86,6 +86,7 @@ class Checks:
         self._chain = Chain(self._records)
         self._awaited: dict[str, IterationCommitted] = {}  # committed by an event before any message showed the record
         self._votes: dict[str, set[Member]] = {}  # lineage -> who stored the record; only counted
+        self._lives: dict[str, Member] = {}  # peer id -> the latest life that has spoken
         self._unexplained: list[Step] = []
         self._averages: dict[str, tuple[bytes, ...]] = {}
         self._states: dict[str, State] = {}
@@ -172,6 +173,8 @@ class Checks:
     # -- from the network
     def asked(self, sender: Endpoint, request: Request, payload: bytes) -> None:
         """A request sets out."""
+        if sender.member.is_later_life_of(self._lives.setdefault(sender.member.peer_id, sender.member)):
+            self._lives[sender.member.peer_id] = sender.member
         match request:
             case Train(key=key) | Loss(key=key) if payload and self._reference is not None:
                 found = self._reference.name_of(payload)
@@ -238,6 +241,9 @@ class Checks:
             return True  # the first electorate is the founder alone; a forced record says that it had no majority
         electorate = before.electorate
         votes = self._votes.get(lineage, set()) | {record.term.member}
+        living = [m for m in electorate if not self._lives.get(m.peer_id, m).is_later_life_of(m)]
+        if 0 < len(living) < len(electorate) and all(member in votes for member in living):
+            return True  # the lives of all others have ended
         count = sum(member in votes for member in electorate)
         return 2 * count > len(electorate) or (2 * count == len(electorate) and electorate[0] in votes)
 
