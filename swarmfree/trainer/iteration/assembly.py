@@ -271,7 +271,7 @@ class Assembly:
             if not newcomers or self._roster.holders(stage):
                 continue
             builder = max(newcomers, key=lambda g: g.held(stage))  # of several that hold as new a state, or none, the senior
-            cut_off = self._roster.out_of_reach.pop(stage, None)
+            cut_off = self._roster.out_of_reach.get(stage)
             if cut_off is not None and builder.held(stage) < self._present[0]:
                 reason = f"stage {stage} has a replica that this peer cannot reach; perhaps another one can: copy it"
                 work.append((builder, Copy(stage, (cut_off,), reason)))
@@ -363,6 +363,7 @@ class Assembly:
     ) -> None:
         stage, name = action.stage, type(action).__name__
         lost = name != "Copy"
+        self._roster.out_of_reach.pop(stage, None)  # asked once, whatever comes of it
         if lost:
             self._context.tell(_decided(action, iteration, guest))
         if isinstance(action, Fresh) and stage == ENDS_STAGE and record is not None:

@@ -281,7 +281,7 @@ class Roster:
     async def _watch(self, guest: Guest) -> None:
         timing = self._context.timing
         hold_s = min(timing.beat_s, timing.silence_s / 2)
-        while self._guests.get(guest.member) is guest:
+        while self._guests.get(guest.member) is guest and not self._deposed:
             before = guest.answer
             try:
                 answer = await self._beat(guest, hold_s)

@@ -85,11 +85,12 @@ class Joining:
             self._unwelcome_rounds = self._unwelcome_rounds + 1 if self._unwelcome and not self._is_heard else 0
             if self._unwelcome_rounds >= UNWELCOME_ROUNDS:
                 raise Excluded(self._unwelcome)
+            silent_s += min(self._context.now_s() - began_s, self._context.timing.silence_s)
             if await self._found(announced):
                 return False
-            await asyncio.sleep(wait_s * (0.5 + 0.5 * self._context.rng.random()))
-            wait_s = min(ASK_AGAIN_S_MAX, 1.5 * wait_s)
-            silent_s += min(self._context.now_s() - began_s, self._context.timing.silence_s)
+            pause_s = wait_s * (0.5 + 0.5 * self._context.rng.random())
+            await asyncio.sleep(pause_s)
+            wait_s, silent_s = min(ASK_AGAIN_S_MAX, 1.5 * wait_s), silent_s + pause_s
             if self._books.standing.stage != NO_STAGE and silent_s >= self._context.timing.silence_s:
                 return False
 
