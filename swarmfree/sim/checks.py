@@ -22,6 +22,7 @@ from swarmfree.sim.integer_arithmetic import State
 from swarmfree.sim.rebuilds import Rebuilds
 from swarmfree.sim.reference import IntegerReference
 from swarmfree.sim.votes import Votes
+from swarmfree.swarm.actions import Stay
 from swarmfree.swarm.books import Record, StepScalars
 from swarmfree.swarm.events import Event, IterationCommitted, LineageDropped
 from swarmfree.swarm.manifest import Manifest
@@ -270,6 +271,8 @@ class Checks:
     def _built(self, member: Member, build: Build, built: Built) -> None:
         lineage = self._rebuilds.lineage_of(build, built)
         self._found_fault("I2", self._rebuilds.check(member, build, built))
+        if isinstance(build.action, Stay):
+            self._ready.pop(member, None)  # it goes on from an older state
         self._ready.setdefault(member, built.iteration)  # a repeated answer comes after steps at times
         self._holdings.built(member, build, lineage, self._now_s())
         self.made_count += 1

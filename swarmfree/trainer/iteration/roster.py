@@ -326,7 +326,8 @@ class Roster:
         A life that has ended is known by its address: nobody listens there, or somebody else does.
         """
         is_over = isinstance(error, Refused) or (isinstance(error, PeerUnreachable) and error.refused)
-        if is_over or guest.stage == STANDBY or not guest.built or self.holders(guest.stage) != (guest,):
+        others = [other for other in self.holders(guest.stage) if other is not guest]
+        if is_over or guest.stage == STANDBY or not guest.built or any(other.silent_since_s is None for other in others):
             return False
         if guest.silent_since_s is None:
             guest.silent_since_s = self._context.now_s()
