@@ -34,9 +34,11 @@ class Story:
         self.now_s = 100.0
 
     def is_alive(self, member: Member) -> bool:
+        """As the story says."""
         return member in self.alive
 
     def is_stuck(self, member: Member) -> bool:
+        """As the story says."""
         return member in self.stuck
 
     def order(self, action: BuildAction, record: Record | None = LAST) -> str:
