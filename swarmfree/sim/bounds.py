@@ -37,11 +37,14 @@ class Bounds:
         fence_s: from a member's last sign to its fencing where it has siblings: twice `silence_s`, as the second question takes half of it.
         rebuild_s: from the moment at which a stage is lost, somebody is there to build it and nothing else happens: `join_wait_s` for one that
             does not manage it, ten seconds before a replica of another stage is moved.
+        forced_s: from the last trouble to a takeover without a majority, which waits three times `split_wait_s` where a stage is missing, after the
+            coordinator before has tried to rebuild it.
     """
 
     takeover_s: float
     fence_s: float
     rebuild_s: float
+    forced_s: float
 
     @staticmethod
     def of(timing: TimingSection, *, is_lossy: bool) -> Bounds:
@@ -55,4 +58,5 @@ class Bounds:
             takeover_s=times * (timing.coordinator_silence_s + 4 * silence_s / 2 + 2 * silence_s),
             fence_s=times * (2 * silence_s + 1.0),
             rebuild_s=times * (timing.join_wait_s + 10.0 + 5.0),
+            forced_s=times * (LEAD_SETTLED_S + timing.join_wait_s + 3 * timing.split_wait_s),
         )

@@ -60,13 +60,15 @@ class Holding:
         stage: which.
         lineage: of the record after which it is the state.
         since_s: when the engine got a state of this stage.
-        is_known: a plan has named this member, or it copied from one.
+        is_known: a plan has named this member; until then what it made by itself is nobody's.
+        is_copy: it is the state of a sibling that counts, so that it does without a plan.
     """
 
     stage: int
     lineage: str
     since_s: float
-    is_known: bool
+    is_known: bool = False
+    is_copy: bool = False
 
 
 class Holdings:
@@ -88,13 +90,17 @@ class Holdings:
         """A member's engine stepped by this record."""
         held = self._held.get(member)
         if held is None or held.stage != stage:
-            held = Holding(stage, lineage, now_s, is_known=False)
+            held = Holding(stage, lineage, now_s)
         self._held[member] = replace(held, lineage=lineage)
 
     def built(self, member: Member, build: Build, lineage: str, now_s: float) -> None:
         """A member says that it has built a stage's state, that after the record of `lineage`."""
-        if member not in self._held:  # an answer that comes twice may come after steps
-            self._held[member] = Holding(build.action.stage, lineage, now_s, isinstance(build.action, Copy))
+        if member in self._held:
+            return  # an answer that comes twice may come after steps
+        stage = build.action.stage
+        there = [held for other, held in self._held.items() if held.stage == stage and self._lives.is_alive(other)]
+        is_copy = isinstance(build.action, Copy) and any(held.is_known or held.is_copy for held in there)
+        self._held[member] = Holding(stage, lineage, now_s, is_copy=is_copy)
 
     def opened(self, plan: Plan) -> None:
         """A plan names its members: what they hold is the swarm's."""
@@ -134,7 +140,7 @@ class Holdings:
         action, record = build.action, build.record
         is_poor = isinstance(action, (Fresh, Merge, CopyNeighbour))
         for member, held in sorted(self._held.items()):
-            settled = held.is_known or now_s - held.since_s >= bounds.HELD_MIN_S
+            settled = held.is_known or (held.is_copy and now_s - held.since_s >= bounds.HELD_MIN_S)
             if held.stage != action.stage or not settled:
                 continue
             if held.lineage == build.lineage:

@@ -69,10 +69,11 @@ class Liveness:
         """A peer's journal got an event."""
         now_s = self._hub.loop.time()
         match event:
-            case TookOver(term=term):
+            case TookOver(term=term, forced=forced):
                 self._taken_s = now_s
-                if not self._is_lossy() and now_s - max(self._changed_s(), self._calm_s) > bounds.LEAD_SETTLED_S:
-                    quiet_s = now_s - max(self._changed_s(), self._calm_s)
+                quiet_s = now_s - max(self._changed_s(), self._calm_s)
+                limits = Bounds.of(self._manifest.timing, is_lossy=self._is_lossy())
+                if not self._is_lossy() and quiet_s > (limits.forced_s if forced else bounds.LEAD_SETTLED_S):
                     self._violated("I6", f"{member} took over in term {term}, though nothing went wrong for {quiet_s:.0f} s")
             case MemberLost(member=gone) | MemberLeft(member=gone):
                 self._fenced_s[gone] = now_s

@@ -30,15 +30,26 @@ class Story:
         self.now_s = 0.0
         self.history, self.alive, self.stuck = History(lambda: self.now_s), {LEADER, HOLDER, OTHER}, set[Member]()
         self.holdings = Holdings(self)
-        self.holdings.stepped(HOLDER, stage, lineage, 0.0)
+        self.hold(HOLDER, stage, lineage)
         self.now_s = 100.0
 
+    def hold(self, member: Member, stage: int, lineage: str) -> None:
+        """A member has a state, and a plan has the member."""
+        self.holdings.stepped(member, stage, lineage, self.now_s)
+        replicas = tuple((Replica(AT[member]),) if place == stage else () for place in range(3))
+        self.holdings.opened(Plan(POSITION, "0" * 16, lineage, replicas, (), LAST, 4))
+
+    def copied(self, member: Member, stage: int, lineage: str) -> None:
+        """A member has a sibling's state from now on."""
+        build = Build(POSITION, Copy(stage, (AT[OTHER],), ""), 7, lineage, None, 0)
+        self.holdings.built(member, build, lineage, self.now_s)
+
     def is_alive(self, member: Member) -> bool:
-        """Whether it lives."""
+        """As the story says."""
         return member in self.alive
 
     def is_stuck(self, member: Member) -> bool:
-        """Whether its device hangs."""
+        """As the story says."""
         return member in self.stuck
 
     def order(self, action: BuildAction, record: Record | None = LAST) -> str:
@@ -63,6 +74,21 @@ def test_the_dead_and_the_stuck_hold_nothing() -> None:
     stuck.stuck.add(HOLDER)
     filled.holdings.lost(HOLDER)
     assert [story.order(MERGED) for story in (dead, stuck, filled)] == ["", "", ""]
+
+
+def test_a_copy_counts_after_a_moment() -> None:
+    """A joiner that has just copied may not be known yet; three seconds later it is."""
+    story = Story(lineage=BEFORE.lineage())
+    story.copied(OTHER, 2, LAST.lineage())
+    story.alive.remove(HOLDER)
+    story.now_s += 2.9
+    assert not story.order(MERGED)
+    story.now_s += 0.2
+    assert story.order(Fresh(2, 7, ""))
+    nobodys = Story(stage=1)
+    nobodys.copied(OTHER, 2, LAST.lineage())
+    nobodys.now_s += 9.0
+    assert not nobodys.order(MERGED), "what it was copied from was never anybody's"
 
 
 def test_another_lineage_is_no_present_state() -> None:
@@ -110,10 +136,10 @@ def test_a_break_elsewhere_is_no_excuse() -> None:
 
 
 def test_what_was_just_built_counts_once_a_plan_has_it() -> None:
-    """The coordinator may not have the answer yet; a plan that names the builder shows that it has."""
+    """Nobody may have heard of it, or wanted it in the end; a plan that names the builder shows that somebody did."""
     story = Story(lineage="f" * 64)
     build = Build(POSITION, MERGED, 7, LAST.lineage(), LAST, 0)
-    story.holdings.built(OTHER, build, LAST.lineage(), 99.0)
+    story.holdings.built(OTHER, build, LAST.lineage(), 0.0)
     assert not story.order(MERGED)
     replicas = ((), (), (Replica(AT[OTHER]),))
     story.holdings.opened(Plan(POSITION, "0" * 16, LAST.lineage(), replicas, (), LAST, 4))
@@ -133,7 +159,7 @@ def test_the_ends_are_not_drawn_while_anything_of_them_is_left() -> None:
 def test_the_last_copy_of_the_ends_is_not_given_up() -> None:
     """A keeper may forget its copy while a source lives; one that does so when none lives has thrown the ends away."""
     story = Story()
-    story.holdings.stepped(OTHER, 0, LAST.lineage(), 0.0)
+    story.hold(OTHER, 0, LAST.lineage())
     story.holdings.beaten(HOLDER, 6)
     story.holdings.beaten(HOLDER, -1)
     story.alive.remove(OTHER)

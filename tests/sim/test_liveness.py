@@ -1,0 +1,196 @@
+"""Bounds on time by hand-made scenes: a takeover, a lead that stays, fencing, a rebuild, everybody back (I6, N2)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, cast
+
+import pytest
+
+from swarmfree.sim import bounds, breaks
+from swarmfree.sim.bounds import Bounds
+from swarmfree.sim.cast import Cast
+from swarmfree.sim.faults import CALM, FaultPlan
+from swarmfree.sim.liveness import Liveness
+from swarmfree.sim.loop import VirtualLoop
+from swarmfree.sim.network import MemoryHub
+from swarmfree.sim.peer_ports import Pace
+from swarmfree.swarm.events import IterationCommitted, MemberLost, TookOver
+from swarmfree.swarm.manifest import Manifest, ModelSection, StagesSection
+from swarmfree.swarm.names import Endpoint, Member, Position, Term
+from swarmfree.swarm.plan import Plan, Replica
+from tests.sim.network_world import RUN, Seen
+
+MANIFEST = Manifest(
+    model=ModelSection(width=8, blocks=2, heads=2, kv_heads=1, mlp_width=8, tokens_per_row=3),
+    stages=StagesSection(body=2, replicas_max=2, sources_max=2),
+)
+NAMES = ("leader", "source", "one", "sibling", "two", "other")
+LIMITS = Bounds.of(MANIFEST.timing, is_lossy=False)
+
+
+@dataclass
+class Life:
+    """As much of a life as is looked at."""
+
+    member: Member
+    can_feed: bool = False
+    standby: bool = False
+    leaving: bool = False
+    pace: Pace = field(default_factory=Pace)
+
+
+class Troupe:
+    """As much of a cast as is looked at."""
+
+    def __init__(self) -> None:
+        self.lives: dict[Member, Life] = {}
+        self.changed_s = 0.0
+
+
+class Scene:
+    """Two sources, of which one leads, and two replicas of each of two stages; time goes by a second at a time."""
+
+    def __init__(self, faults: FaultPlan = CALM) -> None:
+        self.loop = VirtualLoop(time_limit_s=1000.0)
+        self.hub, self.troupe = MemoryHub(self.loop, RUN, faults, random.Random(1), Seen()), Troupe()
+        self.found: list[str] = []
+        self.watch = Liveness(
+            MANIFEST, self.hub, cast("Cast", self.troupe), lambda invariant, text: self.found.append(f"{invariant}: {text}")
+        )
+        for name in NAMES:
+            self.come(name)
+        members = [Member(name, "1") for name in NAMES]
+        self.leader, self.electorate = members[0], tuple(members)
+        self.plan(*([members[k], members[k + 1]] for k in (0, 2, 4)))
+
+    def plan(self, *stages: list[Member]) -> None:
+        """The leader sends this plan."""
+        replicas = tuple(tuple(Replica(Endpoint(member, ())) for member in stage) for stage in stages)
+        position = Position(Term(1, self.leader), 5, 0, 1)
+        self.watch.see(Plan(position, "0" * 16, "1" * 64, replicas, (), None, 4), self.leader)
+
+    def come(self, name: str, *, standby: bool = False, can_feed: bool = False) -> Member:
+        """A life begins."""
+        member = Member(name, "1")
+        self.hub.attach(Endpoint(member, (f"/memory/{name}",)), _never, Context())
+        self.troupe.lives[member] = Life(member, can_feed, standby)
+        return member
+
+    def after(self, seconds: float, what: Callable[[], None]) -> None:
+        """Do something at this time."""
+        self.loop.call_later(seconds, what)
+
+    def play(self, seconds: int, *, leads: bool = True) -> list[str]:
+        """Look every second; a leader that leads commits as often. What was found."""
+
+        async def looks() -> None:
+            for _ in range(seconds):
+                if leads and self.hub.is_alive(self.leader):
+                    self.watch.told(self.leader, IterationCommitted(4, 0, 1.0, None, 9, 1.0, [], "1" * 64))
+                self.watch.look(self.electorate)
+                await asyncio.sleep(1.0)
+
+        self.loop.run_until_complete(self.loop.create_task(looks(), name="looks"))
+        self.loop.close()
+        return self.found
+
+
+def _never(work: Coroutine[Any, Any, None], name: str, context: Context) -> asyncio.Task[None]:
+    raise AssertionError("nobody is called here")
+
+
+def test_a_whole_swarm_is_fine() -> None:
+    """Nothing is found where nothing happens, nor where a newcomer is a standby by its own will or as all places are taken."""
+    scene = Scene()
+    scene.come("late")
+    scene.come("patient", standby=True)
+    assert scene.play(100) == []
+
+
+@pytest.mark.parametrize("survivors", [4, 3])
+def test_a_dead_coordinator_has_a_successor(survivors: int) -> None:
+    """Where a majority lives, somebody takes over in time; where none does, everybody waits."""
+    scene = Scene()
+    for name in NAMES[1:-survivors]:
+        scene.hub.detach(Member(name, "1"))
+    scene.after(5.0, lambda: scene.hub.detach(scene.leader))
+    found = scene.play(int(LIMITS.takeover_s) + 10)
+    assert bool(found) == (survivors == 4)
+    assert not found or "nobody took over" in found[0]
+
+
+def test_a_takeover_in_time_is_fine() -> None:
+    """The successor's first word counts."""
+    scene = Scene()
+    scene.after(5.0, lambda: scene.hub.detach(scene.leader))
+    scene.after(10.0, lambda: scene.watch.told(Member("source", "1"), TookOver(2, 5, 5, forced=False)))
+    scene.after(10.0, lambda: scene.plan([Member("source", "1")], *([Member(n, "1") for n in NAMES[k : k + 2]] for k in (2, 4))))
+    assert scene.play(40) == []
+
+
+@pytest.mark.parametrize(("forced", "at_s", "is_late"), [(False, 19.0, False), (False, 21.0, True), (True, 21.0, False)])
+def test_the_lead_does_not_wander_in_calm(forced: bool, at_s: float, is_late: bool) -> None:  # noqa: FBT001 - tables
+    """Long after the last trouble nobody takes over, but without a majority after a long wait."""
+    scene = Scene()
+    scene.after(at_s, lambda: scene.watch.told(Member("one", "1"), TookOver(2, 5, 6, forced=forced)))
+    assert bool(scene.play(30)) == is_late
+    lossy = Scene(replace(CALM, request_loss_rate=0.1))
+    lossy.after(at_s, lambda: lossy.watch.told(Member("one", "1"), TookOver(2, 5, 6, forced=forced)))
+    assert lossy.play(30) == [], "there messages get lost, and that is trouble"
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("fenced", [True, False])
+def test_a_silent_member_with_siblings_is_fenced(frozen: bool, fenced: bool) -> None:  # noqa: FBT001 - tables
+    """Whether it died or stands still, the coordinator says so in time."""
+    scene, member = Scene(), Member("sibling", "1")
+    scene.after(5.5, lambda: scene.hub.freeze(member) if frozen else scene.hub.detach(member))
+    if fenced:
+        scene.after(8.5, lambda: scene.watch.told(scene.leader, MemberLost(str(member), member.peer_id, 1, "silent")))
+    found = scene.play(20)
+    assert bool(found) == (not fenced)
+    assert fenced or "has siblings, and is not fenced" in found[0]
+
+
+def test_a_lost_stage_is_rebuilt_where_somebody_is_there() -> None:
+    """A newcomer that waits beside a lost stage for longer than a build takes is found; without anybody to build there is nothing to find."""
+    for comes in (True, False):
+        scene = Scene()
+        for name in ("two", "other"):
+            scene.hub.detach(Member(name, "1"))
+        if comes:
+            scene.come("late")
+        found = scene.play(int(LIMITS.rebuild_s) + 3, leads=False)
+        assert bool([text for text in found if "stage 2 is lost" in text]) == comes
+
+
+def test_everybody_is_back() -> None:
+    """Half a minute in reach of a coordinator that has a place to give: whoever has none then is found; whoever was away meanwhile has more time."""
+    scene = Scene()
+    late = scene.come("late")
+    scene.plan([Member("leader", "1")], *([Member(n, "1") for n in NAMES[k : k + 2]] for k in (2, 4)))
+    assert scene.play(50) == [], "it cannot feed, and every other stage is full"
+    for is_away in (True, False):
+        scene = Scene()
+        late = scene.come("late")
+        scene.plan(*([Member(n, "1") for n in names] for names in (NAMES[:2], NAMES[2:4], NAMES[4:5])))
+        if is_away:
+            scene.after(20.5, partial(scene.hub.begin_break, breaks.mute(late.peer_id)))
+        found = [text for text in scene.play(int(bounds.SETTLED_S) + 5) if text.startswith("N2")]
+        assert bool(found) != is_away
+        assert is_away or "late.1 is in reach" in found[0]
+
+
+def test_a_place_may_be_promised_to_somebody_else() -> None:
+    """One place, two that could have it, and one of these came a moment ago: it may be that one's."""
+    scene = Scene()
+    scene.come("late")
+    scene.plan(*([Member(n, "1") for n in names] for names in (NAMES[:2], NAMES[2:4], NAMES[4:5])))
+    scene.loop.call_later(25.5, scene.come, "later")
+    assert [text for text in scene.play(int(bounds.SETTLED_S) + 5) if text.startswith("N2")] == []

@@ -1,0 +1,109 @@
+"""The walk over a peer's tables: what has grown beyond its bound is found, wherever it hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from dataclasses import replace
+
+import pytest
+
+from swarmfree.sim import bounds, sizes
+from swarmfree.sim.faults import CALM
+from swarmfree.sim.rehearsal import rehearse
+from swarmfree.sim.setup import draw_setup
+from swarmfree.swarm.books import Record
+from swarmfree.swarm.names import Member
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.iteration.roster import Roster
+from swarmfree.trainer.iteration.standing import Standing
+from swarmfree.trainer.life import peer as trainer_peer
+from swarmfree.trainer.life.peer import Peer
+
+
+class Holder:
+    """Something of the trainer's room that holds other things."""
+
+    __module__ = "swarmfree.trainer.test"
+
+    def __init__(self) -> None:
+        self.inner: dict[str, object] = {}
+        self.queue = deque(range(bounds.ENTRIES_MAX))
+        self.then = self.look
+
+    def look(self) -> None:
+        """A method, as handlers are."""
+
+
+def test_tables_are_found_wherever_they_hang() -> None:
+    """In an attribute, in an object in a table, behind a bound method, and tables in tables; what is as large as it may be is not told."""
+    root, deep = Holder(), Holder()
+    root.inner["deep"] = [(), deep]
+    assert sizes.oversized(root.look) == ()
+    deep.inner = {str(k): {k} for k in range(bounds.ENTRIES_MAX)}
+    deep.queue.append(1)
+    hidden = Holder()
+    hidden.queue.extend(range(40))
+    root.then = hidden.look
+    found = sizes.oversized(root.look)
+    assert "Holder.inner has 128 entries" in found
+    assert any(text.startswith("Holder.queue has") for text in found)
+    assert sizes.oversized(None) == ()
+
+
+def test_slots_are_looked_at_as_well() -> None:
+    """A frozen record with slots holds tables like any other object."""
+
+    class Slotted(Holder):
+        __slots__ = ("table",)
+
+    one = Slotted()
+    one.table = set(range(100))
+    assert sizes.oversized(one.look) == ("Slotted.table has 100 entries",)
+
+
+class Forgetful(Standing):
+    """A standing that keeps the name of every iteration."""
+
+    def apply(self, record: Record) -> None:
+        """As ever, and a little more."""
+        super().apply(record)
+        self.names = [*getattr(self, "names", []), record.lineage()]
+
+
+class LeakyPeer(Peer):
+    """A peer that never forgets."""
+
+    def __init__(self, context: Context, group: asyncio.TaskGroup) -> None:
+        """A list that grows."""
+        super().__init__(context, group)
+        self.books.standing.__class__ = Forgetful
+
+
+Forgetful.__module__ = LeakyPeer.__module__ = "swarmfree.trainer.test"
+
+
+def test_a_list_that_grows_with_the_iterations_breaks_i7(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a rehearsal of a hundred iterations it is named, with its owner."""
+    monkeypatch.setattr(trainer_peer, "Peer", LeakyPeer)
+    setup = replace(draw_setup(2, iterations=100), faults=CALM, start_spread_s=0.0)
+    violation = rehearse(2, setup=setup).violation
+    assert violation is not None
+    assert violation.invariant == "I7"
+    assert "Forgetful.names has" in violation.text or "Meeting._past has" in violation.text
+
+
+def test_a_table_that_may_be_larger_says_why() -> None:
+    """Every exception to the bound has a reason, and names a class and an attribute."""
+    for name, (most, why) in sizes.LARGER.items():
+        assert name.count(".") == 1
+        assert most > bounds.ENTRIES_MAX
+        assert why
+
+
+def test_a_roster_has_its_tables_found() -> None:
+    """Of the real trainer: guests are a table by member."""
+    roster = Roster.__new__(Roster)
+    roster._superseded = {Member(f"p{k}", str(random.Random(k).random())): None for k in range(70)}
+    assert dict(sizes.sizes(roster))["Roster._superseded"] == 70
