@@ -23,6 +23,9 @@ def rehearse(
         EngineChoice,
         typer.Option("--engine", help="Integers, exact and fast, two seeds at a time; or the real model, one by one."),
     ] = EngineChoice.INTEGER,
+    iterations: Annotated[
+        int, typer.Option("--iterations", min=0, help="Of every run, with integers; 0 = as its seed draws them.")
+    ] = 0,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print every rehearsal's whole transcript; one seed at a time.")
     ] = False,
@@ -34,5 +37,5 @@ def rehearse(
     """
     from swarmfree.cli.rehearsing import Rehearsing  # noqa: PLC0415 - help is fast
 
-    show = Rehearsing(seeds, first_seed, engine.value, typer.echo)
+    show = Rehearsing(seeds, first_seed, engine.value, typer.echo, iterations)
     raise typer.Exit(show.one_by_one(is_verbose=verbose) if verbose or engine is EngineChoice.TORCH else show.side_by_side())

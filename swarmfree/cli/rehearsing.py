@@ -15,8 +15,9 @@ PROGRESS_S = 2.0
 class Rehearsing:
     """Plays seeds and tells about them."""
 
-    def __init__(self, count: int, first_seed: int, engine: str, say: Callable[[str], None]) -> None:
-        """Keep what was asked for; each line goes to `say`."""
+    def __init__(self, count: int, first_seed: int, engine: str, say: Callable[[str], None], iterations: int = 0) -> None:
+        """Keep what was asked for, `iterations` of every run or, for 0, as its seed draws them; each line goes to `say`."""
+        self._asked = iterations
         self._count = count
         self._first_seed = first_seed
         self._engine = engine
@@ -35,13 +36,16 @@ class Rehearsing:
         Returns:
             Exit code: 0 if all invariants held, else 1.
         """
-        from swarmfree.sim.rehearsal import rehearse  # noqa: PLC0415 - only what is needed
+        from swarmfree.sim.rehearsal import RehearsalResult, rehearse  # noqa: PLC0415 - only what is needed
+        from swarmfree.sim.setup import draw_setup  # noqa: PLC0415 - only what is needed
 
-        play = rehearse
+        def play(seed: int, *, full_transcript: bool) -> RehearsalResult:
+            return rehearse(seed, setup=draw_setup(seed, iterations=self._asked or None), full_transcript=full_transcript)
+
         if self._engine == "torch":
             from swarmfree.sim.torch_rehearsal import rehearse_torch  # noqa: PLC0415 - only what is needed
 
-            play = rehearse_torch  # type: ignore[assignment]
+            play = rehearse_torch
         for seed in range(self._first_seed, self._first_seed + self._count):
             result = play(seed, full_transcript=is_verbose)
             if is_verbose:
@@ -67,7 +71,7 @@ class Rehearsing:
             if report.violation:
                 self._show_end(report.tail, report.details)
 
-        result = rehearse_many(self._first_seed, self._count, progress=hear)
+        result = rehearse_many(self._first_seed, self._count, progress=hear, iterations=self._asked)
         return self._finish(f", {result.repeated} of them twice")
 
     def _count_one(self, seed: int, violation: str, iterations: int, virtual_s: float, faults: Counter[str]) -> None:
@@ -102,6 +106,7 @@ class Rehearsing:
             return 0
         self._say(f"{len(self._failures)} of {self._count} rehearsals failed; to play them again:")
         engine = "" if self._engine == "integer" else f" --engine {self._engine}"
+        engine += f" --iterations {self._asked}" if self._asked else ""
         for seed, _ in sorted(self._failures):
             self._say(f"  swarmfree rehearse --first-seed {seed} --seeds 1{engine} --verbose")
         return 1

@@ -44,7 +44,8 @@ class ManyResult:
 class _Player:
     """One worker process, started when it is first needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, iterations: int) -> None:
+        self._iterations = iterations
         self._process: asyncio.subprocess.Process | None = None
 
     async def play(self, seed: int) -> SeedReport:
@@ -54,6 +55,7 @@ class _Player:
                 sys.executable,
                 "-m",
                 "swarmfree.sim.worker",
+                str(self._iterations),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=LINE_MAX_BYTES,
@@ -67,7 +69,7 @@ class _Player:
             code = await process.wait()
             self._process = None
             why = f"I7: the process that played seed {seed} ended with code {code}"
-            return SeedReport(seed, why, "", "", (), 0, 0.0, 0.0, {}, {})
+            return SeedReport(seed, why, "", "", (), 0, 0.0, 0.0, {}, {}, self._iterations)
         content = json.loads(line)
         content["tail"] = tuple(content["tail"])
         return SeedReport(**content)
@@ -83,8 +85,8 @@ class _Player:
 
 
 @asynccontextmanager
-async def _players() -> AsyncIterator[tuple[_Player, _Player]]:
-    players = _Player(), _Player()
+async def _players(iterations: int) -> AsyncIterator[tuple[_Player, _Player]]:
+    players = _Player(iterations), _Player(iterations)
     try:
         yield players
     finally:
@@ -93,7 +95,13 @@ async def _players() -> AsyncIterator[tuple[_Player, _Player]]:
 
 
 def rehearse_many(
-    first_seed: int, count: int, *, processes: int = 2, repeat_every: int | None = None, progress: Progress | None = None
+    first_seed: int,
+    count: int,
+    *,
+    processes: int = 2,
+    repeat_every: int | None = None,
+    progress: Progress | None = None,
+    iterations: int = 0,
 ) -> ManyResult:
     """Play seeds ``first_seed .. first_seed + count - 1``.
 
@@ -104,6 +112,7 @@ def rehearse_many(
         repeat_every: every so many seeds one is played again in another process and must be the same story; 0 = never; None = every tenth,
             of more than a thousand a hundred in all.
         progress: called after every seed with its report, how many are done, and `count`.
+        iterations: of every run; 0 = as its seed draws them.
     """
     if repeat_every is None:
         repeat_every = max(10, count // 100)
@@ -111,7 +120,7 @@ def rehearse_many(
     seeds = iter(range(first_seed, first_seed + count))
 
     async def lane(seeds: Iterator[int]) -> None:
-        async with _players() as (player, other):
+        async with _players(iterations) as (player, other):
             for seed in seeds:
                 report = await player.play(seed)
                 if repeat_every and (seed - first_seed) % repeat_every == 0:
