@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
 
 from swarmfree.sim.breaks import Break
 from swarmfree.sim.life import Life, Stage
+from swarmfree.sim.peer_ports import DeviceError
 from swarmfree.sim.transcript import Transcript
 from swarmfree.swarm.names import Endpoint, Member
 
 KILL_GRACE_S = 3.0
 FIRST_PORT = 4001
+STRANGER_S_MAX = 0.5
 
 
 class Cast:
@@ -27,7 +30,9 @@ class Cast:
 
     Attributes:
         lives: living ones, and those that ended since `bury` was last called.
-        changed_s: when somebody was last started or killed, or stood still, or went on.
+        killed: everybody who ever was.
+        full: whose weights cannot be written.
+        hindered_s: peer id -> until when it last stood still or was cut off; infinite while that lasts.
         faults: kinds of falls, counted.
         coordinator: who sent the newest plan; None before the first.
         details: traceback or stacks of what went wrong.
@@ -39,13 +44,24 @@ class Cast:
         """Nobody is there."""
         self._stage, self._group, self._transcript, self._stream = stage, group, transcript, stream
         self._rng = stream("cast")
-        self._peer_count, self._port = 0, FIRST_PORT
+        self._peer_count, self._life_count, self._port = 0, 0, FIRST_PORT
+        self._strangers = stream("strangers")
         self._is_open = True
         self.lives: dict[Member, Life] = {}
-        self.changed_s = 0.0
+        self._changed_s = 0.0
+        self._splits: dict[Break, None] = {}
+        self._newest: dict[str, Member] = {}
+        self.killed: set[Member] = set()  # only asked for membership, as the next one
+        self.full: set[Member] = set()
+        self.hindered_s: dict[str, float] = {}
         self.faults: Counter[str] = Counter()
         self.coordinator: Member | None = None
         self.details = ""
+
+    @property
+    def changed_s(self) -> float:
+        """When somebody was last started or killed, or stood still, or went on; while the swarm is split, nobody is expected to go on."""
+        return self._stage.loop.time() if self._splits else self._changed_s
 
     # -- coming
     def begin(self) -> None:
@@ -79,16 +95,19 @@ class Cast:
     def _start(self, peer_id: str, *, can_feed: bool, standby: bool, address: str = "") -> None:
         if not self._is_open:
             return
-        incarnation = f"{self._rng.getrandbits(64):016x}"
+        drawn = self._rng.getrandbits(64)
+        self._life_count += 1
+        incarnation = f"{self._life_count:08x}{drawn % (1 << 32):08x}"
         if not address:
             address = f"/ip4/127.0.0.1/tcp/{self._port}/p2p/{peer_id}"
             self._port += 1
         endpoint = Endpoint(Member(peer_id, incarnation), (address,))
-        life = Life(self._stage, endpoint, self._stream(f"peer/{incarnation}"), can_feed=can_feed, standby=standby)
+        life = Life(self._stage, endpoint, self._stream(f"peer/{drawn:016x}"), can_feed=can_feed, standby=standby)
         self.lives[life.member] = life
+        self._newest[peer_id] = life.member
         if can_feed:
             self._stage.hub.spared.add(peer_id)  # stage 0 and the first coordinator are among these
-        self.changed_s = self._stage.loop.time()
+        self._changed_s = self._stage.loop.time()
         role = "feeder" if can_feed else "standby" if standby else "body"
         self._transcript.tell(str(life.member), f"starts as {role} at {address}")
         life.begin(self._group)
@@ -97,19 +116,29 @@ class Cast:
     def disturbed(self, kind: str) -> None:
         """Count a fault."""
         self.faults[kind] += 1
-        self.changed_s = self._stage.loop.time()
+        self._changed_s = self._stage.loop.time()
 
     def kill(self, life: Life, kind: str, why: str) -> None:
         """A peer dies; somebody will come for it."""
         self._transcript.tell(str(life.member), f"killed: {why}")
         self.disturbed(kind)
+        self.killed.add(life.member)
+        self.hindered_s.pop(life.member.peer_id, None)
         life.kill()
         self._replace(life)
+        if self._stage.setup.faults.stranger_share and self._strangers.random() < self._stage.setup.faults.stranger_share:
+            self._stage.hub.later(self._strangers.uniform(0, STRANGER_S_MAX), self._settle_stranger, life.endpoint.addresses[0])
+
+    def _settle_stranger(self, address: str) -> None:
+        if self._stage.hub.settle_stranger(address):
+            self._transcript.tell("network", f"a peer of another run listens at {address}")
+            self.disturbed("stranger")
 
     def freeze(self, life: Life, duration_s: float) -> None:
         """A peer stands still for so long."""
         self._transcript.tell(str(life.member), f"stands still for {duration_s:.3f} s")
         self.disturbed("freeze")
+        self.hindered_s[life.member.peer_id] = math.inf
         self._stage.hub.freeze(life.member)
         self._stage.hub.later(duration_s, self.thaw, life)
 
@@ -117,7 +146,7 @@ class Cast:
         """It goes on, if it lives and stands still."""
         if self._stage.hub.is_frozen(life.member):
             self._transcript.tell(str(life.member), "goes on")
-            self.changed_s = self._stage.loop.time()
+            self._changed_s = self.hindered_s[life.member.peer_id] = self._stage.loop.time()
             self._stage.hub.thaw(life.member)
 
     def leave(self, life: Life) -> None:
@@ -125,6 +154,53 @@ class Cast:
         self._transcript.tell(str(life.member), "is asked to leave")
         self.disturbed("leave")
         life.leave()
+
+    def fail(self, life: Life) -> None:
+        """The next piece of work of a peer's device raises."""
+        self._transcript.tell(str(life.member), "its device raises an exception")
+        self.disturbed("device error")
+        life.pace.raises = True
+
+    def fill(self, life: Life, refuses: Callable[[int], bool]) -> None:
+        """A peer's weights cannot be written where `refuses` says so."""
+        self._transcript.tell(str(life.member), "its disk is full")
+        self.disturbed("full disk")
+        self.full.add(life.member)
+        life.pace.refuses_weights = refuses
+
+    def shelve(self, life: Life, wait_s: float, duration_s: float) -> None:
+        """A peer's shelf is slow, or refuses, for a while."""
+        what = f"takes {wait_s:.3f} s longer" if wait_s else "refuses"
+        self._transcript.tell(str(life.member), f"its shelf {what} for {duration_s:.3f} s")
+        self.disturbed("slow shelf" if wait_s else "shelf refuses")
+        life.pace.shelf_wait_s, life.pace.shelf_refuses = wait_s, not wait_s
+
+        def recover() -> None:
+            life.pace.shelf_wait_s, life.pace.shelf_refuses = 0.0, False
+
+        self._stage.hub.later(duration_s, recover)
+
+    def hide(self, wait_s: float, duration_s: float) -> None:
+        """The directory is slow, or shows nothing, for a while."""
+        directory = self._stage.directory
+        what = f"takes {wait_s:.3f} s longer" if wait_s else "shows nothing"
+        self._transcript.tell("network", f"the directory {what} for {duration_s:.3f} s")
+        self.disturbed("slow directory" if wait_s else "empty directory")
+        directory.wait_s, directory.shows_nothing = wait_s, not wait_s
+
+        def recover() -> None:
+            self._changed_s = self._stage.loop.time()
+            directory.wait_s, directory.shows_nothing = 0.0, False
+
+        self._stage.hub.later(duration_s, recover)
+
+    def lag(self, sender: Life, receiver: Life, factor: float, duration_s: float) -> None:
+        """What one peer says takes longer to the other for a while."""
+        ends = sender.member.peer_id, receiver.member.peer_id
+        self._transcript.tell("network", f"{factor:.3g} times slower from {ends[0]} to {ends[1]} for {duration_s:.3f} s")
+        self.disturbed("slow link")
+        self._stage.hub.links.slow(*ends, factor)
+        self._stage.hub.later(duration_s, self._stage.hub.links.mend, *ends)
 
     def stick(self, life: Life) -> None:
         """A peer's device hangs for good; somebody will come for it when it has noticed, and ended."""
@@ -155,6 +231,9 @@ class Cast:
     def begin_break(self, new: Break, kind: str, duration_s: float | None) -> None:
         """The network breaks, for so many seconds or until somebody mends it."""
         self.disturbed(kind)
+        if kind == "split":
+            self._splits[new] = None
+        self._hinder(new, math.inf)
         self._stage.hub.begin_break(new)
         if duration_s is not None:
             self._stage.hub.later(duration_s, self.end_break, new)
@@ -162,12 +241,25 @@ class Cast:
     def end_break(self, ended: Break) -> None:
         """The network is mended there; nothing happens where it was already."""
         if ended in self._stage.hub.breaks.lasting:
-            self.changed_s = self._stage.loop.time()
+            self._changed_s = self._stage.loop.time()
+            self._splits.pop(ended, None)
+            self._hinder(ended, self._changed_s)
             self._stage.hub.end_break(ended)
 
+    def _hinder(self, held: Break, until_s: float) -> None:
+        """Keep who is cut off by it from somebody."""
+        peers = dict.fromkeys(member.peer_id for member in self.lives)
+        for peer in peers:
+            if any(held.parts(peer, other) for other in peers):
+                self.hindered_s[peer] = until_s
+
     def _replace(self, life: Life) -> None:
-        """Somebody comes for it after a while: itself again, or a newcomer."""
+        """Somebody comes for it after a while: itself again, or a newcomer; at times nobody."""
         faults, rng = self._stage.setup.faults, self._rng
+        if faults.replaced_share < 1 and rng.random() >= faults.replaced_share:
+            self._transcript.tell(str(life.member), "nobody comes for it")
+            self.faults["nobody comes"] += 1
+            return
         delay_s = rng.uniform(faults.replace_min_s, faults.replace_max_s)
         again = life.can_feed or rng.random() < faults.respawn_rate
         same_port = rng.random() < faults.same_port_rate
@@ -176,6 +268,10 @@ class Cast:
         self._later(delay_s, peer_id, can_feed=life.can_feed, standby=life.standby, address=address)
 
     # -- ending
+    def is_written(self, stage: int) -> bool:
+        """Whether anybody has written this stage's weights."""
+        return any(written == stage for written, _ in self._stage.written)
+
     def bury(self) -> bool:
         """Take note of every life that has ended; True when one ended with code 0 after the last iteration, so that the run is over."""
         over = False
@@ -188,15 +284,26 @@ class Cast:
 
     def _note_end(self, life: Life) -> bool:
         checks = self._stage.checks
-        if life.crash:
+        if DeviceError.__name__ in life.crash:  # whoever has a faulty device may fall by it
+            self.faults["quit by device error"] += 1
+            self._replace(life)
+        elif life.crash:
             self.details = life.crash
-            checks.violated("I7", f"{life.member} crashed: {life.crash.strip().splitlines()[-1].strip(' |')}")
+            told = [line.strip(" |") for line in life.crash.splitlines() if any(letter.isalpha() for letter in line)]
+            checks.violated("I7", f"{life.member} crashed: {told[-1]}")
         if life.crash or life.killed:
             return False
         self._transcript.tell(str(life.member), f"ended with code {life.code} {life.why}".rstrip())
         if life.leaving and life.code == 0:
             self._replace(life)
             return False
+        if (
+            life.code != 0
+            and not life.pace.stuck
+            and life.member not in self.full
+            and self._newest[life.member.peer_id] == life.member
+        ):
+            checks.violated("I7", f"{life.member} ended itself, though nothing was wrong with it: {life.why}")
         if life.code != 0 and self._is_open:
             self.faults["quit"] += 1
             self._replace(life)

@@ -21,12 +21,18 @@ class DirectoryHub:
     Args:
         plan: `stale_rate` and the delays of messages.
         rng: stream of all draws.
+
+    Attributes:
+        wait_s: everything takes so much longer at the moment.
+        shows_nothing: nobody finds anybody at the moment.
     """
 
     def __init__(self, plan: FaultPlan, rng: random.Random) -> None:
         """It is empty, and nobody is founder."""
         self.plan, self.rng = plan, rng
         self.founder: str | None = None
+        self.wait_s = 0.0
+        self.shows_nothing = False
         self.runs_published = 0
         self._newest: dict[str, Announcement] = {}
         self._before: dict[str, Announcement] = {}
@@ -45,7 +51,9 @@ class DirectoryHub:
 
     def find(self, wall_s: float) -> tuple[Announcement, ...]:
         """What one read finds: each announcement in its newest version, or at times in the one before, or not at all."""
-        found = []
+        found: list[Announcement] = []
+        if self.shows_nothing:
+            return ()
         for peer_id, newest in self._newest.items():
             stale = self.rng.random() < self.plan.stale_rate
             announcement = self._before.get(peer_id) if stale else newest
@@ -92,4 +100,5 @@ class MemoryDirectory:
 
     async def _travel(self) -> None:
         plan = self._hub.plan
-        await asyncio.sleep(2 * self._pace.disk * self._hub.rng.uniform(plan.delay_min_s, plan.delay_max_s))
+        travel_s = 2 * self._pace.disk * self._hub.rng.uniform(plan.delay_min_s, plan.delay_max_s)
+        await asyncio.sleep(self._hub.wait_s + travel_s)

@@ -66,7 +66,8 @@ class Exchange:
         self.handling = False
         self.answer: asyncio.Future[Reply] = hub.loop.create_future()
         self.began_s = hub.loop.time()
-        self.payload_s = self.began_s + fate.request_delay_s + fate.payload_delay_s
+        self.upload_s = hub.transfer_s(sender.endpoint.member, self.to.member, len(self.payload))
+        self.payload_s = self.began_s + fate.request_delay_s + fate.payload_delay_s + self.upload_s
         self._silence: Turn | None = None
         self._unread: Reply | None = None
         if not self.header_first:
@@ -125,9 +126,18 @@ class Exchange:
         if self.fate.response_delay_s >= self.silence_s:
             self.count_silence()
         if isinstance(outcome, Reply):
-            self.hub.later(self.fate.response_delay_s, self._succeed, outcome)
+            transfer_s = self.hub.transfer_s(self.to.member, self.sender.endpoint.member, outcome.size_bytes)
+            self.hub.later(self.fate.response_delay_s + transfer_s, self._arrive if transfer_s else self._succeed, outcome)
         else:
             self.hub.later(self.fate.response_delay_s, self.fail, outcome)
+
+    def _arrive(self, reply: Reply) -> None:
+        """The last byte of a long response would be here: if nothing lies between now."""
+        if not self.is_cut_off:
+            self._succeed(reply)
+        elif self.is_open:
+            self.count_silence()
+            self.hub.tell_fault("response stopped", self)
 
     def _succeed(self, reply: Reply) -> None:
         if self.sender.frozen:
@@ -168,12 +178,14 @@ class Payload:
                 raise PeerUnreachable(f"{exchange.sender.endpoint.member} does not send its payload any more")
             if self._arrives_s is None:
                 exchange.hub.statistics.payload_sent_bytes += len(exchange.payload)
-                self._arrives_s = loop.time() + exchange.fate.payload_delay_s
+                self._arrives_s = loop.time() + exchange.fate.payload_delay_s + exchange.upload_s
         if loop.time() < self._arrives_s:
             await asyncio.sleep(self._arrives_s - loop.time())
         died_s = exchange.sender.died_s
         if died_s is not None and died_s < self._arrives_s - exchange.fate.payload_delay_s:
             raise PeerUnreachable(f"{exchange.sender.endpoint.member} died before its payload was sent")
+        if exchange.upload_s:
+            await self._until_sender_reaches()
         return exchange.payload
 
     async def _until_sender_reaches(self) -> None:

@@ -3,15 +3,18 @@
 Faults of messages are drawn per call (`draw_fate`), faults of peers and of the network as a whole per iteration (`schedule`). Unless the plan
 says otherwise they spare stage 0 and the coordinator, whose death ends a run of this protocol revision. Peers fall and rise relative to the
 opening of an iteration, so that every phase of an iteration is hit however long it takes. From `calm_iteration` on nothing goes wrong any
-more, so that "it goes on" (I6) can be checked. What the network does with a fate is in `network`, whom a fault hits is resolved in `mischief`.
+more but what is drawn for the ending, so that "it goes on" (I6) can be checked. What the network does with a fate is in `network`, whom a
+fault hits is resolved in `mischief`, which seeds meet what most are spared in `hardships`.
 """
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 SLOW_FACTOR_MIN = 2.0
+STRETCH_S_MAX, TRANSFER_S_MAX = 1.0, 2.0
+"""A slow link makes nothing later by more than this, so that a message that is late anyway is not later than every limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,24 @@ class FaultPlan:
         stuck_rate: replicas whose device never comes back from what it does next, while their event loop lives, per iteration, on average.
         ends_spared: breaks and losses of the network never lie between peers that can feed data, and deafness, muteness, cuts and partitions do not
             hit them; no longer so where the run survives the death of its sources.
-        calm_share: share of the run's iterations after which nothing goes wrong any more.
+        calm_share: share of the run's iterations after which nothing goes wrong any more; 1 = not before a few seconds after the last one.
+        byte_s: seconds that each byte of a payload takes, either way; a part of an integer state has 16 to 48.
+        slow_link_share: directed pairs of peers between which everything takes `slow_factor_max` times as long, for the whole run.
+        slow_link_rate: directed pairs that are slow for a while, per iteration, on average.
+        ending_rate: peers that are killed or stopped after the last commit; see `schedule.Last`.
+        full_disk_rate: peers whose weights cannot be written at the end, though those of a sibling can.
+        split_rate: splits of all peers into two halves, per iteration, on average; the ends are not spared.
+        split_min_s, split_max_s: how long they last.
+        replaced_share: share of the dead that somebody comes for; 0 = nobody ever does, and no more fall than can be done without.
+        stranger_share: share of the dead at whose address a peer of another run listens soon, until somebody of this run comes back there.
+        wrong_answer_rate: share of answers with a tensor that is too short or too long.
+        device_error_rate: replicas whose device raises an exception once, per iteration, on average.
+        shelf_rate: replicas whose shelf takes seconds, or refuses, for a while, per iteration, on average.
+        directory_rate: times at which the directory takes seconds, or shows nothing, for a while, per iteration, on average.
+        two_stages_rate: pairs of body stages whose replicas are all killed at once, per iteration, on average.
+        lone_freeze_rate, lone_cut_rate: only replicas of a stage that stand still, or that the coordinator cannot reach, for `lone_s`.
+        lone_s: seconds that this lasts.
+        reset_rate: pairs of peers whose connections are refused for a fifth of a second, per iteration, on average.
     """
 
     delay_min_s: float = 0.0005
@@ -102,13 +122,32 @@ class FaultPlan:
     stuck_rate: float = 0.0
     ends_spared: bool = True
     calm_share: float = 0.7
+    byte_s: float = 0.0
+    slow_link_share: float = 0.0
+    slow_link_rate: float = 0.0
+    ending_rate: float = 0.0
+    full_disk_rate: float = 0.0
+    split_rate: float = 0.0
+    split_min_s: float = 10.0
+    split_max_s: float = 180.0
+    replaced_share: float = 1.0
+    stranger_share: float = 0.0
+    wrong_answer_rate: float = 0.0
+    device_error_rate: float = 0.0
+    shelf_rate: float = 0.0
+    directory_rate: float = 0.0
+    two_stages_rate: float = 0.0
+    lone_freeze_rate: float = 0.0
+    lone_cut_rate: float = 0.0
+    lone_s: float = 3.0
+    reset_rate: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("late", "request_loss", "response_loss", "duplicate", "respawn", "same_port", "stale"):
+        for name in ("late", "request_loss", "response_loss", "duplicate", "respawn", "same_port", "stale", "wrong_answer"):
             assert 0 <= getattr(self, f"{name}_rate") <= 1, f"{name}_rate is a share"
-        for name in ("partition_share", "refused_share", "calm_share"):
-            assert 0 <= getattr(self, name) <= 1, f"{name} is a share"
-        for name in ("delay", "freeze", "replace", "break", "slow"):
+        for name in ("partition", "refused", "calm", "slow_link", "replaced", "stranger"):
+            assert 0 <= getattr(self, f"{name}_share") <= 1, f"{name}_share is a share"
+        for name in ("delay", "freeze", "replace", "break", "slow", "split"):
             assert 0 <= getattr(self, f"{name}_min_s") <= getattr(self, f"{name}_max_s"), f"{name}: min above max"
         assert self.slow_factor_max >= SLOW_FACTOR_MIN, f"slow_factor_max is {SLOW_FACTOR_MIN:g} or more"
 
@@ -124,8 +163,15 @@ CALM = FaultPlan(stale_rate=0.0, skew_max_s=0.0)
 
 
 def calm_iteration(plan: FaultPlan, iterations: int) -> int:
-    """From this iteration on nothing goes wrong; at least the last two are calm."""
+    """From this iteration on nothing goes wrong; at least the last two are calm, unless not even the closing evaluation is."""
+    if plan.calm_share == 1:
+        return iterations + 1
     return max(0, min(int(iterations * plan.calm_share), iterations - 2))
+
+
+def stretched_s(delay_s: float, factor: float, most_s: float) -> float:
+    """A delay on a link that is so many times slower; not by more than `most_s`."""
+    return min(factor * delay_s, delay_s + most_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +192,17 @@ class Fate:
     response_lost: bool = False
     duplicate_delay_s: float | None = None
     second_answers: bool = False
+
+    def stretched(self, there: float, back: float) -> Fate:
+        """The same on links so many times slower than others."""
+        if there == back == 1:
+            return self
+        return replace(
+            self,
+            request_delay_s=stretched_s(self.request_delay_s, there, STRETCH_S_MAX),
+            payload_delay_s=stretched_s(self.payload_delay_s, there, STRETCH_S_MAX),
+            response_delay_s=stretched_s(self.response_delay_s, back, STRETCH_S_MAX),
+        )
 
 
 def draw_fate(plan: FaultPlan, rng: random.Random, *, calm: bool, spared: bool) -> Fate:

@@ -157,7 +157,7 @@ class Life:
             engine=watched(stage.make_engine(setup.manifest), self.member, stage.checks),
             tokens=stage.make_tokens(setup.manifest, setup.sequence_count) if self.can_feed else None,
             weights=MemoryWeights(stage.written, is_alive, self.pace),
-            shelf=MemoryShelf(),
+            shelf=MemoryShelf(self.pace),
             journal=MemoryJournal(lambda event: stage.tell(self.member, event), is_alive),
             spare_engine=lambda: stage.make_engine(setup.manifest),
         )

@@ -1,43 +1,64 @@
 """Who falls when: the schedule of faults meets the plans that the coordinator sends.
 
-A fault is set off by the first opening of its iteration. Whom it hits is decided when it strikes, among those that the newest plan names, so that
-never more stages go down at once, and never more sources, than the plan of faults allows. Who coordinates is whoever sent the newest plan.
+A fault is set off by the first opening of its iteration, those of the ending by the closing Open and by what follows it (`ending`). Whom it
+hits is decided when it strikes, among those that the newest plan names, so that never more stages go down at once, and never more sources, than
+the plan of faults allows, and where nobody comes for the dead, never more peers than can be done without. Who coordinates is whoever sent the
+newest plan.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import assert_never
 
 from swarmfree.sim import breaks
 from swarmfree.sim.breaks import Break
 from swarmfree.sim.cast import Cast
+from swarmfree.sim.ending import CALM_S, Ending
 from swarmfree.sim.faults import calm_iteration
 from swarmfree.sim.life import Life
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.schedule import (
     COORDINATOR,
+    HEARER,
+    LONE,
     NO_PLACE,
+    RESET_S,
     SOURCES,
+    WRITER,
     Crash,
+    Fail,
     Fault,
+    Fill,
     Freeze,
+    Hide,
     Impair,
     Join,
+    Lag,
+    Last,
     Leave,
+    LosePair,
     LoseStage,
     Part,
     Sever,
+    Shelve,
     Slow,
+    Split,
     Stick,
 )
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.transcript import Transcript
+from swarmfree.swarm.messages import Goodbye, Open, Request
 from swarmfree.swarm.names import Member
 from swarmfree.swarm.plan import Plan
 
 FIRST_ITERATION_S = 0.5
 ITERATION_MAX_S = 5.0
+USUAL_WORK_S = 0.008
+"""Where devices are slower than this, iterations last longer, and so may the time until a fault strikes."""
+END_GRACE_S = 12.0
+BREAK_NAMES = {Part: "partition", Split: "split", Sever: "cut"}
 
 
 class Mischief:
@@ -63,9 +84,32 @@ class Mischief:
             self._schedule.setdefault(fault.iteration, []).append(fault)
         self._opened_s: dict[int, float] = {}
         self._iteration_s = FIRST_ITERATION_S
+        self._over_s = 0.0
         self._drawn: list[Break] = []
+        self._ending = Ending(hub, self._strike_last)
         self.plan: Plan | None = None
         self.coordinators: dict[Member, None] = {}
+
+    @property
+    def end_grace_s(self) -> float:
+        """How long whoever can end may take to end, once somebody has ended with all iterations done and nothing goes wrong any more."""
+        return self._setup.progress_bound_s if self._is_hard else END_GRACE_S
+
+    @property
+    def _is_hard(self) -> bool:
+        """Whether anything goes wrong after the last commit."""
+        faults = self._setup.faults
+        return faults.calm_share == 1 or faults.ending_rate > 0
+
+    def asked(self, request: Request, sender: Member, receiver: Member) -> None:
+        """A request sets out: plans and the end of the run set faults off."""
+        match request:
+            case Open(plan=plan):
+                self.see(plan, sender)
+            case Goodbye(run_over=True, finished=True, write_weights=writes):
+                self._ending.told(receiver, writes=writes)
+            case _:
+                pass
 
     def see(self, plan: Plan, sender: Member) -> None:
         """A plan is sent: who may fall is known, and the faults of its iteration are set off."""
@@ -77,15 +121,44 @@ class Mischief:
         now_s = self._hub.loop.time()
         self._opened_s[plan.iteration] = now_s
         if plan.iteration - 1 in self._opened_s:
-            self._iteration_s = min(ITERATION_MAX_S, now_s - self._opened_s[plan.iteration - 1])
-        calm_from = calm_iteration(self._setup.faults, self._setup.manifest.run.iterations)
-        if plan.iteration >= calm_from and not self._hub.calm:
+            longest_s = ITERATION_MAX_S * max(1.0, self._setup.work_max_s / USUAL_WORK_S)
+            self._iteration_s = min(longest_s, now_s - self._opened_s[plan.iteration - 1])
+        iterations = self._setup.manifest.run.iterations
+        if plan.iteration >= calm_iteration(self._setup.faults, iterations):
+            self._calm_down()
+        elif plan.iteration == iterations:
+            self._hub.later(CALM_S, self._calm_down)
+        for fault in self._schedule.pop(plan.iteration, []):
+            if isinstance(fault.what, Last):
+                self._ending.expect(fault, fault.what)
+            else:
+                self._hub.later(fault.moment * self._iteration_s, self._strike, fault)
+
+    def _calm_down(self) -> None:
+        if not self._hub.calm:
             self._transcript.tell("network", "calm from here on")
             self._hub.calm = True
             for lasting in self._drawn:
                 self._cast.end_break(lasting)
-        for fault in self._schedule.pop(plan.iteration, []):
-            self._hub.later(fault.moment * self._iteration_s, self._strike, fault)
+
+    def thaw(self) -> None:
+        """The run is over: whoever stands still goes on, but for whom the ending stopped on purpose."""
+        self._over_s = self._hub.loop.time()
+        if not self._setup.faults.ending_rate:
+            for life in self._cast.lives.values():
+                self._cast.thaw(life)
+
+    def is_ending(self) -> bool:
+        """Whether somebody may still end: everybody gets a while, and whoever can end as everybody does `end_grace_s`."""
+        for_s = self._hub.loop.time() - max(self._over_s, self._cast.changed_s)
+        return bool(self.members() if for_s < END_GRACE_S else for_s < self.end_grace_s and self.stragglers())
+
+    def stragglers(self) -> list[Life]:
+        """Living members of the newest plan; where the ending is hard, those that nothing kept from hearing since the last iteration began."""
+        if not self._is_hard:
+            return self.members()
+        since_s = self._opened_s.get(self._setup.manifest.run.iterations - 1, 0.0)
+        return [life for life in self.members() if self._cast.hindered_s.get(life.member.peer_id, -1.0) < since_s]
 
     def members(self) -> list[Life]:
         """Living members of the newest plan."""
@@ -93,7 +166,7 @@ class Mischief:
         return [life for member, life in self._cast.lives.items() if member in named and life.is_alive]
 
     def _strike(self, fault: Fault) -> None:
-        if self._hub.calm:
+        if self._hub.calm and not isinstance(fault.what, Fill):
             return
         match fault.what:
             case Crash(stage=stage):
@@ -101,10 +174,10 @@ class Mischief:
                 for life in self._falling(fault, stage):
                     self._cast.kill(life, kind, f"crash at stage {stage}" if stage != COORDINATOR else "crash of the coordinator")
             case LoseStage(stage=stage):
-                candidates = self._replicas(stage)
-                if self._may_fall(stage, candidates, len(candidates)):
-                    for life in candidates:
-                        self._cast.kill(life, "stage kill", f"stage {stage} lost")
+                self._lose(stage)
+            case LosePair(one=one, other=other):
+                if self._lose(one):
+                    self._cast.faults["two stages lost"] += self._lose(other)
             case Freeze(stage=stage, duration_s=duration_s):
                 for life in self._falling(fault, stage, moving=True):
                     self._cast.freeze(life, duration_s)
@@ -119,14 +192,78 @@ class Mischief:
             case Slow(stage=stage, factor=factor, duration_s=duration_s, disk=disk):
                 for life in _picked(fault, self._at(stage)):
                     self._cast.slow(life, factor, duration_s, disk=disk)
-            case Part() | Impair() | Sever():
+            case Part() | Split() | Impair() | Sever():
                 self._break(fault, fault.what)
+            case Last():
+                raise AssertionError("the ending strikes by itself")
             case _:
-                assert_never(fault.what)
+                self._trouble(fault, fault.what)
 
-    def _break(self, fault: Fault, what: Part | Impair | Sever) -> None:
+    def _trouble(self, fault: Fault, what: Fail | Shelve | Hide | Lag | Fill) -> None:
+        """What befalls devices, disks, the directory and links, though nobody falls by it at once."""
+        match what:
+            case Fail(stage=stage):
+                for life in self._falling(fault, stage, moving=True):
+                    self._cast.fail(life)
+            case Shelve(stage=stage, wait_s=wait_s, duration_s=duration_s):
+                for life in _picked(fault, self._at(stage)):
+                    self._cast.shelve(life, wait_s, duration_s)
+            case Hide(wait_s=wait_s, duration_s=duration_s):
+                self._cast.hide(wait_s, duration_s)
+            case Lag(stage=stage, other=other, factor=factor, duration_s=duration_s):
+                for sender in _picked(fault, self._at(stage)):
+                    for receiver in _picked(fault, [life for life in self._at(other) if life is not sender]):
+                        self._cast.lag(sender, receiver, factor, duration_s)
+            case Fill(stage=stage):
+                for life in _picked(fault, self._at(stage)):
+                    self._cast.fill(life, self._refusal(life))
+            case _:
+                assert_never(what)
+
+    def _refusal(self, life: Life) -> Callable[[int], bool]:
+        """Its disk is full for as long as another replica of the stage is there that could write, or has ended although nobody had written."""
+
+        def refuses(stage: int) -> bool:
+            assert self.plan is not None, "faults follow plans"
+            others = [replica.endpoint.member for replica in self.plan.replicas[stage]]
+            return any(other != life.member and other not in self._cast.killed | self._cast.full for other in others)
+
+        return refuses
+
+    def _strike_last(self, fault: Fault, last: Last, hearer: Member | None) -> None:
+        """Somebody falls in the ending; a sibling lives, or its stage's weights are written."""
+        assert self.plan is not None, "faults follow plans"
+        if last.whom in {WRITER, HEARER}:
+            found = [life for member, life in self._cast.lives.items() if member == hearer and life.is_alive]
+        else:
+            found = _picked(fault, self._replicas(last.whom))
+        for life in found:
+            stage = self.plan.stage_of(life.member)
+            spared = stage is None or self._cast.is_written(stage) or any(other is not life for other in self._moving(stage))
+            if not spared or self._hub.is_frozen(life.member) or not self._leaves_enough([life]):
+                continue
+            if last.frozen_s:
+                self._cast.faults["freeze in the ending"] += 1
+                self._cast.freeze(life, last.frozen_s)
+            else:
+                self._cast.kill(life, "kill in the ending", "in the ending")
+
+    def _lose(self, stage: int) -> bool:
+        """All replicas of a stage die, if they may."""
+        candidates = self._replicas(stage)
+        if not self._may_fall(stage, candidates, len(candidates)) or not self._leaves_enough(candidates):
+            return False
+        for life in candidates:
+            self._cast.kill(life, "stage kill", f"stage {stage} lost")
+        return True
+
+    def _break(self, fault: Fault, what: Part | Split | Impair | Sever) -> None:
         """Break the network somewhere."""
         match what:
+            case Split(salt=salt, refused=refused):
+                rng = random.Random(salt)
+                group = [life.member.peer_id for life in self._cast.lives.values() if life.is_alive and rng.random() < 0.5]
+                new = breaks.partition(group, refused=refused) if group else None
             case Part(share=share, salt=salt, refused=refused):
                 rng = random.Random(salt)
                 group = [life.member.peer_id for life in self._breakable() if rng.random() < share]
@@ -140,33 +277,53 @@ class Mischief:
                 new = breaks.cut(one[0], _picked(fault, two)[0].member.peer_id, refused=refused) if one and two else None
         if new is not None:
             self._drawn.append(new)
-            kind = (
-                "partition" if isinstance(what, Part) else "cut" if isinstance(what, Sever) else "deaf" if what.deaf else "mute"
-            )
+            kind = BREAK_NAMES.get(type(what)) or ("deaf" if isinstance(what, Impair) and what.deaf else "mute")
+            if isinstance(what, Sever) and what.other == LONE:
+                self._cast.faults["cut from the only replica"] += 1
+            elif isinstance(what, Sever) and what.duration_s == RESET_S:
+                self._cast.faults["reset"] += 1
             self._cast.begin_break(new, kind, what.duration_s)
 
     def _falling(self, fault: Fault, stage: int, *, moving: bool = False) -> list[Life]:
         """The one that a fault takes down, if it may."""
         candidates = [life for life in self._replicas(stage) if not (moving and self._hub.is_frozen(life.member))]
-        return _picked(fault, candidates) if self._may_fall(stage, candidates, 1) else []
+        if stage == LONE:
+            found = [life for life in _picked(fault, candidates) if len(self._down(self._stage_of(life))) < self._down_max]
+            self._cast.faults["freeze of the only replica"] += len(found)
+        else:
+            found = _picked(fault, candidates) if self._may_fall(stage, candidates, 1) else []
+        return found if self._leaves_enough(found) else []
+
+    def _leaves_enough(self, falling: list[Life]) -> bool:
+        """Where nobody comes for the dead: whether enough living peers are left for each stage, and one that can feed."""
+        if self._setup.faults.replaced_share == 1:
+            return True
+        left = [life for life in self._cast.lives.values() if life.is_alive and life not in falling]
+        sound = [life for life in left if not (life.leaving or life.pace.stuck or life.pace.raises)]
+        return len(sound) >= self._setup.manifest.stage_count and any(life.can_feed for life in sound)
 
     def _at(self, stage: int) -> list[Life]:
-        """Living replicas of a stage by the newest plan."""
+        """Living replicas of a stage by the newest plan; of `LONE`, those that are their stage's only one; of `COORDINATOR`, who coordinates."""
         assert self.plan is not None, "faults follow plans"
+        if stage == COORDINATOR:
+            return [life for member, life in self._cast.lives.items() if member == self._cast.coordinator and life.is_alive]
+        if stage == LONE:
+            body = [self._at(body_stage) for body_stage in range(1, len(self.plan.replicas))]
+            return [lives[0] for lives in body if len(lives) == 1]
         named = {replica.endpoint.member for replica in self.plan.replicas[stage]}
         return [life for member, life in self._cast.lives.items() if member in named and life.is_alive]
 
     def _breakable(self, stage: int | None = None) -> list[Life]:
         """Living members of the newest plan, or of one stage, that a break may hit."""
-        spares = self._setup.faults.ends_spared
+        spares = self._setup.faults.ends_spared and stage != COORDINATOR
         return [life for life in (self.members() if stage is None else self._at(stage)) if not (spares and life.can_feed)]
 
     def _replicas(self, stage: int) -> list[Life]:
         """Whom a fault at `stage` may take down: living replicas by the newest plan, peers without a place, or the coordinator."""
         assert self.plan is not None, "faults follow plans"
         coordinator = self._cast.coordinator
-        if stage == COORDINATOR:
-            return [life for member, life in self._cast.lives.items() if member == coordinator and life.is_alive]
+        if stage in {COORDINATOR, LONE}:
+            return self._at(stage)
         if stage == NO_PLACE:
             named = {endpoint.member for endpoint in self.plan.members()}
             lives = [life for life in self._cast.lives.values() if life.is_alive]
@@ -191,8 +348,21 @@ class Mischief:
             return len(self._moving(stage)) - count >= self._setup.faults.sources_left_min
         if len(self._moving(stage)) > count:
             return True
-        down = [s for s in range(1, len(self.plan.replicas)) if s != stage and not self._moving(s)]
-        return len(down) < self._setup.faults.stages_down_max
+        return len(self._down(stage)) < self._down_max
+
+    @property
+    def _down_max(self) -> int:
+        return self._setup.faults.stages_down_max
+
+    def _down(self, besides: int) -> list[int]:
+        """Body stages without a replica that moves, besides this one."""
+        assert self.plan is not None, "faults follow plans"
+        return [stage for stage in range(1, len(self.plan.replicas)) if stage != besides and not self._moving(stage)]
+
+    def _stage_of(self, life: Life) -> int:
+        assert self.plan is not None, "faults follow plans"
+        stage = self.plan.stage_of(life.member)
+        return NO_PLACE if stage is None else stage
 
     def _moving(self, stage: int) -> list[Life]:
         return [

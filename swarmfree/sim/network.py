@@ -2,12 +2,14 @@
 
 It keeps the promises of `ports.Network` and no more. A request may come late, twice, after a later one, or never; a response may get lost
 after the handler ran; a peer may die or stand still in the middle. Progress frames are not sent one by one: while a handler runs at a peer
-that is alive and moves, the caller's silence limit does not count; from the moment that ends, it does.
+that is alive and moves, the caller's silence limit does not count; from the moment that ends, it does. Where the plan says so, a payload takes time
+by its size; its chunks are frames, and it comes whole or not at all. Links may be slow in one direction (`links`), answers wrong (`spoil`).
 
 What happens to a call:
 
 - the request is lost: `PeerSilent` after `silence_s`; the response is lost: `PeerSilent` that long after the handler ended;
-- nobody listens: `PeerUnreachable` at once; the receiver dies: `PeerUnreachable` shortly after;
+- nobody listens: `PeerUnreachable` at once, refused; a peer of another run does: `Refused` (`wrong_run`);
+- the receiver dies: `PeerUnreachable` shortly after;
 - the receiver stands still: `PeerSilent` after `silence_s`, and the handler runs when it goes on;
 - the network is broken between the two (`breaks`): a frame that sets out meanwhile vanishes, so that the handler may not run, or its frames and its
   response do not arrive; where the break refuses, `PeerUnreachable` for calls under way and new ones;
@@ -26,8 +28,10 @@ from typing import Protocol
 
 from swarmfree.sim.breaks import Break, Breaks
 from swarmfree.sim.exchange import Exchange, HubPeer, Outcome, Payload, Question, Spawn
-from swarmfree.sim.faults import Fate, FaultPlan, draw_fate
+from swarmfree.sim.faults import TRANSFER_S_MAX, Fate, FaultPlan, draw_fate, stretched_s
+from swarmfree.sim.links import Links
 from swarmfree.sim.loop import VirtualLoop
+from swarmfree.sim.spoil import Spoiler
 from swarmfree.sim.traffic import NetworkStatistics, Scales, refusal_bytes
 from swarmfree.swarm.errors import CallFailed, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.messages import Header, Request
@@ -65,7 +69,9 @@ class MemoryHub:
         self.statistics = NetworkStatistics()
         self.calm = False
         self.spared: set[str] = set()  # peer ids; only asked for membership
-        self.breaks = Breaks()
+        self.breaks, self.links = Breaks(), Links(plan, rng)
+        self._spoiler = Spoiler(plan, rng)
+        self.strangers: dict[str, None] = {}  # addresses at which a peer of another run listens
         self.scales: Scales | None = None
         self.context = Context()  # packets under way belong to nobody, and are not frozen with anybody
         self.overrule: Callable[[Endpoint, Endpoint, Request], Fate | None] = lambda *_: None
@@ -81,6 +87,7 @@ class MemoryHub:
         assert endpoint.member not in self._peers, "a member lives once"
         self._peers[endpoint.member] = peer
         self._by_address[endpoint.addresses[0]] = peer
+        self.strangers.pop(endpoint.addresses[0], None)
         return MemoryNetwork(self, peer)
 
     def detach(self, member: Member) -> None:
@@ -94,6 +101,13 @@ class MemoryHub:
         for exchange in tuple(self.open_calls.values()):
             if exchange.receiver is peer and not exchange.is_cut_off:
                 self.later(self.travel_s(), exchange.fail, PeerUnreachable(f"the connection to {member} broke"))
+
+    def settle_stranger(self, address: str) -> bool:
+        """From now on a peer of another run answers there, until one of this run comes back; False where one is."""
+        if address in self._by_address:
+            return False
+        self.strangers[address] = None
+        return True
 
     def freeze(self, member: Member) -> None:
         """A peer stands still, as under SIGSTOP: its tasks and timers too."""
@@ -162,6 +176,7 @@ class MemoryHub:
         spared = here == there or (self.plan.ends_spared and here in self.spared and there in self.spared)
         fate = draw_fate(self.plan, self.rng, calm=self.calm or here == there, spared=spared)
         fate = self.overrule(sender.endpoint, question.to, question.request) or fate
+        fate = fate.stretched(self.links.factor(here, there), self.links.factor(there, here))
         exchange = Exchange(self, self._number, sender, question, fate)
         self.open_calls[exchange.number] = exchange
         if self.breaks.refuses(here, there):
@@ -184,8 +199,15 @@ class MemoryHub:
     def _arrive(self, exchange: Exchange, copy: int) -> None:
         """The request reaches the address it was sent to, for the first or the second time."""
         receiver = self._by_address.get(exchange.to.addresses[0]) if exchange.to.addresses else None
+        if receiver is None and exchange.to.addresses and exchange.to.addresses[0] in self.strangers:
+            self.statistics.faults["stranger answered"] += 1
+            self._fail_soon(
+                exchange, copy, Refused(RefusalKind.WRONG_RUN, f"this is another run, the call is for {self.run[:12]}")
+            )
+            return
         if receiver is None or receiver.handler is None:
-            self._fail_soon(exchange, copy, PeerUnreachable(f"nobody listens for {exchange.to.member}"))
+            unheard = PeerUnreachable(f"nobody listens for {exchange.to.member}", refused=receiver is None)
+            self._fail_soon(exchange, copy, unheard)
             return
         header = Header(self.run, PROTOCOL_REVISION, exchange.sender.endpoint, exchange.to.member.incarnation)
         refusal = check_header(header, self.run, receiver.endpoint.member)
@@ -225,7 +247,10 @@ class MemoryHub:
         self.watch.answered(exchange.sender.endpoint, receiver.endpoint, exchange.request, outcome)
         self._weigh_outcome(exchange, outcome)
         if exchange.is_answered_by(copy):
-            exchange.handled(outcome)
+            wrong = None if self.calm or receiver is exchange.sender else self._spoiler.spoiled(exchange.request, outcome)
+            if wrong is not None:
+                self.tell_fault("wrong answer", exchange)
+            exchange.handled(wrong or outcome)
 
     def _ended(self, task: asyncio.Task[None], exchange: Exchange, receiver: HubPeer, copy: int) -> None:
         """A handler that was cancelled or that crashed breaks the connection; a crash ends its peer."""
@@ -255,6 +280,13 @@ class MemoryHub:
     def travel_s(self) -> float:
         """Travel time of something that is never lost."""
         return self.rng.uniform(self.plan.delay_min_s, self.plan.delay_max_s)
+
+    def transfer_s(self, sender: Member, receiver: Member, size_bytes: int) -> float:
+        """How long a payload takes by its size, from its first byte to its last."""
+        if not self.plan.byte_s or sender == receiver:
+            return 0.0
+        factor = self.links.factor(sender.peer_id, receiver.peer_id)
+        return stretched_s(size_bytes * self.plan.byte_s, factor, TRANSFER_S_MAX)
 
     def tell_fault(self, what: str, exchange: Exchange) -> None:
         """Count and show a fault."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from swarmfree.sim.loop import VirtualLoop
+from swarmfree.swarm.errors import SwarmfreeError
 from swarmfree.swarm.events import Event
 
 T = TypeVar("T")
@@ -30,12 +31,20 @@ class Pace:
         disk: of its disk: what it writes, and its directory, which keeps its records there.
         write_s: time of writes that the device has not waited for yet.
         stuck: whatever the device does next never ends.
+        raises: the next piece of the device's work raises.
+        shelf_wait_s: everything that the shelf does takes so much longer.
+        shelf_refuses: the shelf takes nothing, and finds nothing.
+        refuses_weights: whether the weights of a stage cannot be written.
     """
 
     compute: float = 1.0
     disk: float = 1.0
     write_s: float = 0.0
     stuck: bool = False
+    raises: bool = False
+    shelf_wait_s: float = 0.0
+    shelf_refuses: bool = False
+    refuses_weights: Callable[[int], bool] = lambda _: False
 
     def waited_s(self) -> float:
         """Time of the writes since this was last asked."""
@@ -72,6 +81,10 @@ class VirtualClock:
         return WALL_START_S + self._loop.time() + self._skew_s
 
 
+class DeviceError(RuntimeError):
+    """What a rehearsed device raises, so that its own peer may fall by it, and nobody else."""
+
+
 class VirtualExecutor:
     """The device: work is done at once, its result comes after a drawn virtual time.
 
@@ -100,6 +113,10 @@ class VirtualExecutor:
         self._free_s = begin_s + work_s
         self._waiting = True
         try:
+            if self._pace.raises:
+                self._pace.raises = False
+                await asyncio.sleep(self._free_s - now_s)
+                raise DeviceError("out of memory")
             with self._clock.on_device(begin_s - now_s, work_s):
                 result = work()
             if self._pace.stuck:
@@ -121,7 +138,13 @@ class MemoryWeights:
         self._written, self._is_alive, self._pace = written, is_alive, pace
 
     def write(self, stage: int, tensors: dict[str, tuple[tuple[int, ...], bytes]]) -> str:
-        """Keep them."""
+        """Keep them.
+
+        Raises:
+            SwarmfreeError: there is no room.
+        """
+        if self._pace.refuses_weights(stage):
+            raise SwarmfreeError(f"memory/stage-{stage}: no space left on device")
         self._pace.write_s += WRITE_S * self._pace.disk
         if self._is_alive():
             self._written.append((stage, tensors))
@@ -129,10 +152,11 @@ class MemoryWeights:
 
 
 class MemoryShelf:
-    """Keeps blobs in memory."""
+    """Keeps blobs in memory; `pace` says whether it is slow, or refuses, at the moment."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace | None = None) -> None:
         """Empty."""
+        self._pace = pace or Pace()
         self._blobs: dict[str, bytes] = {}
 
     @property
@@ -147,12 +171,21 @@ class MemoryShelf:
 
     async def put(self, name: str, data: bytes) -> bool:
         """Keep it."""
+        await self._wait()
+        if self._pace.shelf_refuses:
+            self._blobs.pop(name, None)
+            return False
         self._blobs[name] = data
         return True
 
+    async def _wait(self) -> None:
+        if self._pace.shelf_wait_s:
+            await asyncio.sleep(self._pace.shelf_wait_s)
+
     async def get(self, name: str, start: int = 0, size: int = -1) -> bytes | None:
         """What is kept."""
-        data = self._blobs.get(name)
+        await self._wait()
+        data = None if self._pace.shelf_refuses else self._blobs.get(name)
         return None if data is None else data[start:] if size < 0 else data[start : start + size]
 
     def drop(self, name: str) -> None:

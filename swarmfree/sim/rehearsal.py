@@ -31,13 +31,12 @@ from swarmfree.sim.setup import Setup, draw_setup
 from swarmfree.sim.traffic import Scales, Traffic
 from swarmfree.sim.transcript import Transcript
 from swarmfree.swarm.events import Event, IterationCommitted, StageBuilt, StageLost
-from swarmfree.swarm.messages import Open, Request
+from swarmfree.swarm.messages import Request
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.life.peer import run_peer as trainer_run_peer
 
 TICK_S = 1.0
-END_GRACE_S = 12.0
 TIME_LIMIT_S = 3600.0
 
 
@@ -169,14 +168,12 @@ class _Rehearsal:
 
     async def _end(self, cast: Cast, mischief: Mischief) -> None:
         """The founder has ended with code 0: everyone that had a place follows, and nothing is left."""
-        for life in cast.lives.values():
-            cast.thaw(life)
-        until_s = self.loop.time() + END_GRACE_S
-        while mischief.members() and self.loop.time() < until_s:
+        mischief.thaw()
+        while mischief.is_ending():
             await asyncio.sleep(0.1)
-        for life in mischief.members():
+        for life in mischief.stragglers():
             self.details = self.loop.stacks(life.owner)
-            self.checks.violated("I7", f"{life.member} still runs {END_GRACE_S:g} s after the run ended")
+            self.checks.violated("I7", f"{life.member} still runs, {mischief.end_grace_s:g} s after the run ended")
         cast.kill_all()
         cast.bury()
         await asyncio.sleep(2 * KILL_GRACE_S)
@@ -195,8 +192,8 @@ class _Rehearsal:
         """A request sets out."""
         self.transcript.trace(f"{sender.member} -> {receiver.member}: {type(request).__name__} {len(payload)}")
         self.checks.asked(sender, request, payload)
-        if isinstance(request, Open) and self._mischief is not None:
-            self._mischief.see(request.plan, sender.member)
+        if self._mischief is not None:
+            self._mischief.asked(request, sender.member, receiver.member)
         if self._director is not None:
             self._script.see(self._director, Moment(sender, receiver, request, None))
 

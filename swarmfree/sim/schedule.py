@@ -15,7 +15,15 @@ NO_PLACE = -1
 """In place of a stage: a peer without one."""
 COORDINATOR = -2
 """In place of a stage: whoever coordinates when the fault strikes."""
+LONE = -3
+"""In place of a stage: whichever body stage has one replica only."""
+WRITER = -4
+"""In place of a stage: who was just told to write its stage's weights."""
+HEARER = -5
+"""In place of a stage: who was just told that the run is over."""
 SOURCES = 0
+RESET_S = 0.2
+SHELF_S_MAX, DIRECTORY_S_MAX = 4.0, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +108,101 @@ class Sever:
     refused: bool
 
 
-FaultKind = Crash | LoseStage | Freeze | Join | Leave | Stick | Slow | Part | Impair | Sever
+@dataclass(frozen=True, slots=True)
+class Split:
+    """All peers fall into two halves that hear nothing of each other; who, is a function of `salt`."""
+
+    salt: int
+    duration_s: float
+    refused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """All that a replica of `stage` sends to one of `other` takes `factor` times as long."""
+
+    stage: int
+    other: int
+    factor: float
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LosePair:
+    """All replicas of two body stages die at once."""
+
+    one: int
+    other: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The next piece of work of the device of a replica of `stage` raises."""
+
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shelve:
+    """The shelf of a replica of `stage` takes `wait_s` for everything; 0 = it refuses and finds nothing."""
+
+    stage: int
+    wait_s: float
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hide:
+    """The directory takes `wait_s` for everything; 0 = it shows nothing."""
+
+    wait_s: float
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """A replica of `stage` cannot write its weights, for as long as a sibling can."""
+
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """After the last commit somebody dies or stands still, if a sibling lives, or the stage's weights are written.
+
+    Args:
+        whom: a stage, `COORDINATOR`, `WRITER` or `HEARER`.
+        goodbyes: set off by so many messages that say that the run is over; 0 = by the closing Open.
+        delay_s: so long after that.
+        frozen_s: how long it stands still; 0 = it dies.
+    """
+
+    whom: int
+    goodbyes: int
+    delay_s: float
+    frozen_s: float
+
+
+FaultKind = (
+    Crash
+    | LoseStage
+    | LosePair
+    | Freeze
+    | Join
+    | Leave
+    | Stick
+    | Fail
+    | Slow
+    | Shelve
+    | Hide
+    | Part
+    | Split
+    | Impair
+    | Sever
+    | Lag
+    | Fill
+    | Last
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +229,12 @@ def draw_schedule(plan: FaultPlan, iterations: int, body_stages: int, rng: rando
     first does not depend on the rates of what is drawn after it.
     """
     schedule = []
-    for draw in (_draw_falls, _draw_troubles, _draw_stuck):
+    for draw in (_draw_falls, _draw_troubles, _draw_stuck, _draw_hardships):
         for iteration in range(calm_iteration(plan, iterations)):
             for kind in draw(plan, body_stages, rng):
                 late = rng.random() < 0.15
                 schedule.append(Fault(iteration, rng.uniform(1, 4) if late else rng.random(), rng.random(), kind))
+    schedule.extend(Fault(iterations, 0.0, rng.random(), kind) for kind in _draw_ending(plan, body_stages, rng))
     return tuple(sorted(schedule, key=lambda fault: (fault.iteration, fault.moment, fault.pick)))
 
 
@@ -184,6 +287,56 @@ def _draw_stuck(plan: FaultPlan, body_stages: int, rng: random.Random) -> list[F
     """Devices that hang, in one iteration."""
     lowest = 1 if plan.ends_spared else SOURCES
     return [Stick(rng.randint(lowest, body_stages)) for _ in range(_drawing(rng)(plan.stuck_rate))]
+
+
+def _draw_hardships(plan: FaultPlan, body_stages: int, rng: random.Random) -> list[FaultKind]:
+    """Splits, slow links, two stages at once, devices that raise, shelves, the directory, and what befalls the only replica, in one iteration."""
+    times = _drawing(rng)
+    lowest = 1 if plan.ends_spared else SOURCES
+
+    def stage() -> int:
+        return rng.randint(lowest, body_stages)
+
+    def slow_s() -> float:
+        return rng.uniform(plan.slow_min_s, plan.slow_max_s)
+
+    def split_s() -> float:
+        return rng.uniform(plan.split_min_s, plan.split_max_s)
+
+    def factor() -> float:
+        return rng.uniform(SLOW_FACTOR_MIN, plan.slow_factor_max)
+
+    def at_times_s(most_s: float) -> float:
+        return rng.choice((0.0, rng.uniform(0.5, most_s)))
+
+    kinds: list[FaultKind] = []
+    kinds.extend(Split(rng.getrandbits(32), split_s(), rng.random() < plan.refused_share) for _ in range(times(plan.split_rate)))
+    kinds.extend(Lag(stage(), stage(), factor(), 2 * slow_s()) for _ in range(times(plan.slow_link_rate)))
+    pairs = times(plan.two_stages_rate) if body_stages > 1 else 0
+    kinds.extend(LosePair(*rng.sample(range(1, body_stages + 1), 2)) for _ in range(pairs))
+    kinds.extend(Fail(stage()) for _ in range(times(plan.device_error_rate)))
+    kinds.extend(
+        Shelve(rng.randint(SOURCES, body_stages), at_times_s(SHELF_S_MAX), slow_s()) for _ in range(times(plan.shelf_rate))
+    )
+    kinds.extend(Hide(at_times_s(DIRECTORY_S_MAX), 2 * slow_s()) for _ in range(times(plan.directory_rate)))
+    kinds.extend(Freeze(LONE, plan.lone_s) for _ in range(times(plan.lone_freeze_rate)))
+    kinds.extend(Sever(COORDINATOR, LONE, plan.lone_s, refused=False) for _ in range(times(plan.lone_cut_rate)))
+    kinds.extend(Sever(stage(), stage(), RESET_S, refused=True) for _ in range(times(plan.reset_rate)))
+    return kinds
+
+
+def _draw_ending(plan: FaultPlan, body_stages: int, rng: random.Random) -> list[FaultKind]:
+    """What goes wrong after the last commit."""
+    times = _drawing(rng)
+    kinds: list[FaultKind] = [Fill(rng.randint(SOURCES, body_stages)) for _ in range(times(plan.full_disk_rate))]
+    for _ in range(times(plan.ending_rate)):
+        goodbyes = rng.choice((0, 0, 1, 2, 3, 5))
+        delay_s = rng.choice((0.0, rng.uniform(0, 0.1), rng.uniform(0, 4)) if not goodbyes else (0.0, rng.uniform(0, 0.02)))
+        whom = rng.choice(
+            (COORDINATOR, COORDINATOR, WRITER if goodbyes else SOURCES, HEARER if goodbyes else 1, rng.randint(1, body_stages))
+        )
+        kinds.append(Last(whom, goodbyes, delay_s, rng.choice((0.0, 0.0, 0.0, rng.uniform(0.5, 6)))))
+    return kinds
 
 
 def _freeze_s(plan: FaultPlan, rng: random.Random) -> float:

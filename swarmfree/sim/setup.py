@@ -9,6 +9,7 @@ import random
 from dataclasses import dataclass, replace
 
 from swarmfree.sim.faults import FaultPlan
+from swarmfree.sim.hardships import harden
 from swarmfree.swarm.actions import MergeMode
 from swarmfree.swarm.manifest import (
     SWAP_STAGES_MIN,
@@ -56,12 +57,17 @@ class Setup:
 
 
 def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
-    """The rehearsal of this seed.
+    """The rehearsal of this seed, at times with one hardship or several.
 
     Args:
         seed: of everything.
         iterations: of the run; None = drawn as well.
     """
+    return harden(draw_usual(seed, iterations=iterations), seed)
+
+
+def draw_usual(seed: int, *, iterations: int | None = None) -> Setup:
+    """The rehearsal of this seed without what `hardships` lists; arguments as of `draw_setup`."""
     rng, ends, stuck, shadow = (random.Random(f"{seed}/{name}") for name in ("setup", "ends", "stuck", "shadow"))
     rungs = random.Random(f"{seed}/rungs")
     body = rng.choice((2, 3, 3, 3, 4))

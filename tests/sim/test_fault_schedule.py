@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -10,15 +11,26 @@ import pytest
 from swarmfree.sim.faults import FaultPlan
 from swarmfree.sim.schedule import (
     COORDINATOR,
+    HEARER,
+    LONE,
+    WRITER,
     Crash,
+    Fail,
     Fault,
     FaultKind,
+    Fill,
     Freeze,
+    Hide,
     Impair,
+    Lag,
+    Last,
     Leave,
+    LosePair,
     Part,
     Sever,
+    Shelve,
     Slow,
+    Split,
     draw_schedule,
 )
 
@@ -35,6 +47,15 @@ KINDS: dict[str, tuple[type[FaultKind], dict[str, object]]] = {
     "deaf_rate": (Impair, {"deaf": True}),
     "mute_rate": (Impair, {"deaf": False}),
     "cut_rate": (Sever, {}),
+    "split_rate": (Split, {}),
+    "slow_link_rate": (Lag, {}),
+    "two_stages_rate": (LosePair, {}),
+    "device_error_rate": (Fail, {}),
+    "shelf_rate": (Shelve, {}),
+    "directory_rate": (Hide, {}),
+    "lone_freeze_rate": (Freeze, {"stage": LONE, "duration_s": 3.0}),
+    "lone_cut_rate": (Sever, {"stage": COORDINATOR, "other": LONE, "duration_s": 3.0}),
+    "reset_rate": (Sever, {"duration_s": 0.2, "refused": True}),
 }
 
 
@@ -65,6 +86,19 @@ def test_new_kinds_do_not_disturb_what_falls() -> None:
     plan = replace(FALLS, **dict.fromkeys(KINDS, 0.5))  # type: ignore[arg-type]
     both, alone = drawn(plan), drawn(FALLS)
     assert set(alone) < set(both)
+
+
+def test_the_ending_has_faults_of_its_own() -> None:
+    """They are set off by the closing evaluation, and drawn once a run, whenever the calm begins."""
+    schedule = drawn(FaultPlan(ending_rate=3.0, full_disk_rate=1.0), iterations=40)
+    assert {fault.iteration for fault in schedule} == {40}
+    assert Counter(type(fault.what) for fault in schedule) == {Last: 3, Fill: 1}
+    many = [fault.what for fault in drawn(FaultPlan(ending_rate=500.0)) if isinstance(fault.what, Last)]
+    assert {what.goodbyes for what in many} == {0, 1, 2, 3, 5}
+    assert {what.whom for what in many} >= {COORDINATOR, WRITER, HEARER, 0, 1, 2, 3}
+    assert all(what.goodbyes for what in many if what.whom in {WRITER, HEARER})
+    assert 0 < sum(what.frozen_s > 0 for what in many) < 250
+    assert max(what.delay_s for what in many) < 4
 
 
 def test_durations_and_factors_lie_where_the_plan_says() -> None:

@@ -1,0 +1,192 @@
+"""What most seeds are spared: hardships, each drawn from a stream of its own, so that each is also met alone.
+
+A hardship changes the rehearsal of a seed: rates of faults, and what has to be there for them to matter. `setup` draws what every seed has.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from swarmfree.swarm.manifest import Manifest, TimingSection
+
+if TYPE_CHECKING:
+    from swarmfree.sim.setup import Setup
+
+PART_BYTES_MAX = 48
+PART_S_MAX = 0.4
+SHIPPED_BOUND_S = 240.0
+"""With the limits that the product ships, a split is waited for 30 s, thrice that at most, and a joiner for 60 s."""
+LONG_RUN = 20
+"""Runs of more iterations than this are not slowed down as well."""
+PAIR_STAGES_MIN = 3
+USUAL_WORK_S = 0.008
+"""Devices that take longer than this have been slowed down already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hardship:
+    """One kind.
+
+    Args:
+        chance: share of the seeds that meet it.
+        apply: the rehearsal with it; draws from the given stream.
+    """
+
+    chance: float
+    apply: Callable[[Setup, random.Random], Setup]
+
+
+def harden(setup: Setup, seed: int, names: Collection[str] | None = None) -> Setup:
+    """The rehearsal of a seed with the hardships that it draws; of `names` only, where they are given."""
+    for name in hardships_of(seed):
+        if names is None or name in names:
+            setup = HARDSHIPS[name].apply(setup, random.Random(f"{seed}/{name}"))
+    return setup
+
+
+def hardships_of(seed: int) -> tuple[str, ...]:
+    """Which of them a seed draws."""
+    return tuple(name for name, hardship in HARDSHIPS.items() if random.Random(f"{seed}/has {name}").random() < hardship.chance)
+
+
+def _with(setup: Setup, **changes: float) -> Setup:
+    """Other rates of faults."""
+    return replace(setup, faults=replace(setup.faults, **changes))  # type: ignore[arg-type]
+
+
+def _stages(setup: Setup, **changes: int) -> Manifest:
+    return replace(setup.manifest, stages=replace(setup.manifest.stages, **changes))
+
+
+def _quiet(setup: Setup, _: random.Random) -> Setup:
+    """None of the usual faults, so that the others are met alone."""
+    usual = (name for name in type(setup.faults).__dataclass_fields__ if name.endswith("_rate"))
+    return _with(setup, **{name: 0.0 for name in usual if name not in {"respawn_rate", "same_port_rate", "stale_rate"}})
+
+
+def _transfer(setup: Setup, rng: random.Random) -> Setup:
+    """Payloads take time by their size."""
+    return _with(setup, byte_s=rng.uniform(0, PART_S_MAX) / PART_BYTES_MAX)
+
+
+def _links(setup: Setup, rng: random.Random) -> Setup:
+    """Links that are slow in one direction, for a while or for good."""
+    share, rate = rng.choice(((0.0, 1.0), (0.1, 0.0), (0.3, 0.5)))
+    return _with(setup, slow_link_share=share, slow_link_rate=rate, slow_factor_max=rng.choice((5.0, 20.0)))
+
+
+def _no_calm(setup: Setup, _: random.Random) -> Setup:
+    """Faults until the last commit and after it."""
+    return _with(setup, calm_share=1.0)
+
+
+def _ending(setup: Setup, rng: random.Random) -> Setup:
+    """Members, writers and the coordinator fall after the last commit."""
+    return _with(setup, ending_rate=rng.uniform(1, 4))
+
+
+def _full_disk(setup: Setup, _: random.Random) -> Setup:
+    """Weights that cannot be written by one peer, but by its sibling."""
+    return _with(setup, full_disk_rate=1.0)
+
+
+def _splits(setup: Setup, rng: random.Random) -> Setup:
+    """Splits of up to three minutes into two halves, which both may go on, in a run that lasts minutes."""
+    if setup.work_max_s <= USUAL_WORK_S:
+        setup = _slowed(setup, rng)
+    rate, calm = rng.uniform(0.1, 0.4), rng.choice((0.7, 0.85, 1.0))
+    return replace(
+        setup, faults=replace(setup.faults, split_rate=rate, ends_spared=False, calm_share=max(calm, setup.faults.calm_share))
+    )
+
+
+def _slowed(setup: Setup, rng: random.Random) -> Setup:
+    """Devices 10 to 40 times slower."""
+    factor = rng.uniform(10, 40) if setup.manifest.run.iterations <= LONG_RUN else 1.0
+    return replace(setup, work_min_s=factor * setup.work_min_s, work_max_s=factor * setup.work_max_s)
+
+
+def _nobody(setup: Setup, rng: random.Random) -> Setup:
+    """Nobody comes for the dead; spare replicas, standbys and sources are all there is."""
+    faults = replace(setup.faults, replaced_share=0.0, join_rate=0.0)
+    return replace(setup, faults=faults, standbys=setup.standbys + rng.choice((0, 1, 2)))
+
+
+def _stranger(setup: Setup, rng: random.Random) -> Setup:
+    """A peer of another run listens where a dead one did."""
+    return _with(setup, stranger_share=rng.uniform(0.3, 1.0), crash_rate=max(setup.faults.crash_rate, 0.2))
+
+
+def _wrong_answers(setup: Setup, rng: random.Random) -> Setup:
+    """Tensors of another size than they should have."""
+    return _with(setup, wrong_answer_rate=rng.uniform(0.0005, 0.004))
+
+
+def _device_errors(setup: Setup, rng: random.Random) -> Setup:
+    """Devices that raise exceptions."""
+    return _with(setup, device_error_rate=rng.uniform(0.1, 0.5))
+
+
+def _shelf(setup: Setup, rng: random.Random) -> Setup:
+    """Shelves that are slow, or refuse."""
+    return _with(setup, shelf_rate=rng.uniform(0.2, 1.0))
+
+
+def _directory(setup: Setup, rng: random.Random) -> Setup:
+    """A directory that is slow, or shows nothing."""
+    return _with(setup, directory_rate=rng.uniform(0.2, 0.6))
+
+
+def _two_stages(setup: Setup, rng: random.Random) -> Setup:
+    """Two body stages, neighbours or not, are down at once."""
+    if setup.manifest.stages.body < PAIR_STAGES_MIN:
+        return setup
+    faults = replace(setup.faults, stages_down_max=2, two_stages_rate=rng.uniform(0.05, 0.3))
+    return replace(setup, faults=faults)
+
+
+def _feeding_standby(setup: Setup, _: random.Random) -> Setup:
+    """A standby that can feed."""
+    return replace(setup, feeding_standbys=1)
+
+
+def _shipped_limits(setup: Setup, _: random.Random) -> Setup:
+    """The limits on silence and waits that the product ships."""
+    manifest = replace(setup.manifest, timing=TimingSection())
+    return replace(setup, manifest=manifest, progress_bound_s=SHIPPED_BOUND_S)
+
+
+def _lone(setup: Setup, rng: random.Random) -> Setup:
+    """The only replica of a stage stands still, or the coordinator does not reach it, for three seconds; connections are reset."""
+    freeze, cut, reset = rng.choice(((0.3, 0.0, 0.0), (0.0, 0.3, 0.0), (0.0, 0.0, 0.5), (0.15, 0.15, 0.3)))
+    setup = _with(setup, lone_freeze_rate=freeze, lone_cut_rate=cut, reset_rate=reset)
+    if not (freeze or cut):
+        return setup
+    body = setup.manifest.stages.body
+    alone = replace(setup, manifest=_stages(setup, replicas_min=1, replicas_max=1), bodies=body)
+    return replace(alone, standbys=max(1, setup.standbys))
+
+
+HARDSHIPS: dict[str, Hardship] = {
+    "quiet": Hardship(0.15, _quiet),
+    "transfer": Hardship(0.12, _transfer),
+    "links": Hardship(0.1, _links),
+    "slowed": Hardship(0.05, _slowed),
+    "splits": Hardship(0.08, _splits),
+    "no calm": Hardship(0.1, _no_calm),
+    "ending": Hardship(0.15, _ending),
+    "full disk": Hardship(0.1, _full_disk),
+    "nobody": Hardship(0.1, _nobody),
+    "stranger": Hardship(0.1, _stranger),
+    "wrong answers": Hardship(0.1, _wrong_answers),
+    "device errors": Hardship(0.1, _device_errors),
+    "shelf": Hardship(0.1, _shelf),
+    "directory": Hardship(0.1, _directory),
+    "two stages": Hardship(0.15, _two_stages),
+    "feeding standby": Hardship(0.12, _feeding_standby),
+    "shipped limits": Hardship(0.1, _shipped_limits),
+    "lone": Hardship(0.1, _lone),
+}
