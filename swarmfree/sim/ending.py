@@ -50,4 +50,7 @@ class Ending:
             counted = sum(self._goodbyes.values()) if last.whom == WRITER else len(self._goodbyes)
             if counted >= last.goodbyes and (writes or last.whom != WRITER):
                 self._waiting.remove(entry)
-                self._hub.later(last.delay_s, self._strike, fault, last, hearer)
+                if last.delay_s:
+                    self._hub.later(last.delay_s, self._strike, fault, last, hearer)
+                else:
+                    self._strike(fault, last, hearer)  # at once: whoever tells the others has not told all of them yet

@@ -10,7 +10,7 @@ from swarmfree.sim import many
 from swarmfree.sim.faults import CALM
 from swarmfree.sim.many import rehearse_many
 from swarmfree.sim.rehearsal import Factories, rehearse
-from swarmfree.sim.setup import draw_setup
+from swarmfree.sim.setup import draw_setup, draw_usual
 from swarmfree.sim.worker import SeedReport
 from tests.sim import planted
 
@@ -32,18 +32,18 @@ def test_two_hundred_seeds_hold_every_invariant() -> None:
 @pytest.mark.parametrize("seed", [1029, 1262, 2256, 3243, 4375])
 def test_those_who_return_under_an_open_without_a_majority_are_asked(seed: int) -> None:
     """Members that came back counted as there, but the Open under way did not name them, and its coordinator waited for ever."""
-    assert rehearse(seed).violation is None
+    assert rehearse(seed, setup=draw_usual(seed)).violation is None
 
 
 @pytest.mark.parametrize("seed", [346, 1592])
 def test_a_stage_that_was_restored_is_not_replayed_from_before_that(seed: int) -> None:
     """Its shadow is older than what was put in its place, and no record says so but by the state that it starts from."""
-    assert rehearse(seed).violation is None
+    assert rehearse(seed, setup=draw_usual(seed)).violation is None
 
 
 def test_a_spare_replica_moves_to_a_stage_that_nobody_comes_for() -> None:
     """The newcomer took the place of one that was falsely lost, and the stage whose replica had died waited for ever."""
-    assert rehearse(614).violation is None
+    assert rehearse(614, setup=draw_usual(614)).violation is None
 
 
 def test_the_same_seed_tells_the_same_story() -> None:
