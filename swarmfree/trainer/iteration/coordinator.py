@@ -34,7 +34,7 @@ from swarmfree.trainer.iteration.recording import (
     make_record,
     mean_evaluation,
 )
-from swarmfree.trainer.iteration.rolling import MemberReady, Rolling, SourceGone, StageGone, StatesDiffer
+from swarmfree.trainer.iteration.rolling import Replanned, Rolling, SourceGone, StageGone, StatesDiffer
 from swarmfree.trainer.iteration.roster import Deposed, Guest, Roster
 from swarmfree.trainer.iteration.telling import Telling
 from swarmfree.trainer.tasks import Tasks
@@ -63,6 +63,7 @@ class Coordinator:
         self._minority_since_s: float | None = None
         self.roster = Roster(context, tasks, self._position_now)
         self.assembly = Assembly(context, self.roster, self._position_next, tasks)
+        self.roster.hand_over = self.hand_over
         self._telling = Telling(context, self.roster)
         self._rolling = Rolling(context, self.roster, self._position_next)
         if inherited is not None:
@@ -146,7 +147,7 @@ class Coordinator:
             except StatesDiffer as found:
                 self.assembly.dispute(found.stage, found.state_digest)
                 self._attempt += 1
-            except (SourceGone, MemberReady):
+            except (SourceGone, Replanned):
                 continue  # the same base and attempt, another revision of the plan
             else:
                 break
@@ -185,7 +186,7 @@ class Coordinator:
         self.assembly.committed(record)
 
     def _make_plan(self, microbatches: int) -> Plan:
-        manifest = self._context.manifest
+        manifest, self.roster.must_replan = self._context.manifest, False
         rebuilt = self.assembly.rebuilt_stages()
         base = base_of(self._lineage, tuple((stage.stage, stage.mark) for stage in rebuilt))
         last = self._plan
@@ -336,11 +337,11 @@ class Coordinator:
         """A joiner that has caught up becomes a member at once: by the next Open it would be one average behind again.
 
         Raises:
-            MemberReady: there is one.
+            Replanned: there is one.
         """
         for guest in self.roster.guests():
             if guest.built and guest.opened is None and self.assembly.admissible(guest, plan.iteration):
-                raise MemberReady(str(guest.member))
+                raise Replanned(str(guest.member))
 
     def _make_record(self, plan: Plan, averages: tuple[StageAverage, ...], losses: tuple[float, ...]) -> Record:
         forced = self._may_force and not is_majority(self._electorate(), {g.member for g in self._holders()})
@@ -383,7 +384,7 @@ class Coordinator:
             try:
                 await self._open(plan)
                 await self._await_shares(plan)
-            except (SourceGone, StageGone, MemberReady) as gone:
+            except (SourceGone, StageGone, Replanned) as gone:
                 self._attempt += isinstance(gone, StageGone)
             else:
                 return

@@ -272,6 +272,7 @@ class MemberBooks:
             ends_iteration=standing.ends_iteration,
             shadows=standing.shadows,
             borders_since=self.borders.since,
+            lateness=self.device.lateness(self.context.timing.silence_s),
         )
         return Reply(answer)
 

@@ -42,10 +42,10 @@ class Telling:
         waits = self._context.backoff_s()
         why = ""
         for _ in range(ASKS):
-            if self._roster.get(guest.member) is not guest:
+            if self._roster.get(guest.member) is not guest or self._roster.is_deposed:
                 return None
             try:
-                return (await self._context.call(guest.endpoint, request)).message
+                return (await self._roster.calls.call(guest.endpoint, request)).message
             except Refused as refusal:
                 why = str(refusal)
                 if refusal.kind in {RefusalKind.BEHIND, RefusalKind.FRESH}:
