@@ -14,6 +14,8 @@ SPREADS = 20.0
 LONGEST, MIXED_LEAST = 10.0, 2.0
 UNMEASURED = 10.0
 """How many times the least limit a piece may take of whose kind nothing is known."""
+LATE_UNMEASURED, LATE_MIXED = 5.0, 3.0
+"""The same in times of `silence_s` until a device counts as late, and the least for work that is not alike."""
 
 
 def alike_limit_s(measured_s: Sequence[float], least_s: float) -> float:
@@ -35,3 +37,31 @@ def mixed_limit_s(measured_s: Sequence[float], least_s: float) -> float:
     if len(measured_s) < MEASURED_MIN:
         return UNMEASURED * least_s
     return max(MIXED_LEAST * least_s, LONGEST * max(measured_s))
+
+
+def lateness(ran_s: float, measured_s: Sequence[float], silence_s: float, *, alike: bool) -> float:
+    """How many times over its limit a piece of work is, 0 while it is not: long before its device counts as stuck, others could do its work.
+
+    Args:
+        ran_s: how long it has run.
+        measured_s: as above.
+        silence_s: how long others wait for a peer of which they hear nothing.
+        alike: passes of one microbatch.
+    """
+    if not alike:
+        limit_s = max(LATE_MIXED * silence_s, LONGEST * max(measured_s, default=0.0))
+    elif len(measured_s) < MEASURED_MIN:
+        limit_s = LATE_UNMEASURED * silence_s
+    else:
+        limit_s = alike_limit_s(measured_s, silence_s)
+    return ran_s / limit_s if ran_s > limit_s else 0.0
+
+
+def is_given_up(late: float, others: Sequence[float]) -> bool:
+    """Whether a member is fenced for its device: where another holder of its stage is not late; a sole one is left to its own limit.
+
+    Args:
+        late: its lateness.
+        others: that of the stage's other members.
+    """
+    return late > 1 and any(other <= 1 for other in others)

@@ -34,7 +34,7 @@ from swarmfree.sim.setup import Setup, draw_setup
 from swarmfree.sim.traffic import Scales, Traffic
 from swarmfree.sim.transcript import Transcript
 from swarmfree.swarm.events import Event, IterationCommitted, StageBuilt, StageLost
-from swarmfree.swarm.messages import Request
+from swarmfree.swarm.messages import Open, Request
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.life.peer import run_peer as trainer_run_peer

@@ -37,7 +37,7 @@ from swarmfree.trainer.iteration.recording import (
     make_record,
     mean_evaluation,
 )
-from swarmfree.trainer.iteration.rolling import MemberReady, Rolling, SourceGone, StageGone, StatesDiffer
+from swarmfree.trainer.iteration.rolling import Replanned, Rolling, SourceGone, StageGone, StatesDiffer
 from swarmfree.trainer.iteration.roster import Deposed, Guest, Roster
 from swarmfree.trainer.iteration.telling import Telling
 from swarmfree.trainer.tasks import Tasks
@@ -66,13 +66,14 @@ class Coordinator:
         self._minority_since_s: float | None = None
         self.roster = Roster(context, tasks, self._position_now)
         self.assembly = Assembly(context, self.roster, self._position_next, tasks)
+        self.roster.hand_over = self.hand_over
         self._telling = Telling(context, self.roster)
         self.roster.has_vote = lambda member: member in self._electorate()
         self.roster.patience_s = self.assembly.patience_s
         self._rolling = Rolling(context, self.roster, self._position_next, self._check_quorum)
         if inherited is not None:
             self._inherit(inherited)
-        self.meeting = Meeting(context, self.roster, self._term, lambda: self._record, self.is_whole)
+        self.meeting = Meeting(context, self.roster, self._term, lambda: self._record, self.is_whole, self.assembly.past)
 
     def _inherit(self, inherited: Inheritance) -> None:
         """Go on where the last coordinator was."""
@@ -93,11 +94,11 @@ class Coordinator:
             for endpoint in absent:
                 stage = plan.stage_of(endpoint.member)
                 assert stage is not None, "it is in the plan"
-                alone = all(guest.silent_since_s is not None for guest in self.roster.holders(stage))
+                alone = all(other.silent_since_s is not None for other in self.roster.holders(stage))
                 if alone and endpoint.member not in ended:  # nobody else holds its stage: it is called for a while
                     hello = Hello(can_feed=stage == ENDS_STAGE, standby=False, corpus_hash="", memory_bytes=0)
-                    guest = self.roster.admit(endpoint, hello, stage, built=True)
-                    guest.silent_since_s, guest.is_ours = self._context.now_s(), True
+                    admitted = self.roster.admit(endpoint, hello, stage, built=True)
+                    admitted.silent_since_s, admitted.is_ours = self._context.now_s(), True
                 else:
                     self.roster.miss(endpoint.member, stage)
 
@@ -157,7 +158,7 @@ class Coordinator:
             except StatesDiffer as found:
                 self.assembly.dispute(found.stage, found.state_digest)
                 self._attempt += 1
-            except (SourceGone, MemberReady):
+            except (SourceGone, Replanned):
                 continue  # the same base and attempt, another revision of the plan
             else:
                 break
@@ -193,11 +194,10 @@ class Coordinator:
         await self._telling.all(self._holders(), Commit(record))
         self._record, self._lineage, self._iteration, self._attempt = record, lineage, record.iteration + 1, 0
         self._may_force, self._sealed = False, None
-        self.meeting.tip()
         self.assembly.committed(record)
 
     def _make_plan(self, microbatches: int) -> Plan:
-        manifest = self._context.manifest
+        manifest, self.roster.must_replan = self._context.manifest, False
         rebuilt = self.assembly.rebuilt_stages()
         base = base_of(self._lineage, tuple((stage.stage, stage.mark) for stage in rebuilt))
         last = self._plan
@@ -351,11 +351,11 @@ class Coordinator:
         """A joiner that has caught up becomes a member at once: by the next Open it would be one average behind again.
 
         Raises:
-            MemberReady: there is one.
+            Replanned: there is one.
         """
         for guest in self.roster.guests():
             if guest.built and guest.opened is None and self.assembly.admissible(guest, plan.iteration):
-                raise MemberReady(str(guest.member))
+                raise Replanned(str(guest.member))
 
     def _make_record(self, plan: Plan, averages: tuple[StageAverage, ...], losses: tuple[float, ...]) -> Record:
         forced = self._may_force and not self._may_decide({g.member for g in self._holders()})
@@ -399,7 +399,7 @@ class Coordinator:
                 plan = self._make_plan(0)
                 await self._open(plan)
                 await self._await_shares(plan)
-            except (SourceGone, StageGone, MemberReady) as gone:
+            except (SourceGone, StageGone, Replanned) as gone:
                 self._attempt += isinstance(gone, StageGone)
             except TimeoutError:
                 return

@@ -7,11 +7,11 @@ hello by itself. Source: protocol section 3.4.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from swarmfree.policy.lineages import Tip, wins
-from swarmfree.swarm.books import GENESIS_LINEAGE, Record
+from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed
 from swarmfree.swarm.events import LineageDropped
 from swarmfree.swarm.messages import Goodbye, Meet, Met
@@ -44,15 +44,21 @@ class Meeting:
     """A coordinator's look beyond its own swarm; `term` is that of its claim."""
 
     def __init__(
-        self, context: Context, roster: Roster, term: Term, last_record: Callable[[], Record | None], is_whole: Callable[[], bool]
+        self,
+        context: Context,
+        roster: Roster,
+        term: Term,
+        last_record: Callable[[], Record | None],
+        is_whole: Callable[[], bool],
+        past: Mapping[int, str],
     ) -> None:
-        """Nobody was met."""
+        """Nobody was met; `past` has the lineage of so many iterations of this coordinator's own."""
         self._context = context
         self._roster = roster
         self.term = term
         self._last_record = last_record
         self._is_whole = is_whole
-        self._past: set[str] = {GENESIS_LINEAGE}
+        self._past = past
         self._called = Signal()
         self._rival: Rival | None = None
         self._winner: Rival | None = None
@@ -60,14 +66,11 @@ class Meeting:
 
     def tip(self) -> Tip:
         """The end of this coordinator's lineage."""
-        record = self._last_record()
-        if record is not None:
-            self._past |= {record.before, record.lineage()}
-        return Tip.of(record)
+        return Tip.of(self._last_record())
 
-    def follows(self, lineage: str) -> bool:
-        """Whether another lineage, by its last record, is the beginning of this one."""
-        return lineage != self.tip().lineage and lineage in self._past
+    def follows(self, iterations: int, lineage: str) -> bool:
+        """Whether another lineage, of so many iterations, is the beginning of this one."""
+        return lineage != self.tip().lineage and self._past.get(iterations) == lineage
 
     def hear(self, rival: Rival) -> None:
         """Another coordinator of this run has called: look at it soon."""
@@ -98,7 +101,7 @@ class Meeting:
         Of lineages with as many forced records the one whose swarm goes on wins, and within one lineage the higher term.
         """
         mine, am_whole = self.tip(), self._is_whole()
-        if self.follows(rival.tip.lineage):
+        if self.follows(rival.tip.iterations, rival.tip.lineage):
             return False  # it has slept: what it has is the beginning of what is here
         if rival.follows and not am_whole:
             return True  # this one has, and nothing is decided here meanwhile

@@ -295,6 +295,7 @@ class MemberBooks:
             ends_lineage=standing.ends_lineage,
             shadows=standing.shadows,
             borders_since=self.borders.since,
+            lateness=self.device.lateness(self.context.timing.silence_s),
         )
         return Reply(answer)
 

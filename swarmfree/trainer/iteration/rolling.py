@@ -52,8 +52,8 @@ class StatesDiffer(Exception):
         self.stage, self.state_digest = stage, state_digest
 
 
-class MemberReady(Exception):
-    """A joiner has caught up: the plan is made again, with it."""
+class Replanned(Exception):
+    """The plan is made again, for the same base and attempt: with a joiner that has caught up, or without a member that others may wait for."""
 
 
 class SourceGone(Exception):
@@ -98,8 +98,11 @@ class Rolling:
             Deposed: this peer leads no longer.
             StageGone: a stage has no live replica.
             SourceGone: a source is gone whose share still matters.
+            Replanned: a member was fenced that answers still.
         """
         self._check_quorum()
+        if self._roster.must_replan:
+            raise Replanned("a member was fenced that others may wait for")
         live = {g.member for g in self.live(plan)}
         for stage, replicas in enumerate(plan.replicas):
             if not any(r.endpoint.member in live for r in replicas):
@@ -120,7 +123,7 @@ class Rolling:
             Index = stage.
 
         Raises:
-            Deposed, StageGone, SourceGone: see `check`.
+            Deposed, Replanned, StageGone, SourceGone: see `check`.
             StatesDiffer: the work of this base is void.
         """
         if self._base != plan.base:
@@ -207,7 +210,7 @@ class Rolling:
 
         async def one(redoer: Endpoint, work: list[Segment]) -> None:
             try:
-                reply = await self._context.call(redoer, Redo(plan.position, plan.base, tuple(work)))
+                reply = await self._roster.calls.call(redoer, Redo(plan.position, plan.base, tuple(work)))
             except CallFailed:
                 return
             if isinstance(reply.message, Redone):
@@ -252,7 +255,7 @@ class Rolling:
     def _cannot_go_on(self, plan: Plan) -> bool:
         try:
             self.check(plan)
-        except (Deposed, StageGone, SourceGone):
+        except (Deposed, Replanned, StageGone, SourceGone):
             return True
         return False
 
@@ -260,7 +263,7 @@ class Rolling:
         failure: CallFailed = PeerSilent("not asked")
         for _ in range(3):
             try:
-                return (await self._context.call(guest.endpoint, request)).message
+                return (await self._roster.calls.call(guest.endpoint, request)).message
             except (PeerUnreachable, PeerSilent) as error:
                 failure = error
             except Refused as refusal:

@@ -8,15 +8,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from swarmfree.policy.deadline import is_given_up
 from swarmfree.policy.placement import STANDBY
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import MemberLeft, MemberLost, Note, StageLost
 from swarmfree.swarm.messages import Beat, BeatAnswer, Goodbye, Hello
 from swarmfree.swarm.names import Endpoint, Member, Position
+from swarmfree.trainer.calls import Calls
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.bars import Bars
 from swarmfree.trainer.tasks import Signal, Tasks
@@ -103,6 +105,9 @@ class Roster:
 
     Attributes:
         changed: told whenever a guest comes, goes, or has news.
+        calls: to guests, given up when they are fenced.
+        must_replan: a member that is still there was fenced: whoever waits for it hears of it by the next plan only.
+        hand_over: how this peer gives up the lead.
         waiting_for: what the swarm waits for; told to everyone with the beats.
         told: last answer of each source by base, those that are gone since included; whoever opens another base clears it.
         patience_s: how long the only holder of a stage is waited for when it falls silent; its state is worth that.
@@ -122,6 +127,9 @@ class Roster:
         self._differs: Counter[str] = Counter()
         self._deposed = ""
         self._progress, self._progress_of = 0, ""
+        self.calls = Calls(context)
+        self.must_replan = False
+        self.hand_over: Callable[[], Awaitable[None]] | None = None
         self.changed = Signal()
         self.waiting_for = ""
         self.out_of_reach: dict[int, Endpoint] = {}
@@ -132,6 +140,7 @@ class Roster:
     def depose(self, why: str) -> None:
         """This peer leads no longer."""
         self._deposed = self._deposed or why
+        self.calls.close()
         self.changed.tell()
 
     @property
@@ -188,6 +197,7 @@ class Roster:
         guest = self._guests.pop(member, None)
         if guest is None:
             return
+        self.calls.give_up(member)
         self._context.tell(MemberLost(str(member), member.peer_id, guest.stage, why))
         if guest.stage != STANDBY and guest.built and not self.holders(guest.stage):
             self._context.tell(StageLost(guest.stage, self._position().iteration, str(member)))
@@ -293,8 +303,21 @@ class Roster:
             if guest.silent_since_s is not None:
                 guest.silent_since_s = None
                 self.changed.tell()
+            await self._look_whether_late(guest, answer.lateness)
             if before is None or before.news != answer.news:
                 self.changed.tell()
+
+    async def _look_whether_late(self, guest: Guest, late: float) -> None:
+        """A device that hangs stops everybody who waits for it: where a sibling can do its work, it is not waited for."""
+        members = [g for g in self.holders(guest.stage) if g.opened is not None and g.silent_since_s is None]
+        others = [g.answer.lateness for g in members if g is not guest and g.answer is not None]
+        if guest not in members or not is_given_up(late, others):
+            return
+        if guest.member == self._context.me and self.hand_over is not None:
+            await self.hand_over()  # as coordinator it would not come back
+            return
+        self.must_replan = True
+        self.fence(guest.member, f"its device has worked on one thing {late:.1f} times as long as it may")
 
     async def judge(self, guest: Guest, error: CallFailed) -> None:
         """A guest answers no more, refuses, or follows somebody else: it is fenced, waited for, or right."""

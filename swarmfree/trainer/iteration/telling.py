@@ -42,10 +42,10 @@ class Telling:
         waits = self._context.backoff_s()
         failure: CallFailed | None = None
         for _ in range(ASKS):
-            if self._roster.get(guest.member) is not guest:
+            if self._roster.get(guest.member) is not guest or self._roster.is_deposed:
                 return None
             try:
-                return (await self._context.call(guest.endpoint, request)).message
+                return (await self._roster.calls.call(guest.endpoint, request)).message
             except CallFailed as error:
                 failure = error
                 if isinstance(error, Refused) and error.kind is not RefusalKind.NOT_YET:

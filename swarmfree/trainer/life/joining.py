@@ -74,6 +74,8 @@ class Joining:
         """Say hello until a place is given; False where nobody leads and this peer, that holds a stage, may claim."""
         silent_s, wait_s = 0.0, ASK_AGAIN_S
         while True:
+            while self._books.device.lateness(self._context.timing.silence_s) > 1:
+                await asyncio.sleep(TICK_S)  # a place is of no use to a peer whose device hangs
             began_s = self._context.now_s()
             self._all_answered, self._is_heard, self._unwelcome = True, False, ""
             announced = await self._context.ports.directory.announcements()

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from swarmfree.policy.deadline import alike_limit_s, mixed_limit_s
+from swarmfree.policy.deadline import alike_limit_s, lateness, mixed_limit_s
 from swarmfree.swarm.errors import CallFailed
 from swarmfree.swarm.ports import Clock, Executor
 
@@ -139,3 +139,9 @@ class Device:
         if self._ran_s <= most_s:
             return ""
         return f"a {self._running.name.lower()} piece of work has run for {self._ran_s:.0f} s, {most_s:.0f} s is the most"
+
+    def lateness(self, silence_s: float) -> float:
+        """How many times over its limit the present piece of work is, by counted time; 0 = it is not."""
+        if self._running is None:
+            return 0.0
+        return lateness(self._ran_s, self._measured[self._running], silence_s, alike=self._running in ALIKE)

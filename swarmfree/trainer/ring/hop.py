@@ -13,25 +13,32 @@ from swarmfree.swarm.errors import CallFailed, PeerUnreachable, ProtocolViolatio
 from swarmfree.swarm.messages import Train
 from swarmfree.swarm.names import Endpoint, Member, WorkKey, WorkKind
 from swarmfree.swarm.plan import Plan
+from swarmfree.trainer.calls import Calls
 from swarmfree.trainer.context import Context
 
 PASSED_UP = frozenset({RefusalKind.EXHAUSTED, RefusalKind.PAST})
 
 
 class Hop:
-    """Calls to the replicas of the next stage, in the plan's order."""
+    """Calls to the replicas of the next stage, in the plan's order.
+
+    Attributes:
+        calls: under way; those to members that the newest plan has not got are given up.
+    """
 
     def __init__(self, context: Context) -> None:
         """No plan yet."""
         self._context = context
+        self.calls = Calls(context)
         self._plan: Plan | None = None
         self._orders: dict[tuple[int, int], tuple[Endpoint, ...]] = {}
         self._suspects: set[Member] = set()
         self._gone: set[Member] = set()
 
     def follow(self, plan: Plan) -> None:
-        """Use this plan from now on; suspicions of the last one are forgotten."""
+        """Use this plan from now on: suspicions of the last one are forgotten, and members that it has not got are waited for no longer."""
         self._plan = plan
+        self.calls.keep({endpoint.member for endpoint in plan.members()})
         self._orders = {}
         self._suspects, self._gone = set(), set()
 
@@ -93,9 +100,9 @@ class Hop:
     async def _ask(self, replica: Endpoint, request: Train, output: bytes, *, first: bool) -> bytes:
         # A broken connection is first answered by asking the same peer once more, header first: it may have the work already.
         try:
-            reply = await self._context.call(replica, request, output, header_first=not first)
+            reply = await self.calls.call(replica, request, output, header_first=not first)
         except PeerUnreachable:
-            reply = await self._context.call(replica, request, output, header_first=True)
+            reply = await self.calls.call(replica, request, output, header_first=True)
         return gradient_of(output if request.key.kind is WorkKind.TRAIN else b"", reply.payload, replica)
 
     def _revision(self) -> int:

@@ -182,7 +182,7 @@ class Worker:
                 return gradient_of(output, answer, segment.after)
             redoer = segment.redoers[position + 1 - segment.first]
             onward = Train(key.at(after), request.attempt_number, request.source, request.plan_revision, segment)
-            return gradient_of(output, (await self._context.call(redoer, onward, output)).payload, redoer)
+            return gradient_of(output, (await self._hop.calls.call(redoer, onward, output)).payload, redoer)
         if after == ENDS_STAGE:
             return await self._loss(request, key.at(ENDS_STAGE), output)
         offset = self._standing.offset_of(key)
@@ -196,7 +196,7 @@ class Worker:
         for _ in range(LOSS_ASKS):
             source = self._standing.source_of(key) or request.source
             try:
-                reply = await self._context.call(source, Loss(key, request.attempt_number), output, header_first=again)
+                reply = await self._hop.calls.call(source, Loss(key, request.attempt_number), output, header_first=again)
                 return gradient_of(output if key.kind is WorkKind.TRAIN else b"", reply.payload, source)
             except Refused as refusal:
                 if refusal.kind in {RefusalKind.PAST, RefusalKind.EXHAUSTED}:

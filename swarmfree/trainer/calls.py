@@ -1,0 +1,56 @@
+"""Calls that are given up when whom they are to counts no more: a peer whose device hangs goes on showing signs of life, and never answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from swarmfree.swarm.errors import PeerSilent
+from swarmfree.swarm.messages import Request
+from swarmfree.swarm.names import Endpoint, Member
+from swarmfree.swarm.ports import Reply
+from swarmfree.trainer.context import Context
+
+
+class Calls:
+    """Calls under way, by whom they are to."""
+
+    def __init__(self, context: Context) -> None:
+        """None."""
+        self._context = context
+        self._under_way: dict[asyncio.Timeout, Member] = {}
+        self._closed = False
+
+    async def call(self, to: Endpoint, request: Request, payload: bytes = b"", *, header_first: bool = False) -> Reply:
+        """As `Context.call`.
+
+        Raises:
+            CallFailed: as that; `PeerSilent` when the call was given up.
+        """
+        if self._closed:
+            raise PeerSilent(f"{to.member} is not asked any more")
+        try:
+            async with asyncio.timeout(None) as scope:
+                self._under_way[scope] = to.member
+                try:
+                    return await self._context.call(to, request, payload, header_first=header_first)
+                finally:
+                    self._under_way.pop(scope, None)
+        except TimeoutError:
+            raise PeerSilent(f"{to.member} is not waited for any more") from None
+
+    def give_up(self, member: Member) -> None:
+        """End those to this one."""
+        for scope in [scope for scope, to in self._under_way.items() if to == member]:
+            del self._under_way[scope]
+            scope.reschedule(asyncio.get_running_loop().time())
+
+    def keep(self, members: Collection[Member]) -> None:
+        """End those to all others."""
+        for member in {*self._under_way.values()} - {*members}:
+            self.give_up(member)
+
+    def close(self) -> None:
+        """End all of them, and call nobody any more."""
+        self._closed = True
+        self.keep(())

@@ -1,0 +1,87 @@
+"""Scenarios of a device that hangs while its event loop goes on answering, with the limits that runs have unless somebody says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from swarmfree.sim.script import Director, Moment
+from swarmfree.sim.setup import Setup
+from swarmfree.swarm.manifest import TimingSection
+from swarmfree.swarm.messages import Commit, TakeRoll, Train
+from swarmfree.swarm.names import Member
+from tests.scenarios.scenario_world import Once, is_asked, lines, play, swarm
+
+STAGE = 2
+SILENCE_S = TimingSection().silence_s
+SLACK_S = 4.0
+"""For a beat to be answered, an iteration, and where the coordinator is hit another one to take over."""
+
+
+def sixteen(setup: Setup) -> Setup:
+    """The same with sixteen iterations: in the first ones nothing is known of how long work takes."""
+    return replace(setup, manifest=replace(setup.manifest, run=replace(setup.manifest.run, iterations=16)))
+
+
+def hang(fits: Callable[[Moment], bool], whom: Callable[[Director], Member]) -> Once:
+    """This one's device never comes back from what it does next."""
+    return Once(fits, lambda director, _: director.stick(whom(director)))
+
+
+def test_nobody_has_to_set_a_limit_for_these_scenarios() -> None:
+    """They run with the default after which a peer whose device hangs ends by itself, which is far longer than they take."""
+    assert swarm().manifest.timing.stuck_s == TimingSection().stuck_s > 3 * SILENCE_S + SLACK_S
+
+
+@pytest.mark.parametrize(
+    "fits",
+    [
+        is_asked(Train, key__iteration=12, key__stage=STAGE),
+        is_asked(Train, key__iteration=12, key__stage=STAGE + 1),
+        is_asked(TakeRoll, roll__iteration=12, roll__stage=STAGE),
+        is_asked(Commit, record__iteration=12),
+    ],
+    ids=["as it is asked", "as it has passed something on", "as it averages", "as it steps"],
+)
+def test_a_replica_whose_device_hangs_is_not_waited_for(fits: Callable[[Moment], bool]) -> None:
+    """Its sibling does its work: the next iteration is committed within three silences, and the peer ends by itself later."""
+    script = hang(fits, lambda director: director.members(STAGE)[0])
+    result = play(sixteen(swarm()), script)
+    assert script.struck
+    assert len(lines(result, "MemberLost", "its device has worked on one thing")) == 1
+    assert result.statistics.longest_gap_s < 3 * SILENCE_S + SLACK_S
+    assert not lines(result, "StageLost")
+    assert not [line for line in lines(result, "IterationCommitted") if "attempt=0" not in line]
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_a_source_whose_device_hangs_is_not_waited_for(*, leads: bool) -> None:
+    """The other source feeds its share; where it was the coordinator that hung, it hands the lead over first."""
+
+    def whom(director: Director) -> Member:
+        return next(member for member in director.members(0) if (member == director.coordinator) == leads)
+
+    script = hang(is_asked(Train, key__iteration=12, key__stage=STAGE), whom)
+    result = play(sixteen(swarm(sources=2)), script)
+    assert script.struck
+    assert len(lines(result, "TookOver", "forced=False")) == leads
+    assert result.statistics.longest_gap_s < 3 * SILENCE_S + SLACK_S
+    assert not lines(result, "StageLost")
+
+
+def test_a_replica_whose_device_comes_back_is_a_member_again() -> None:
+    """It is fenced while it is late, keeps its state, and says hello when its device answers again: no peer ends."""
+    late: list[Member] = []
+
+    def strike(director: Director, _: Moment) -> None:
+        late.append(director.members(STAGE)[0])
+        director.slow(late[0], 2000.0, 3.0)
+
+    setup = swarm()
+    setup = replace(setup, manifest=replace(setup.manifest, run=replace(setup.manifest.run, iterations=120)))
+    result = play(setup, Once(is_asked(Train, key__iteration=12, key__stage=STAGE), strike))
+    assert lines(result, "MemberLost", "its device has worked", late[0].peer_id)
+    assert late[0].peer_id in lines(result, "Opened", "iteration=119 ")[-1]
+    assert lines(result, "ended with code") == lines(result, "ended with code 0")
