@@ -1,0 +1,216 @@
+"""Scenarios in which a peer that lives holds what others take for lost: nothing worse is put in its place while there is time to ask for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from swarmfree.sim.faults import Fate
+from swarmfree.sim.rehearsal import RehearsalResult
+from swarmfree.sim.script import Director, Moment, Script
+from swarmfree.sim.setup import Setup
+from swarmfree.swarm.actions import Copy, Merge, Restore
+from swarmfree.swarm.books import Roll
+from swarmfree.swarm.messages import Beat, BeatAnswer, Build, Commit, GetAverage, Open, Reduce, Report, Request, Seal, TakeRoll, Train
+from swarmfree.swarm.names import Endpoint, Member
+from swarmfree.swarm.ports import Reply
+from tests.scenarios.scenario_world import STEADY, Once, is_answered, is_asked, lines, play, swarm, unhurried
+
+NOBODY_COMES = replace(STEADY, replace_min_s=900.0, replace_max_s=900.0)
+WORK = is_asked(Train, key__iteration=3, key__stage=2)
+"""Stage 2 begins to work on iteration 3."""
+
+
+def recoveries(result: RehearsalResult) -> list[str]:
+    """How lost stages came back, first weights not counted."""
+    return [line for line in lines(result, "RecoveryDecided") if "iteration=0 " not in line]
+
+
+def alone(*, iterations: int = 6, standbys: int = 1) -> Setup:
+    """A swarm in which each stage has one replica, and an iteration takes seconds."""
+    return unhurried(swarm(replicas=1, standbys=standbys, faults=NOBODY_COMES), iterations=iterations)
+
+
+def only_replica(director: Director) -> Member:
+    """The one that holds stage 2."""
+    (member,) = director.members(2)
+    return member
+
+
+# ---- a report is not an average that others have (finding 1) ---------------------------------------------------------
+
+
+class DiesAfterItsReport(Script):
+    """A member has its stage's average of iteration 1 and says so; a sibling still waits for a part that it owns, and it dies.
+
+    Args:
+        stage: whose average it is.
+    """
+
+    def __init__(self, stage: int) -> None:
+        self._stage = stage
+        self._rolls: dict[str, Roll] = {}
+        self._coordinator: Member | None = None
+        self._is_dead = self._has_reported = False
+        self.chosen: Member | None = None
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Note the rounds; let it die 0.12 s after its report."""
+        self._coordinator = director.coordinator
+        match moment:
+            case Moment(request=TakeRoll(roll=roll), outcome=None):
+                self._rolls[roll.round()] = roll
+            case Moment(request=TakeRoll(roll=roll), outcome=Reply(message=Report())) if not self._has_reported:
+                if moment.receiver.member == self.chosen and (roll.iteration, roll.stage) == (1, self._stage):
+                    self._has_reported = True
+                    director.after(0.12, lambda: self._die(director))
+
+    def _die(self, director: Director) -> None:
+        assert self.chosen is not None, "it has reported"
+        self._is_dead = True
+        director.kill(self.chosen)
+
+    def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
+        """One answer is slow; the coordinator learns of the death from nobody for a while."""
+        del sender
+        if isinstance(request, Beat) and self._is_dead and receiver.member == self.chosen:
+            return Fate(0.6, 0.001, 0.002)
+        roll = self._rolls.get(request.round) if isinstance(request, Reduce) else None
+        if roll is None or (roll.iteration, roll.stage) != (1, self._stage):
+            return None
+        if self.chosen is None and receiver.member != self._coordinator:
+            self.chosen = receiver.member
+            return Fate(0.002, 0.001, 0.8)
+        return None
+
+
+@pytest.mark.parametrize("stage", [0, 2])
+def test_no_stage_is_lost_when_the_only_one_that_has_its_average_dies(stage: int) -> None:
+    """Its sibling lives and has not reported: the round is done again with what is left, and nothing is rebuilt."""
+    sources = 2 if stage == 0 else 1
+    setup = replace(unhurried(swarm(sources=sources, ends_copies=0)), feeding_standbys=sources - 1)
+    script = DiesAfterItsReport(stage)
+    result = play(setup, script)
+    assert script._has_reported
+    assert lines(result, "RoundRetried", "iteration=1 ", f"stage={stage}")
+    assert not lines(result, "StageLost")
+    assert not recoveries(result)
+
+
+# ---- silence is not death (finding 3) ---------------------------------------------------------------------------------
+
+
+def cut_off(duration_s: float, *, refused: bool) -> Callable[[Director], None]:
+    """The only replica of stage 2 and the coordinator hear nothing of each other."""
+
+    def strike(director: Director) -> None:
+        assert director.coordinator is not None, "somebody leads"
+        director.cut(only_replica(director), director.coordinator, duration_s=duration_s, refused=refused)
+
+    return strike
+
+
+def frozen(duration_s: float) -> Callable[[Director], None]:
+    """The only replica of stage 2 stands still."""
+    return lambda director: director.freeze(only_replica(director), duration_s)
+
+
+@pytest.mark.parametrize(
+    "strike",
+    [cut_off(3.0, refused=False), cut_off(3.0, refused=True), frozen(3.5), frozen(5.0)],
+    ids=["cut-silently", "cut-refused", "frozen-3-5-s", "frozen-5-s"],
+)
+def test_the_only_replica_of_a_stage_is_waited_for(strike: Callable[[Director], None]) -> None:
+    """Its link to the coordinator, or the peer itself, is away for a few seconds: nothing is rebuilt, and the same iteration commits."""
+    script = Once(WORK, lambda director, _: strike(director))
+    result = play(alone(), script)
+    assert script.struck
+    assert not lines(result, "StageLost")
+    assert not recoveries(result)
+    assert lines(result, "IterationCommitted", "iteration=3 ", "attempt=0", "forced=0")
+
+
+def test_a_stage_that_the_coordinator_cannot_reach_is_copied_by_somebody_who_can() -> None:
+    """One link is down for 40 s: a standby takes the state over that link's other end, bit for bit."""
+    script = Once(WORK, lambda director, _: cut_off(40.0, refused=False)(director))
+    result = play(alone(iterations=8), script)
+    assert script.struck
+    assert lines(result, "StageLost", "stage=2")
+    assert lines(result, "StageBuilt", "stage=2", "iteration=3 ", "action=Copy")
+    assert not lines(result, "RecoveryDecided", "action=Merge")
+    assert result.statistics.longest_gap_s < 25.0
+
+
+class ComesBack(Once):
+    """The only replica of stage 2 stands still as iteration 3 begins, or is cut off from everybody, until this happens.
+
+    Args:
+        returns: when it is there again.
+        is_cut: it is cut off.
+    """
+
+    def __init__(self, returns: Callable[[Moment], bool], *, is_cut: bool = False) -> None:
+        super().__init__(WORK, lambda director, _: self._lose(director))
+        self._returns, self._is_cut = returns, is_cut
+        self.lost: Member | None = None
+        self.is_back = False
+
+    def _lose(self, director: Director) -> None:
+        self.lost = only_replica(director)
+        if self._is_cut:
+            director.partition([self.lost])
+        else:
+            director.freeze(self.lost, 900.0)
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Lose it, and have it back."""
+        super().see(director, moment)
+        if self.lost is not None and not self.is_back and self._returns(moment):
+            self.is_back = True
+            director.heal()
+            director.thaw(self.lost)
+
+
+def slow(setup: Setup) -> Setup:
+    """The same with devices so slow that a peer which comes back has said hello long before the iteration is over."""
+    return replace(setup, work_min_s=0.3, work_max_s=0.3)
+
+
+def built_stage_2(moment: Moment) -> bool:
+    """Something else was put in the place of stage 2."""
+    return is_answered(Build)(moment) and isinstance(moment.request.action, Merge)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("is_cut", [False, True], ids=["frozen", "cut"])
+def test_a_replica_that_comes_back_before_the_seal_takes_its_stage_again(is_cut: bool) -> None:  # noqa: FBT001 - two ways to be away
+    """It was waited for in vain, and its stage merged: its own bytes replace what was made, and not a step is lost."""
+    script = ComesBack(built_stage_2, is_cut=is_cut)
+    result = play(slow(alone()), script)
+    assert script.is_back
+    assert script.lost is not None
+    assert lines(result, "StageBuilt", "stage=2", "iteration=3 ", "action=Merge")
+    undisturbed = play(slow(alone()))
+    for iteration in (3, 5):
+        assert _lineage(result, iteration) == _lineage(undisturbed, iteration)
+    (last,) = lines(result, "Opened", "iteration=5 ", "attempt=0")
+    assert script.lost.peer_id in last, "it serves its stage again"
+
+
+def test_a_replica_that_comes_back_after_the_seal_loads_its_stage_anew() -> None:
+    """By then others step from what was made in its place."""
+    script = ComesBack(lambda moment: is_asked(Commit)(moment) and moment.request.record.iteration == 3)  # type: ignore[union-attr]
+    result = play(slow(alone(iterations=8)), script)
+    assert script.is_back
+    assert script.lost is not None
+    assert _lineage(result, 3) != _lineage(play(slow(alone())), 3)
+    (copied,) = lines(result, "StageBuilt", "stage=2", "action=Copy", script.lost.peer_id)
+    assert len(recoveries(result)) == 1, "nothing but the merge"
+    assert "iteration=3 " not in copied
+
+
+def _lineage(result: RehearsalResult, iteration: int) -> str:
+    told = lines(result, "IterationCommitted", f"iteration={iteration} ")
+    return told[0].split("squared_norms=")[1].split("]")[0]
