@@ -327,12 +327,12 @@ class Assembly:
             self._tasks.start(self._join(guest, action, iteration, lineage, record), f"{guest.member} joins stage {guest.stage}")
 
     async def _join(self, guest: Guest, action: Copy, iteration: int, lineage: str, record: Record | None) -> None:
-        before = self._rebuilt.get(guest.stage)
+        before, number = self._rebuilt.get(guest.stage), guest.builds + 1
         try:
             await self._build(guest, action, iteration, lineage, record, limit_s=None)
         finally:
             self._joining.discard(guest.member)
-        if self._rebuilt.get(guest.stage) not in {before, None}:
+        if self._rebuilt.get(guest.stage) not in {before, None} and guest.builds == number:
             guest.built = False  # its donors are gone, and the stage was rebuilt with other bytes meanwhile
         self._roster.changed.tell()
 
