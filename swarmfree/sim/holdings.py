@@ -12,7 +12,7 @@ from typing import Protocol
 
 from swarmfree.sim import bounds
 from swarmfree.sim.history import History
-from swarmfree.swarm.actions import Copy, CopyNeighbour, Fresh, Merge
+from swarmfree.swarm.actions import Copy, CopyNeighbour, Fresh, Merge, Stay
 from swarmfree.swarm.messages import Build
 from swarmfree.swarm.names import ENDS_STAGE, Member
 from swarmfree.swarm.plan import Plan
@@ -121,7 +121,8 @@ class Holdings:
     def needless(self, sender: Member, build: Build, now_s: float) -> str:
         """A sentence if `sender` orders a state to be made although somebody within its reach holds a better one."""
         action = build.action
-        if build.record is None or isinstance(action, Copy) or (build.position, action) in self._looked_at:
+        is_kept = isinstance(action, Stay) and action.iteration == build.iteration  # nothing is made, no step is lost
+        if build.record is None or isinstance(action, Copy) or is_kept or (build.position, action) in self._looked_at:
             return ""
         self._looked_at[build.position, action] = None
         if len(self._looked_at) > RECENT_MAX:

@@ -67,6 +67,11 @@ def test_nothing_but_a_copy_while_the_present_state_is_in_reach(action: BuildAct
     assert not Story().order(action, record=None)
 
 
+def test_whoever_keeps_the_present_state_makes_nothing() -> None:
+    """A member that stays at the iteration at which everybody is loses no step, so that nobody's state is better."""
+    assert not Story().order(Stay(2, 7, ""))
+
+
 def test_the_dead_and_the_stuck_hold_nothing() -> None:
     """A life that has ended, a device that hangs, and an engine that is filled with something else are no reason to wait."""
     dead, stuck, filled = Story(), Story(), Story()
