@@ -171,6 +171,8 @@ class Joining:
             self._say(self._said or "waiting for the coordinator")
             return False
         others = [a for a in announced if a.endpoint.member != self._context.me]
+        if len(others) == len(announced):
+            return False  # a directory that does not even show this peer says nothing about others
         self._rounds += 1
         self._has_begun |= any(a.state is PeerState.SERVING or a.iteration > 0 for a in others)
         if self._has_begun or not (self._all_answered or self._rounds >= FOUND_ROUNDS) or self._books.standing.stage != NO_STAGE:
