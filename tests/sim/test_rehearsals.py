@@ -46,6 +46,27 @@ def test_a_spare_replica_moves_to_a_stage_that_nobody_comes_for() -> None:
     assert rehearse(614, setup=draw_usual(614)).violation is None
 
 
+@pytest.mark.parametrize("seed", [54, 1254])
+def test_a_replica_that_was_fenced_beside_another_is_called_for_when_that_is_lost(seed: int) -> None:
+    """It was about to say hello, or out of reach for a moment, and its stage was restored from a shadow."""
+    assert rehearse(seed).violation is None
+
+
+def test_weights_as_everybody_draws_them_bring_their_holder_back() -> None:
+    """It was fenced before its first step, came as a stranger, and a neighbour was copied in place of what it held."""
+    assert rehearse(31).violation is None
+
+
+def test_a_builder_keeps_what_it_built_after_its_copy_had_failed() -> None:
+    """Its donor died, it made the stage from a neighbour, and the end of the failed copy took the stage from it."""
+    assert rehearse(1226).violation is None
+
+
+def test_nobody_founds_a_run_that_has_begun_while_the_directory_shows_nothing() -> None:
+    """The founder had died, was started again, saw nobody announced, and committed a second first iteration."""
+    assert rehearse(1323).violation is None
+
+
 def test_the_same_seed_tells_the_same_story() -> None:
     """Played twice in one process, every line is the same, and so is the digest over every call; another seed differs."""
     first, second, other = rehearse(7), rehearse(7), rehearse(8)

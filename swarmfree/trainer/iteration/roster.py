@@ -20,6 +20,7 @@ from swarmfree.swarm.messages import Beat, BeatAnswer, Goodbye, Hello
 from swarmfree.swarm.names import Endpoint, Member, Position
 from swarmfree.trainer.calls import Calls
 from swarmfree.trainer.context import Context
+from swarmfree.trainer.iteration.absent import Absent, is_over
 from swarmfree.trainer.iteration.bars import Bars
 from swarmfree.trainer.tasks import Signal, Tasks
 
@@ -122,6 +123,7 @@ class Roster:
         self._position = position
         self._guests: dict[Member, Guest] = {}
         self._superseded: dict[Member, None] = {}
+        self._absent = Absent(context)
         self._admitted = 0
         self._bars = Bars()
         self._differs: Counter[str] = Counter()
@@ -166,6 +168,7 @@ class Roster:
         guest = Guest(endpoint, hello, stage, self._admitted, built)
         self._admitted += 1
         self._guests[endpoint.member] = guest
+        self._absent.discard(endpoint.member.peer_id)
         self._context.lives.hear([endpoint.member])
         self._tasks.start(self._watch(guest), f"watch {endpoint.member}")
         self.changed.tell()
@@ -198,14 +201,24 @@ class Roster:
         if guest is None:
             return
         self.calls.give_up(member)
+        self._recall(guest.stage)
         self._context.tell(MemberLost(str(member), member.peer_id, guest.stage, why))
         if guest.stage != STANDBY and guest.built and not self.holders(guest.stage):
             self._context.tell(StageLost(guest.stage, self._position().iteration, str(member)))
         self.changed.tell()
 
+    def _recall(self, stage: int) -> None:
+        """Nobody who holds this stage is heard: call for those that were fenced while it had others."""
+        if stage == STANDBY or self._deposed or any(guest.silent_since_s is None for guest in self.holders(stage)):
+            return
+        for guest, since_s in self._absent.take(stage):
+            back = self.admit(guest.endpoint, guest.hello, stage, built=True)
+            back.silent_since_s, back.built_at, back.is_ours = since_s, guest.iteration, guest.is_ours
+
     def demote(self, guest: Guest, why: str) -> None:
         """A guest cannot come to the present iteration: it holds its stage no more, and keeps what it has until something better is there."""
         guest.built, guest.opened = False, None
+        self._recall(guest.stage)
         if not self.holders(guest.stage):
             self._context.tell(StageLost(guest.stage, self._position().iteration, f"{guest.member}: {why}"))
         self.changed.tell()
@@ -317,6 +330,7 @@ class Roster:
             await self.hand_over()  # as coordinator it would not come back
             return
         self.must_replan = True
+        self._absent.add(guest)
         self.fence(guest.member, f"its device has worked on one thing {late:.1f} times as long as it may")
 
     async def judge(self, guest: Guest, error: CallFailed) -> None:
@@ -328,6 +342,8 @@ class Roster:
         elif isinstance(error, Refused) and error.kind is RefusalKind.GONE and guest.held(guest.stage) >= 0:
             self.demote(guest, str(error))
         elif not self._is_worth_waiting_for(guest, error):
+            if not is_over(error) and guest.silent_since_s is None:  # else it was called for already, in vain
+                self._absent.add(guest)
             self.fence(guest.member, str(error))
 
     async def yield_to(self, member: Member, error: Refused) -> None:
@@ -348,12 +364,12 @@ class Roster:
 
         A life that has ended is known by its address: nobody listens there, or somebody else does.
         """
-        is_over = isinstance(error, Refused) or (isinstance(error, PeerUnreachable) and error.refused)
         others = [other for other in self.holders(guest.stage) if other is not guest]
-        if is_over or guest.stage == STANDBY or not guest.built or any(other.silent_since_s is None for other in others):
+        if is_over(error) or guest.stage == STANDBY or not guest.built or any(other.silent_since_s is None for other in others):
             return False
         if guest.silent_since_s is None:
             guest.silent_since_s = self._context.now_s()
+            self._recall(guest.stage)
             self._context.tell(Note(f"{guest.member} does not answer; nobody else holds stage {guest.stage}: {error}"))
         if self._context.now_s() - guest.silent_since_s < self.patience_s(guest.stage):
             return True
