@@ -121,16 +121,18 @@ class Coordinator:
             while self._iteration < iterations:
                 await self._one_iteration()
             looking = self._tasks.start(self._context.ports.directory.announcements(), "look who is announced")
-            if begun < iterations:  # else it may have ended well for some: what is left is to write and to end
+            written = {} if begun < iterations else await write_weights(self._context, self.roster)
+            # A successor that finds weights written before, or no majority, comes when some have ended well: it waits for nobody.
+            if begun < iterations or not (self._may_force or any(written.values())):
                 await self._closing()
-            await write_weights(self._context, self.roster)
+                written = await write_weights(self._context, self.roster)
         except Deposed:
             self.roster.close()
             await self.meeting.give_way()
             raise
         announced = [a.endpoint for a in looking.result()] if looking.done() else []  # a slow directory holds nobody up
         why = f"all {self._iteration} iterations are committed"
-        await end_run(self._context, self.roster, announced, why)
+        await end_run(self._context, self.roster, written, announced, why)
         return why
 
     # ---- one iteration -----------------------------------------------------------------------------------------------
@@ -174,11 +176,10 @@ class Coordinator:
     async def _decide(self, record: Record) -> None:
         """Have the record stored by a majority: that is the decision; then tell everyone."""
         await self._seal(record)
-        lineage = record.lineage()
         joiners = [g for g in self.roster.guests() if g.built and g.opened is None]  # nobody waits for them
         self._tasks.start(self._telling.bring_up(joiners, record), "tell joiners")
         await self._telling.all(self._holders(), Commit(record))
-        self._record, self._lineage, self._iteration, self._attempt = record, lineage, record.iteration + 1, 0
+        self._record, self._lineage, self._iteration, self._attempt = record, record.lineage(), record.iteration + 1, 0
         self._may_force, self._sealed = False, None
         self.meeting.tip()
         self.assembly.committed(record)
@@ -248,8 +249,7 @@ class Coordinator:
             self.roster.let_go(guest)
         self.assembly.replace_leavers()
         while self.roster.get(sender.member) is guest:
-            members = () if self._plan is None else self._plan.members()
-            if all(endpoint.member != guest.member for endpoint in members):
+            if self._plan is None or all(endpoint.member != guest.member for endpoint in self._plan.members()):
                 self.roster.let_go(guest)
                 return
             await self.roster.changed.wait(1.0)
@@ -340,10 +340,9 @@ class Coordinator:
     def _make_record(self, plan: Plan, averages: tuple[StageAverage, ...]) -> Record:
         forced = self._may_force and not is_majority(self._electorate(), {g.member for g in self._holders()})
         order = {guest.member: guest.admitted for guest in self.roster.guests()}
-        answers = self._told(plan, *(share.source for share in plan.shares))
         circumstances = Circumstances(
             losses=losses_of(self._told(plan), plan.microbatches),
-            evaluation=mean_evaluation(answers) or "",
+            evaluation=mean_evaluation(self._told(plan, *(share.source for share in plan.shares))) or "",
             restarted={s.stage: s.steps for s in plan.rebuilt if s.steps != AS_RECORDED} if self._record is not None else {},
             rate_scaled=frozenset(stage.stage for stage in plan.rebuilt if stage.rate_scaled),
             forced=forced,
