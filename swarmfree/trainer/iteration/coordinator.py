@@ -132,16 +132,18 @@ class Coordinator:
             while self._iteration < iterations:
                 await self._one_iteration()
             looking = self._tasks.start(self._context.ports.directory.announcements(), "look who is announced")
-            if begun < iterations:  # else it may have ended well for some: what is left is to write and to end
+            written = {} if begun < iterations else await write_weights(self._context, self.roster)
+            # A successor that finds weights written before, or no majority, comes when some have ended well: it waits for nobody.
+            if begun < iterations or not (self._may_force or any(written.values())):
                 await self._closing()
-            await write_weights(self._context, self.roster)
+                written = await write_weights(self._context, self.roster)
         except Deposed:
             self.roster.close()
             await self.meeting.give_way()
             raise
         announced = [a.endpoint for a in looking.result()] if looking.done() else []  # a slow directory holds nobody up
         why = f"all {self._iteration} iterations are committed"
-        await end_run(self._context, self.roster, announced, why)
+        await end_run(self._context, self.roster, written, announced, why)
         return why
 
     # ---- one iteration -----------------------------------------------------------------------------------------------
@@ -264,8 +266,7 @@ class Coordinator:
         guest.leaving = True
         self.assembly.replace_leavers()
         while self.roster.get(sender.member) is guest:
-            members = () if self._plan is None else self._plan.members()
-            if all(endpoint.member != guest.member for endpoint in members):
+            if self._plan is None or all(endpoint.member != guest.member for endpoint in self._plan.members()):
                 self.roster.let_go(guest)
                 return
             await self.roster.changed.wait(1.0)
