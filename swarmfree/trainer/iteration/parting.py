@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 
 from swarmfree.policy.election import claim_order
-from swarmfree.swarm.errors import CallFailed, Refused
+from swarmfree.swarm.errors import CallFailed, PeerUnreachable, Refused
 from swarmfree.swarm.events import Note
 from swarmfree.swarm.messages import Farewell, Goodbye
 from swarmfree.swarm.names import Endpoint, Member
@@ -77,7 +77,8 @@ async def end_run(context: Context, roster: Roster, writers: Collection[Member],
             try:
                 await context.call(endpoint, request, silence_s=context.timing.silence_s / 2)
             except CallFailed as error:
-                if last and known:
+                ended = isinstance(error, PeerUnreachable) and error.refused  # it heard another one
+                if last and known and not ended:
                     context.tell(Note(f"{endpoint.member} did not hear the goodbye: {error}"))
             else:
                 return
