@@ -89,7 +89,8 @@ class Coordinator:
         if plan is not None:
             for endpoint in plan.members():
                 if self.roster.get(endpoint.member) is None:
-                    self.roster.miss(endpoint.member, plan.stage_of(endpoint.member))
+                    stage = plan.stage_of(endpoint.member)
+                    self.roster.miss(endpoint, stage, Hello(stage == ENDS_STAGE, standby=False, corpus_hash="", memory_bytes=0))
 
     def hello(self, sender: Endpoint, hello: Hello) -> Place:
         """Give a newcomer its place, and a member that kept its state its old one."""
