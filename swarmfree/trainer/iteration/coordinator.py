@@ -89,18 +89,10 @@ class Coordinator:
             admitted = self.roster.admit(guest.endpoint, guest.hello, guest.stage, built=guest.built)
             admitted.opened, admitted.is_ours = self._position_now(), guest.vouched
         if plan is not None:
-            absent = [e for e in plan.members() if self.roster.get(e.member) is None]
-            ended = self._context.lives.ended([endpoint.member for endpoint in absent])
-            for endpoint in absent:
-                stage = plan.stage_of(endpoint.member)
-                assert stage is not None, "it is in the plan"
-                alone = all(other.silent_since_s is not None for other in self.roster.holders(stage))
-                if alone and endpoint.member not in ended:  # nobody else holds its stage: it is called for a while
-                    hello = Hello(can_feed=stage == ENDS_STAGE, standby=False, corpus_hash="", memory_bytes=0)
-                    admitted = self.roster.admit(endpoint, hello, stage, built=True)
-                    admitted.silent_since_s, admitted.is_ours = self._context.now_s(), True
-                else:
-                    self.roster.miss(endpoint.member, stage)
+            for endpoint in plan.members():
+                if self.roster.get(endpoint.member) is None:
+                    stage = plan.stage_of(endpoint.member)
+                    self.roster.miss(endpoint, stage, Hello(stage == ENDS_STAGE, standby=False, corpus_hash="", memory_bytes=0))
 
     def hello(self, sender: Endpoint, hello: Hello) -> Place:
         """Give a newcomer its place, and a member that kept its state its old one."""
