@@ -213,7 +213,8 @@ class Roster:
     def miss(self, endpoint: Endpoint, stage: int | None, hello: Hello) -> None:
         """A member of the last coordinator's plan has promised nothing: it is called for where it may hold its stage alone, else it is lost."""
         member, place = endpoint.member, STANDBY if stage is None else stage
-        if place != STANDBY and not self.holders(place) and not self._context.lives.ended([member]):
+        alone = all(other.silent_since_s is not None for other in self.holders(place))
+        if place != STANDBY and alone and not self._context.lives.ended([member]):
             guest = self.admit(endpoint, hello, place, built=True)
             guest.opened, guest.is_ours, guest.silent_since_s = self._position(), True, self._context.now_s()
             return
