@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from swarmfree.sim.exchange import Question
 from swarmfree.sim.faults import Fate
-from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment
-from swarmfree.sim.setup import Setup
 from swarmfree.swarm.books import Record
-from swarmfree.swarm.messages import Claim, Open, Request, Seal, Train
+from swarmfree.swarm.messages import Claim, Request, Train
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
 from swarmfree.swarm.plan import Plan
 from swarmfree.trainer.iteration.coordinator import Coordinator
-from tests.scenarios.scenario_world import STEADY, Once, is_answered, is_asked, lines, play, swarm, unhurried
+from tests.scenarios.scenario_world import STEADY, Once, is_asked, lines, play, swarm, unhurried
 
 NOBODY_COMES = replace(STEADY, replace_min_s=900.0, replace_max_s=900.0)
 FIRST = "QmPeer01"
@@ -27,7 +24,7 @@ FIRST = "QmPeer01"
 
 def told_s(line: str) -> float:
     """When a line of a transcript was told."""
-    return float(line.split()[0])
+    return float(line.split(maxsplit=1)[0])
 
 
 # ---- whose word deposes (finding 5) -----------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,9 +11,20 @@ from swarmfree.sim.faults import Fate
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
-from swarmfree.swarm.actions import Copy, Merge, Restore
+from swarmfree.swarm.actions import Merge, Restore
 from swarmfree.swarm.books import Roll
-from swarmfree.swarm.messages import Beat, BeatAnswer, Build, Commit, GetAverage, Open, Reduce, Report, Request, Seal, TakeRoll, Train
+from swarmfree.swarm.messages import (
+    Beat,
+    BeatAnswer,
+    Build,
+    Commit,
+    Open,
+    Reduce,
+    Report,
+    Request,
+    TakeRoll,
+    Train,
+)
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.plan import Plan
 from swarmfree.swarm.ports import Reply

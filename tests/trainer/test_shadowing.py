@@ -159,7 +159,9 @@ def test_older_full_shadows_go_first(share: float, kept: int) -> None:
             found = await world.at(generation * EVERY)
             iterations = [generation * EVERY - EVERY * age for age in range(min(kept, generation))]
             newest_first = sorted(found, key=lambda shadow: -shadow.iteration)
-            assert [(shadow.stage, shadow.iteration, shadow.full) for shadow in newest_first] == [(2, i, True) for i in iterations]
+            assert [(shadow.stage, shadow.iteration, shadow.full) for shadow in newest_first] == [
+                (2, i, True) for i in iterations
+            ]
 
     play("full", int(share * ROOM_BYTES), story)
 
