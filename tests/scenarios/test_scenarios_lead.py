@@ -11,7 +11,7 @@ from swarmfree.sim.exchange import Question
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.script import Director, Moment
 from swarmfree.swarm.books import Record
-from swarmfree.swarm.messages import Claim, Request, Train
+from swarmfree.swarm.messages import Claim, Commit, Request, Train
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
 from swarmfree.swarm.plan import Plan
 from swarmfree.trainer.iteration.coordinator import Coordinator
@@ -141,9 +141,13 @@ def test_a_coordinator_that_only_beats_is_replaced(monkeypatch: pytest.MonkeyPat
             await asyncio.sleep(0.5)
         return await attempt(self, plan)
 
+    def strike(director: Director, _: Moment) -> None:
+        for late_s in (15.0, 30.0):  # to the checks a planted bug is no disturbance, and nobody may lead instead without one
+            director.after(late_s, lambda: director.slow_disk(director.members(3)[0], 2.0, 0.1))
+
     monkeypatch.setattr(Coordinator, "_attempt_once", idle)
     setup = unhurried(swarm(sources=2), iterations=6)
-    result = play(setup)
+    result = play(setup, Once(lambda m: is_asked(Commit)(m) and m.request.record.iteration == 1, strike))  # type: ignore[union-attr]
     took, *_ = lines(result, "TookOver", "forced=False")
     assert FIRST.removeprefix("Qm") not in took.split()[1]
     assert result.statistics.longest_gap_s < setup.manifest.timing.stall_s + 15.0
