@@ -301,6 +301,7 @@ class Cast:
             life.code != 0
             and not life.pace.stuck
             and life.member not in self.full
+            and "are not written" not in life.why  # its disk has no room
             and self._newest[life.member.peer_id] == life.member
         ):
             checks.violated("I7", f"{life.member} ended itself, though nothing was wrong with it: {life.why}")

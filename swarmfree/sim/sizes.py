@@ -11,12 +11,15 @@ from typing import Any
 
 from swarmfree.sim import bounds
 from swarmfree.swarm.ports import Handler
+from swarmfree.trainer.iteration.standing import PAST_MAX
 
 ROOM = "swarmfree.trainer."
 TABLES = (dict, list, set, frozenset, deque)
 
 LARGER: Mapping[str, tuple[int, str]] = {
     "Device._measured": (512, "the last durations of each rank of work, a few dozen each"),
+    **{f"{name}.past": (PAST_MAX, "one lineage for each iteration") for name in ("Assembly", "Standing")},
+    "Meeting._past": (PAST_MAX, "the same one as the assembly's"),
     "Slabs._spare": (4096, "bounded in bytes, and the slabs of a rehearsal are tiny"),
 }
 """Table -> how many entries it may have, and why that many."""

@@ -155,7 +155,7 @@ def test_one_that_missed_every_goodbye_ends_by_itself() -> None:
             missed[:] = missed or [receiver.member]
             return LOST if receiver.member == missed[0] else None
 
-    result = play(swarm(faults=GONE), Deafened())
+    result = play(swarm(faults=GONE, standbys=0), Deafened())
     assert lines(result, str(missed[0]), "TookOver", "iteration=4 ")
     assert lines(result, str(missed[0]), "Ended", "code=0", DONE)
 

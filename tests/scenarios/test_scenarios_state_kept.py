@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,10 +11,22 @@ from swarmfree.sim.faults import Fate
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
-from swarmfree.swarm.actions import Copy, Merge, Restore
+from swarmfree.swarm.actions import Merge, Restore
 from swarmfree.swarm.books import Roll
-from swarmfree.swarm.messages import Beat, BeatAnswer, Build, Commit, GetAverage, Open, Reduce, Report, Request, Seal, TakeRoll, Train
+from swarmfree.swarm.messages import (
+    Beat,
+    BeatAnswer,
+    Build,
+    Commit,
+    Open,
+    Reduce,
+    Report,
+    Request,
+    TakeRoll,
+    Train,
+)
 from swarmfree.swarm.names import Endpoint, Member
+from swarmfree.swarm.plan import Plan
 from swarmfree.swarm.ports import Reply
 from tests.scenarios.scenario_world import STEADY, Once, is_answered, is_asked, lines, play, swarm, unhurried
 
@@ -209,6 +220,130 @@ def test_a_replica_that_comes_back_after_the_seal_loads_its_stage_anew() -> None
     (copied,) = lines(result, "StageBuilt", "stage=2", "action=Copy", script.lost.peer_id)
     assert len(recoveries(result)) == 1, "nothing but the merge"
     assert "iteration=3 " not in copied
+
+
+# ---- an older state is better than a merge ---------------------------------------------------------------------------
+
+
+def test_a_member_whose_average_is_gone_keeps_its_state_of_a_step_before() -> None:
+    """It was away while record 3 was made, and the only one that has the average dies as it comes back: one step is lost, and no more."""
+    away: list[Member] = []
+
+    class OneBehind(Once):
+        is_dead = False
+
+        def see(self, director: Director, moment: Moment) -> None:
+            super().see(director, moment)
+            is_told = isinstance(moment.request, Commit) and moment.request.record.iteration == 3
+            if not self.is_dead and is_told and is_answered(Commit)(moment) and moment.receiver.member in director.members(2):
+                self.is_dead = True
+                director.kill(moment.receiver.member)
+                director.heal()
+
+    def strike(director: Director, _: Moment) -> None:
+        away.append(director.members(2)[0])
+        director.partition(away)
+
+    setup = unhurried(swarm(standbys=0, faults=NOBODY_COMES), iterations=7)
+    script = OneBehind(WORK, strike)
+    result = play(setup, script)
+    assert script.is_dead
+    (how,) = recoveries(result)
+    assert "action=Stay" in how
+    assert "1 of its steps are lost" in how
+    assert lines(result, "StageBuilt", "stage=2", "iteration=4 ", "action=Stay", away[0].peer_id)
+
+
+# ---- nobody comes for a lost stage (finding 8) ------------------------------------------------------------------------
+
+
+def test_a_source_that_can_be_spared_takes_a_lost_stage() -> None:
+    """Every stage of the body has one replica, and nobody comes: the source that does not coordinate goes where somebody is missing."""
+    setup = unhurried(swarm(replicas=1, sources=2, standbys=0, faults=NOBODY_COMES), iterations=6)
+    sources: list[Member] = []
+
+    def strike(director: Director, _: Moment) -> None:
+        sources.extend(member for member in director.members(0) if member != director.coordinator)
+        director.kill(only_replica(director))
+
+    result = play(setup, Once(WORK, strike))
+    (source,) = sources
+    assert lines(result, "StageBuilt", "stage=2", "iteration=3 ", source.peer_id)
+    assert result.statistics.longest_gap_s < 30.0
+
+
+def test_a_stage_that_has_just_lost_its_other_replica_gives_none_away() -> None:
+    """Stage 2 waits for somebody to be spared, and a replica of stage 1 dies a moment before: the spare comes from stage 3."""
+    setup = unhurried(swarm(standbys=0, faults=NOBODY_COMES), iterations=6)
+    lasting: list[Member] = []
+
+    def strike(director: Director, _: Moment) -> None:
+        lasting.extend(director.members(1)[1:])
+        director.kill(*director.members(2))
+        for second in range(16):
+            director.after(8.5 + 0.1 * second, lambda: None)
+        director.after(9.4, lambda: director.freeze(director.members(1)[0], 60.0))
+
+    result = play(setup, Once(WORK, strike))
+    assert not lines(result, "StageLost", "stage=1")
+    assert not lines(result, "Placed", "stage=2", lasting[0].peer_id)
+    assert lines(result, "StageBuilt", "stage=2", "iteration=3 ", "action=Merge")
+
+
+# ---- a lineage of its own (finding 10) --------------------------------------------------------------------------------
+
+
+class Splits(Script):
+    """Half of the swarm goes on forced while the other half is slow; when they have met again, a stage is lost where it counts.
+
+    Attributes:
+        ours: the half that wins.
+        lost: the stage: one of which a peer of the other half tells that it keeps a shadow.
+        restored: from whom a stage was restored after that, and from which iteration's shadow, beside the present one.
+    """
+
+    def __init__(self) -> None:
+        self.ours: set[Member] = set()
+        self.lost: int | None = None
+        self.restored: list[tuple[Member, int, int]] = []
+        self._plan: Plan | None = None
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Split, and let a stage die when a peer of the other half has a place again and tells of a shadow from the future."""
+        if not self.ours and is_asked(Train, key__iteration=2, key__stage=1)(moment):
+            self._split(director)
+        if moment.sender.member not in self.ours:
+            return
+        match moment:
+            case Moment(request=Open(plan=plan), outcome=None):
+                self._plan = plan
+            case Moment(request=Build(action=Restore() as action) as build, outcome=None) if self.lost is not None:
+                self.restored.append((action.holder.member, action.iteration, build.iteration))
+            case Moment(request=Beat(), outcome=Reply(message=BeatAnswer(shadows=shadows))) if self.lost is None and self._plan:
+                ahead = {kept.stage for kept in shadows if kept.iteration > self._plan.iteration}
+                if ahead and moment.receiver.member not in self.ours:
+                    self.lost = min(ahead)
+                    director.kill(*(replica.endpoint.member for replica in self._plan.replicas[self.lost]))
+
+    def _split(self, director: Director) -> None:
+        everybody = {stage: director.members(stage) for stage in range(4)}
+        other = next(member for member in everybody[0] if member != director.coordinator)
+        theirs = {other, *(everybody[stage][0] for stage in (1, 2, 3))}
+        self.ours = {member for members in everybody.values() for member in members} - theirs
+        director.partition(theirs, duration_s=45.0)
+        for member in sorted(self.ours):
+            director.slow(member, 30.0, 45.0)
+
+
+def test_shadows_of_a_lineage_that_gave_way_are_not_used() -> None:
+    """The forced side was further when the two met: its shadows are of another past, and no present stage is restored from one."""
+    script = Splits()
+    result = play(unhurried(swarm(sources=2, standbys=0, shadow_every=1), iterations=20), script)
+    assert lines(result, "LineageDropped")
+    assert script.restored
+    for holder, iteration, present in script.restored:
+        assert iteration <= present
+        assert holder in script.ours
 
 
 def _lineage(result: RehearsalResult, iteration: int) -> str:

@@ -89,18 +89,10 @@ class Coordinator:
             admitted = self.roster.admit(guest.endpoint, guest.hello, guest.stage, built=guest.built)
             admitted.opened, admitted.is_ours = self._position_now(), guest.vouched
         if plan is not None:
-            absent = [e for e in plan.members() if self.roster.get(e.member) is None]
-            ended = self._context.lives.ended([endpoint.member for endpoint in absent])
-            for endpoint in absent:
-                stage = plan.stage_of(endpoint.member)
-                assert stage is not None, "it is in the plan"
-                alone = all(other.silent_since_s is not None for other in self.roster.holders(stage))
-                if alone and endpoint.member not in ended:  # nobody else holds its stage: it is called for a while
-                    hello = Hello(can_feed=stage == ENDS_STAGE, standby=False, corpus_hash="", memory_bytes=0)
-                    admitted = self.roster.admit(endpoint, hello, stage, built=True)
-                    admitted.silent_since_s, admitted.is_ours = self._context.now_s(), True
-                else:
-                    self.roster.miss(endpoint.member, stage)
+            for endpoint in plan.members():
+                if self.roster.get(endpoint.member) is None:
+                    stage = plan.stage_of(endpoint.member)
+                    self.roster.miss(endpoint, stage, Hello(stage == ENDS_STAGE, standby=False, corpus_hash="", memory_bytes=0))
 
     def hello(self, sender: Endpoint, hello: Hello) -> Place:
         """Give a newcomer its place, and a member that kept its state its old one."""
@@ -132,16 +124,18 @@ class Coordinator:
             while self._iteration < iterations:
                 await self._one_iteration()
             looking = self._tasks.start(self._context.ports.directory.announcements(), "look who is announced")
-            if begun < iterations:  # else it may have ended well for some: what is left is to write and to end
+            written = {} if begun < iterations else await write_weights(self._context, self.roster)
+            # A successor that finds weights written before, or no majority, comes when some have ended well: it waits for nobody.
+            if begun < iterations or not (self._may_force or any(written.values())):
                 await self._closing()
-            await write_weights(self._context, self.roster)
+                written = await write_weights(self._context, self.roster)
         except Deposed:
             self.roster.close()
             await self.meeting.give_way()
             raise
         announced = [a.endpoint for a in looking.result()] if looking.done() else []  # a slow directory holds nobody up
         why = f"all {self._iteration} iterations are committed"
-        await end_run(self._context, self.roster, announced, why)
+        await end_run(self._context, self.roster, written, announced, why)
         return why
 
     # ---- one iteration -----------------------------------------------------------------------------------------------
@@ -264,8 +258,7 @@ class Coordinator:
         guest.leaving = True
         self.assembly.replace_leavers()
         while self.roster.get(sender.member) is guest:
-            members = () if self._plan is None else self._plan.members()
-            if all(endpoint.member != guest.member for endpoint in members):
+            if self._plan is None or all(endpoint.member != guest.member for endpoint in self._plan.members()):
                 self.roster.let_go(guest)
                 return
             await self.roster.changed.wait(1.0)

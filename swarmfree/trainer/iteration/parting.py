@@ -3,39 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from swarmfree.policy.election import claim_order
-from swarmfree.swarm.errors import CallFailed, Refused
+from swarmfree.swarm.errors import CallFailed, PeerUnreachable, Refused
 from swarmfree.swarm.events import Note
-from swarmfree.swarm.messages import Goodbye
+from swarmfree.swarm.messages import Farewell, Goodbye
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.plan import Plan
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.roster import Guest, Roster
 
 
-async def write_weights(context: Context, roster: Roster) -> None:
+async def write_weights(context: Context, roster: Roster) -> dict[Member, str]:
     """Have the weights of every stage written before anybody ends: by one replica, and where that one cannot, by the next.
+
+    Returns:
+        Who has written, with a note where that was for an earlier coordinator.
 
     Raises:
         Deposed: this peer leads no longer; what was written stays.
     """
     request = Goodbye(run_over=True, finished=True, why="every stage is written first", write_weights=True)
 
+    written: dict[Member, str] = {}
+
     async def ask(guest: Guest) -> str:
         """Why it has not written; it is asked again as long as it answers beats."""
-        waits = context.backoff_s()
+        waits, is_first = context.backoff_s(), True
         while True:
             try:
-                await context.call(guest.endpoint, request)
+                reply = await context.call(guest.endpoint, request)
             except Refused as refusal:
                 return str(refusal)
             except CallFailed as error:
                 if roster.get(guest.member) is not guest or roster.is_deposed:
                     return str(error)
             else:
+                assert isinstance(reply.message, Farewell), "the network checks response types"
+                written[guest.member] = reply.message.note if is_first else ""
                 return ""
+            is_first = False
             await asyncio.sleep(next(waits))
 
     async def write(stage: int) -> None:
@@ -53,10 +61,11 @@ async def write_weights(context: Context, roster: Roster) -> None:
         for stage in range(context.manifest.stage_count):
             group.create_task(write(stage))
     roster.check()
+    return written
 
 
-async def end_run(context: Context, roster: Roster, announced: Sequence[Endpoint], why: str) -> None:
-    """Tell everyone else that the run has all its iterations.
+async def end_run(context: Context, roster: Roster, writers: Collection[Member], announced: Sequence[Endpoint], why: str) -> None:
+    """Tell everyone else that the run has all its iterations; those who wrote come last, so that a successor finds one that knows of it.
 
     Also those that are announced without being guests: whoever follows nobody would wait for somebody to lead it.
     """
@@ -68,18 +77,24 @@ async def end_run(context: Context, roster: Roster, announced: Sequence[Endpoint
             try:
                 await context.call(endpoint, request, silence_s=context.timing.silence_s / 2)
             except CallFailed as error:
-                if last and known:
+                ended = isinstance(error, PeerUnreachable) and error.refused  # it heard another one
+                if last and known and not ended:
                     context.tell(Note(f"{endpoint.member} did not hear the goodbye: {error}"))
             else:
                 return
 
+    others = [guest for guest in roster.guests() if guest.member != context.me]
+    strangers = [endpoint for endpoint in announced if endpoint.member != context.me and roster.get(endpoint.member) is None]
     async with asyncio.TaskGroup() as group:
-        for guest in roster.guests():
-            if guest.member != context.me:
+        for guest in others:
+            if guest.member not in writers:
                 group.create_task(one(guest.endpoint))
-        for endpoint in announced:
-            if endpoint.member != context.me and roster.get(endpoint.member) is None:
-                group.create_task(one(endpoint, known=False))
+        for endpoint in strangers:
+            group.create_task(one(endpoint, known=False))
+    async with asyncio.TaskGroup() as group:
+        for guest in others:
+            if guest.member in writers:
+                group.create_task(one(guest.endpoint))
 
 
 async def name_heir(context: Context, roster: Roster, plan: Plan, electorate: Sequence[Member]) -> None:

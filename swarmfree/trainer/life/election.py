@@ -146,7 +146,7 @@ class Election:
             record=standing.record_of(-1),
             plan=newest,
             sealed=newest_sealed(known),
-            forced=not majority and not standing.is_over,
+            forced=not majority,
             promises=poll.promises,
             seniority=tuple(sorted(poll.promises, key=lambda e: (order.get(e.member, len(order)), e.member))),
             past=dict(standing.past),

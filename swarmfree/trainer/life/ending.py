@@ -55,13 +55,14 @@ class Ending:
         standing = self._books.standing
         if standing.stage == NO_STAGE or not standing.is_over:
             raise Refused(RefusalKind.GONE, f"this peer holds stage {standing.stage}, ready for iteration {standing.iteration}")
+        note = "it was written before" if self._writing is not None and self._writing.done() else ""
         if self._writing is None:
             self._writing = self._tasks.start(self._write(standing.stage), "write weights")
         self.failure = await asyncio.shield(self._writing)
         if self.failure:
             self._writing = None  # it may be asked again
             raise Refused(RefusalKind.FAILED, self.failure)
-        return Reply(Farewell())
+        return Reply(Farewell(note))
 
     async def _write(self, stage: int) -> str:
         ports, device = self._context.ports, self._books.device
