@@ -131,13 +131,14 @@ def place_in_the_order() -> object:
 
 
 def record_that_was_missed() -> object:
-    """Another member is a record further, and nobody gives that record: whether the candidate leads."""
+    """Another member is a record further, and nobody gives that record: whether the candidate leads, and whether it has claimed in earnest."""
 
     def further(to: Endpoint, claim: Claim) -> Promise:
         return replace(_promising(to, claim), iteration=1)
 
-    async def judge(alone: Alone, election: Election) -> bool:
-        return await election.campaign() is not None
+    async def judge(alone: Alone, election: Election) -> tuple[bool, bool]:
+        leads = await election.campaign() is not None
+        return leads, not all(request.only_asking for _, request in alone.line.asked if isinstance(request, Claim))
 
     return _campaign(further, judge)
 
