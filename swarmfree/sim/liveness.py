@@ -142,7 +142,7 @@ class Liveness:
 
     def _look_for_the_left_out(self, scene: Scene) -> None:
         """Whoever had no trouble for long has a place, or all that it could have are taken, or promised to somebody who came later."""
-        outside = self._outside(scene.plan) if self._moves(scene.coordinator) else {}
+        outside = self._outside(scene.plan) if self._leads(scene) else {}
         self._left_s = {
             member: max(self._left_s.get(member, scene.now_s), self._taken_s, self._missed_s(member))
             for member, life in outside.items()
@@ -175,6 +175,12 @@ class Liveness:
 
     def _moves(self, member: Member) -> bool:
         return self._hub.is_alive(member) and not self._hub.is_frozen(member)
+
+    def _leads(self, scene: Scene) -> bool:
+        """Whether the coordinator can go on: one that a break parts from every majority leads nobody, and gives no places."""
+        leader, history = scene.coordinator, self._hub.history
+        there = [member for member in scene.electorate if self._moves(member) and not history.is_out(member, leader)]
+        return self._moves(leader) and is_majority(scene.electorate, there)
 
     def _has_majority(self, scene: Scene) -> bool:
         """Whether a majority lives and moves, and the network is whole."""
