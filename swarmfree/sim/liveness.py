@@ -160,10 +160,16 @@ class Liveness:
         return self._fenced_s.get(str(member), -math.inf) if self._is_lossy() else -math.inf
 
     def _free(self, plan: Plan, life: Life) -> int:
-        """Places that a peer could have and nobody in the plan has."""
+        """Places that a peer could have and nobody in the plan has, where somebody can give it the state: a stage whose last replica hangs waits."""
         counts = [len(replicas) for replicas in plan.replicas]
         stages = [stage for stage in range(len(counts)) if stage != ENDS_STAGE or life.can_feed]
-        return sum(max(0, self._manifest.replicas_max(stage) - counts[stage]) for stage in stages)
+        givers = [stage for stage in stages if any(self._gives(replica.endpoint.member, life) for replica in plan.replicas[stage])]
+        return sum(max(0, self._manifest.replicas_max(stage) - counts[stage]) for stage in givers)
+
+    def _gives(self, member: Member, life: Life) -> bool:
+        """Whether a replica can give its state to a newcomer: its device works, and it is in reach."""
+        there = self._cast.lives.get(member)
+        return there is not None and not there.pace.stuck and not self._hub.history.is_out(member, life.member)
 
     # -- what is known
     def _outside(self, plan: Plan) -> Mapping[Member, Life]:
