@@ -285,7 +285,9 @@ class Checks:
             else:
                 self._awaited[event.lineage] = event
         if isinstance(event, LineageDropped) and event.by_lineage in self._records:
-            self._check_undone(self._chain.back_from(event.by_lineage), "a coordinator dropped its lineage for another one")
+            winner, loser = self._chain.back_from(event.by_lineage), self._chain.back_from(event.lineage)
+            dropped = frozenset(loser.values()) - set(winner.values())
+            self._check_undone(winner, "a coordinator dropped its lineage for another one", dropped)
 
     # -- records
     def _lineage_of(self, record: Record) -> str:
@@ -302,9 +304,15 @@ class Checks:
             self._commit(lineage)
         self._unexplained = [step for step in self._unexplained if not self._explain(step)]
 
-    def _check_undone(self, winner: Mapping[int, str], why: str) -> None:
-        """What was decided without force goes on, unless everybody that stored it has died."""
+    def _check_undone(self, winner: Mapping[int, str], why: str, dropped: frozenset[str] = frozenset()) -> None:
+        """What was decided without force goes on, unless everybody that stored it has died.
+
+        What stands on the winner, and not on what is `dropped` for it, is further than the winner, and may yet be met.
+        """
         for lineage in self._chain.undone(winner, self._votes.unforced):
+            is_further = set(winner.values()) <= set(self._chain.back_from(lineage).values())
+            if is_further and not dropped & {lineage, self._records[lineage].before}:
+                continue
             holders = [m for m in self._votes.unforced[lineage] if self._lives.is_alive(m) or m in self._dismissed]
             if holders:
                 record, held = self._records[lineage], ", ".join(map(str, sorted(holders)))

@@ -62,6 +62,17 @@ def test_a_builder_keeps_what_it_built_after_its_copy_had_failed() -> None:
     assert rehearse(1226).violation is None
 
 
+def test_a_member_that_missed_the_average_keeps_what_the_record_begins_with() -> None:
+    """Nobody else had its average, and it was fenced as a stranger instead of going on one step behind; neighbours were merged."""
+    assert rehearse(1449).violation is None
+
+
+@pytest.mark.parametrize("seed", [3056, 3151])
+def test_a_side_may_join_one_that_has_not_heard_of_the_newest_record(seed: int) -> None:
+    """A forced side met first who had only the beginning of the longest lineage: nothing that was decided is undone by that."""
+    assert rehearse(seed).violation is None
+
+
 def test_nobody_founds_a_run_that_has_begun_while_the_directory_shows_nothing() -> None:
     """The founder had died, was started again, saw nobody announced, and committed a second first iteration."""
     assert rehearse(1323).violation is None

@@ -65,6 +65,16 @@ def test_a_forced_record_does_not_undo_a_decided_one() -> None:
     assert "stored by peer0.1, peer1.1, peer2.1, is undone" in story.the_one().text
 
 
+def test_a_lineage_may_give_way_to_the_beginning_of_another_one() -> None:
+    """Whoever has only what came before the decided record undoes nothing, unless it is that record that is dropped."""
+    story, _, record, other = split()
+    before = LineageDropped(2, 1, other.lineage(), 1, record.before)
+    story.checks.told(before)
+    assert story.found == []
+    story.checks.told(replace(before, forced=0, lineage=record.lineage()))
+    assert story.the_one().invariant == "I3"
+
+
 def test_what_only_the_dead_stored_may_be_undone() -> None:
     """One of the three that lives is enough to keep it; none, and it is nobody's fault."""
     story, lives, record, other = split()

@@ -93,8 +93,6 @@ class Assembly:
         self.past.pop(record.iteration - PAST_MAX, None)
         self._rebuilt, self.is_sealing = {}, False
         self._commits_s.append(self._context.now_s())
-        for guest in self._roster.guests():
-            guest.is_ours |= guest.built and guest.opened is not None
         self._failed_copies.clear()
         self._failed_replays = 0
 
@@ -409,7 +407,7 @@ class Assembly:
         ):  # a replica that was taken for dead came back: its bytes are better than any merge
             return
         guest.built, guest.failed_builds, guest.built_at = True, 0, built.iteration
-        guest.is_ours = not lost
+        guest.is_ours = not lost or record is None  # first weights are the same, whoever draws them
         guest.built_digest = "" if lost else built.state_digest
         if self._present[2] is not None:
             self._roster.compare(self._present[2])  # it may be of the iteration before

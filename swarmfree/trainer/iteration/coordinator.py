@@ -182,6 +182,8 @@ class Coordinator:
         self.assembly.is_sealing = True  # from the first Seal on there is no way back
         await self._seal(record)
         lineage = record.lineage()
+        for guest in self._holders():
+            guest.is_ours = True  # also of one that cannot step: it holds what the record begins with
         self.roster.compare(record)
         joiners = [g for g in self.roster.guests() if g.built and g.opened is None]  # nobody waits for them
         self._tasks.start(self._telling.bring_up(joiners, record), "tell joiners")

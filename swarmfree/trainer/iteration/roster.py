@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swarmfree.policy.deadline import is_given_up
 from swarmfree.policy.placement import STANDBY
@@ -212,7 +212,8 @@ class Roster:
         if stage == STANDBY or self._deposed or any(guest.silent_since_s is None for guest in self.holders(stage)):
             return
         for guest, since_s in self._absent.take(stage):
-            back = self.admit(guest.endpoint, guest.hello, stage, built=True)
+            hello = replace(guest.hello, stage=stage, iteration=guest.iteration)
+            back = self.admit(guest.endpoint, hello, stage, built=True)
             back.silent_since_s, back.built_at, back.is_ours = since_s, guest.iteration, guest.is_ours
 
     def demote(self, guest: Guest, why: str) -> None:
