@@ -170,8 +170,9 @@ class Coordinator:
     async def _finish(self, sealed: Record) -> None:
         """A record of this iteration may have been decided under the last coordinator: decide on that one, and no other."""
         begun_s = self._context.now_s()
-        if self._may_force and not self._may_decide({g.member for g in self._holders()}):
-            there = [member for member in sealed.electorate if self.roster.get(member) is not None]
+        heard = {guest.member for guest in self._holders() if guest.silent_since_s is None}
+        if self._may_force and not self._may_decide(heard):
+            there = [member for member in sealed.electorate if member in heard]
             there = there or [guest.member for guest in self._holders()]  # nobody decides for an electorate of nobody
             sealed = dataclasses.replace(sealed, forced=sealed.forced + 1, electorate=tuple(there))
         await self._decide(sealed)
@@ -353,7 +354,7 @@ class Coordinator:
                 raise Replanned(str(guest.member))
 
     def _make_record(self, plan: Plan, averages: tuple[StageAverage, ...], losses: tuple[float, ...]) -> Record:
-        forced = self._may_force and not self._may_decide({g.member for g in self._holders()})
+        forced = self._may_force and not self._may_decide({g.member for g in self._holders() if g.silent_since_s is None})
         order = {guest.member: guest.admitted for guest in self.roster.guests()}
         answers = told(self.roster, plan, *(share.source for share in plan.shares))
         circumstances = Circumstances(
