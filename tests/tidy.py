@@ -34,15 +34,10 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
 TORCH_REHEARSAL = re.compile(r"swarmfree/sim/torch_\w+\.py")
 
 GENERATED = re.compile(r"swarmfree/wire/v1/")
-LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
 PARAMETERS_MAX = 8
 # A function that takes more says why in its first line, to the linter as well.
 REASON_BESIDE = re.compile(r"# noqa: [A-Z0-9, ]*PLR0913[A-Z0-9, ]* - \w+")
-# File -> how long it may be, and why.
-LONGER_FILES = {
-    "swarmfree/swarm/messages.py": (680, "the protocol's message table, one noun per message, reads best in one place")
-}
 
 BANNED_CALLS = {
     "asyncio.create_task": "a task has an owner: asyncio.TaskGroup",
@@ -175,11 +170,8 @@ def wrong_imports(path: Path) -> Found:
 
 
 def oversized(path: Path) -> Found:
-    """A file that is too long, and its functions that are too long or take too much."""
+    """Functions of a file that are too long or take too much. A file is one concept, however long."""
     name, text = relative(path), path.read_text(encoding="utf-8")
-    lines, most = len(text.splitlines()), LONGER_FILES.get(name, (LINES_MAX, ""))[0]
-    if lines > most:
-        yield f"{name}:{lines}: {lines} lines; at most {most}"
     for function in functions_of(ast.parse(text)):
         assert function.end_lineno is not None
         length = function.end_lineno - function.lineno + 1

@@ -252,9 +252,9 @@ class Checks:
                     self._votes.told(member, sealed_at, self._lineage_of(sealed))
                 if isinstance(request, Open) or (isinstance(request, Claim) and not request.only_asking):
                     position = request.plan.position if isinstance(request, Open) else request.position
-                    self._found_fault("I3", self._votes.promised(member, position))
+                    self._found_fault("I3", self._votes.promised(member, position, self._now_s()))
             case BeatAnswer(position=Position() as position, ends_iteration=ends_iteration):
-                self._found_fault("I3", self._votes.promised(member, position))
+                self._found_fault("I3", self._votes.promised(member, position, self._now_s()))
                 self._holdings.beaten(member, ends_iteration)
             case RecordAnswer(record=record):
                 self._learn(record)

@@ -142,7 +142,7 @@ class Liveness:
 
     def _look_for_the_left_out(self, scene: Scene) -> None:
         """Whoever had no trouble for long has a place, or all that it could have are taken, or promised to somebody who came later."""
-        outside = self._outside(scene.plan) if self._moves(scene.coordinator) else {}
+        outside = self._outside(scene.plan) if self._leads(scene) else {}
         self._left_s = {
             member: max(self._left_s.get(member, scene.now_s), self._taken_s, self._missed_s(member))
             for member, life in outside.items()
@@ -160,10 +160,16 @@ class Liveness:
         return self._fenced_s.get(str(member), -math.inf) if self._is_lossy() else -math.inf
 
     def _free(self, plan: Plan, life: Life) -> int:
-        """Places that a peer could have and nobody in the plan has."""
+        """Places that a peer could have and nobody in the plan has, where somebody can give it the state: a stage whose last replica hangs waits."""
         counts = [len(replicas) for replicas in plan.replicas]
         stages = [stage for stage in range(len(counts)) if stage != ENDS_STAGE or life.can_feed]
-        return sum(max(0, self._manifest.replicas_max(stage) - counts[stage]) for stage in stages)
+        givers = [stage for stage in stages if any(self._gives(replica.endpoint.member, life) for replica in plan.replicas[stage])]
+        return sum(max(0, self._manifest.replicas_max(stage) - counts[stage]) for stage in givers)
+
+    def _gives(self, member: Member, life: Life) -> bool:
+        """Whether a replica can give its state to a newcomer: its device works, and it is in reach."""
+        there = self._cast.lives.get(member)
+        return there is not None and not there.pace.stuck and not self._hub.history.is_out(member, life.member)
 
     # -- what is known
     def _outside(self, plan: Plan) -> Mapping[Member, Life]:
@@ -175,6 +181,12 @@ class Liveness:
 
     def _moves(self, member: Member) -> bool:
         return self._hub.is_alive(member) and not self._hub.is_frozen(member)
+
+    def _leads(self, scene: Scene) -> bool:
+        """Whether the coordinator can go on: one that a break parts from every majority leads nobody, and gives no places."""
+        leader, history = scene.coordinator, self._hub.history
+        there = [member for member in scene.electorate if self._moves(member) and not history.is_out(member, leader)]
+        return self._moves(leader) and is_majority(scene.electorate, there)
 
     def _has_majority(self, scene: Scene) -> bool:
         """Whether a majority lives and moves, and the network is whole."""

@@ -31,6 +31,7 @@ class Votes:
         self._sealed: dict[Member, tuple[Position, str]] = {}
         self._applied: dict[str, dict[Member, None]] = {}
         self._promised: dict[Member, Position] = {}
+        self._promised_s: dict[Member, float] = {}
         self._founder: Member | None = None
         self.unforced: dict[str, dict[Member, None]] = {}
 
@@ -62,12 +63,18 @@ class Votes:
         if lineage in self.unforced:
             self.unforced[lineage][member] = None
 
-    def promised(self, member: Member, position: Position) -> str:
-        """A member promises to follow no lower claim; a sentence if it has promised a higher term before."""
+    def promised(self, member: Member, position: Position, now_s: float = 0.0) -> str:
+        """A member promises to follow no lower claim; a sentence if it has promised a higher term before.
+
+        At one and the same moment answers come in any order: the lower promise may have been given first.
+        """
         before = self._promised.get(member)
         if before is not None and position.term < before.term:
+            if now_s and self._promised_s.get(member) == now_s:
+                return ""
             return f"{member} promised term {position.term.number} after term {before.term.number}"
-        self._promised[member] = position if before is None else max(before, position)
+        if before is None or position > before:
+            self._promised[member], self._promised_s[member] = position, now_s
         return ""
 
     def dropped(self, member: Member) -> None:

@@ -132,12 +132,11 @@ def majority_for_seal(patch: pytest.MonkeyPatch) -> None:
     seal = Coordinator._seal
 
     async def careless(self: Coordinator, record: Any) -> None:
-        electorate = self._electorate
-        self._electorate = lambda: ()  # type: ignore[method-assign]
+        self._may_decide = lambda answered: True  # type: ignore[method-assign]
         try:
             await seal(self, record)
         finally:
-            self._electorate = electorate  # type: ignore[method-assign]
+            del self._may_decide  # type: ignore[method-assign]
 
     patch.setattr(Coordinator, "_seal", careless)
 
@@ -200,11 +199,6 @@ def vouched_state(patch: pytest.MonkeyPatch) -> None:
 def own_pause(patch: pytest.MonkeyPatch) -> None:
     """A coordinator that has slept takes everybody it did not hear meanwhile for dead, and asks nobody first (3.2)."""
     patch.setattr(roster, "ASKED_AGAIN", 0)
-
-
-def lineage_at_readmission(patch: pytest.MonkeyPatch) -> None:
-    """Whoever was fenced comes back with whatever it holds (3.3)."""
-    patch.setattr(Coordinator, "_is_current", lambda self, hello: hello.stage >= 0)
 
 
 def fenced_addends(patch: pytest.MonkeyPatch) -> None:

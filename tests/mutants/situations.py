@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmfree.sim.exchange import Exchange, Question
+from swarmfree.sim.exchange import Exchange
 from swarmfree.sim.faults import Fate, FaultPlan
 from swarmfree.sim.rehearsal import RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment, Script
@@ -48,19 +48,6 @@ def answers_lost() -> RehearsalResult:
         return None
 
     return play(swarm(), Losing(choose))
-
-
-def call_of_another_base() -> RehearsalResult:
-    """Scenario 25: calls of an attempt arrive again in the next one, which starts from a rebuilt stage."""
-    script = Once(is_asked(Train, key__stage=3, key__iteration=1), lambda d, _: d.kill(*d.members(2)))
-
-    def choose(_: Endpoint, __: Endpoint, request: Request) -> Fate | None:
-        if isinstance(request, (Train, Loss)) and request.key.iteration == 1:
-            return Fate(**SOON, duplicate_delay_s=0.2)
-        return None
-
-    script.fate = choose  # type: ignore[method-assign]
-    return play(swarm(), script)
 
 
 def dies_with_its_sum() -> RehearsalResult:
@@ -109,18 +96,6 @@ def coordinator_naps() -> RehearsalResult:
     return play(two_sources(), Once(is_asked(Train, key__iteration=1), strike))
 
 
-def back_at_once() -> RehearsalResult:
-    """More than half of the members die while microbatches travel, and are members again before the iteration is over."""
-
-    def strike(director: Director, _: Moment) -> None:
-        for stage in (1, 2, 3):
-            director.kill(*director.members(stage)[1:])
-
-    faults = replace(STEADY, respawn_rate=1.0, replace_min_s=0.1, replace_max_s=0.1)
-    setup = unhurried(swarm(replicas=3, standbys=0, faults=faults))
-    return play(setup, Once(is_asked(Train, key__iteration=1), strike))
-
-
 def builder_is_left_alone() -> RehearsalResult:
     """The coordinator dies when the stage that it had rebuilt is there, and before anybody worked with it."""
 
@@ -163,51 +138,5 @@ def chunk_of_an_old_round() -> RehearsalResult:
     return play(swarm(), OldChunk())
 
 
-class LateAsker(Script):
-    """A call for a microbatch of iteration 1 that stage 2 has done goes to its other replica as well, as from a caller that was given up.
-
-    Args:
-        late_s: how long after the first answer.
-    """
-
-    def __init__(self, late_s: float) -> None:
-        self._late_s = late_s
-        self._is_over = False
-
-    def see(self, director: Director, moment: Moment) -> None:
-        """Ask the other one later."""
-        if self._is_over or moment.outcome is None or not is_answered(Train, key__stage=2, key__iteration=1)(moment):
-            return
-        self._is_over = True
-        done = _exchange(director, moment)
-        other = next(member for member in director.members(2) if member != moment.receiver.member)
-        to = director.hub._peers[other].endpoint
-
-        def ask() -> None:
-            late = director.hub.begin(done.sender, Question(to, done.request, done.payload, 2.0, header_first=False))
-            director.after(1.0, late.close)
-
-        director.after(self._late_s, ask)
-
-
-def late_askers() -> RehearsalResult:
-    """A replica is asked for what its sibling has done, just while sums are averaged; played at several moments, the first violation counts."""
-    for late_ms in range(116, 164, 4):
-        result = play(swarm(), LateAsker(late_ms / 1000))
-        if result.violation is not None:
-            break
-    return result
-
-
 def _exchange(director: Director, moment: Moment) -> Exchange:
     return next(e for e in director.hub.open_calls.values() if e.request is moment.request)
-
-
-def drawn(seeds: range) -> RehearsalResult:
-    """Rehearsals of some seeds, with everything that is drawn for them: the first one that finds a violation, else the last."""
-    result = rehearse(seeds[0])
-    for seed in seeds[1:]:
-        if result.violation is not None:
-            break
-        result = rehearse(seed)
-    return result

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import pytest
 
@@ -30,19 +29,15 @@ class Mutant:
 
 MUTANTS = (
     Mutant(removals.single_flight, situations.calls_twice, "I7 at"),
-    Mutant(removals.base_in_the_key, situations.call_of_another_base, "I6 at"),
     Mutant(removals.addend_for_retries, situations.answers_lost, "Repaired iteration=1"),
     Mutant(removals.disjoint_cover, situations.answers_lost, "microbatch 7 counts 2 times"),
     Mutant(removals.repair, situations.dies_with_its_sum, "counts 0 times"),
-    Mutant(removals.frozen_addends, situations.late_askers, "counts 2 times"),
     Mutant(removals.round_name, situations.chunk_of_an_old_round, "I1 at"),
-    Mutant(removals.fenced_addends, partial(situations.drawn, range(3, 9)), "I6 at"),
-    Mutant(removals.majority_for_seal, situations.coordinator_parted_at_seal, "before it was decided"),
-    Mutant(removals.vote_of_an_incarnation, situations.back_at_once, "called committed before a majority stored it"),
+    Mutant(removals.majority_for_seal, situations.coordinator_parted_at_seal, "before a majority stored it"),
     Mutant(removals.sealed_record_at_the_claim, situations.commit_reaches_nobody, "two records of iteration 1 were committed"),
     Mutant(removals.own_pause, situations.coordinator_naps, "MemberLost"),
     Mutant(removals.vouched_state, situations.builder_is_left_alone, "hold gradients of other weights"),
-    Mutant(removals.term_at_members, situations.coordinator_sleeps_long, "I6 at"),
+    Mutant(removals.term_at_members, situations.coordinator_sleeps_long, "promised term 1 after term 2"),
 )
 
 

@@ -33,6 +33,7 @@ from tests.scenarios.scenario_world import (
     play,
     share_is_done,
     swarm,
+    unhurried,
 )
 
 SOON = {"request_delay_s": 0.002, "payload_delay_s": 0.001, "response_delay_s": 0.002}
@@ -161,7 +162,7 @@ def test_20_adjacent_dead_on_route() -> None:
 
 
 def test_23_hang_deep() -> None:
-    """All of the last stage stand still: only their callers ask again, nobody upstream does."""
+    """All of the last stage stand still: their callers ask each of them twice before it goes back to the source, which drives it once more."""
 
     def strike(director: Director, _: Moment) -> None:
         for member in director.members(4):
@@ -171,8 +172,8 @@ def test_23_hang_deep() -> None:
     result = play(swarm(body=4, replicas=3), script)
     assert lines(result, "StageLost", "stage=4")
     per_stage = [max(n for name, n in script.counts.items() if name.startswith(f"{stage}/")) for stage in (1, 2, 3, 4)]
-    assert per_stage[:3] == [1, 1, 1]
-    assert per_stage[3] <= 2 * 3
+    assert max(per_stage[:3]) <= 2
+    assert per_stage[3] <= 2 * 2 * 3
 
 
 def test_24_stage_lost_in_average() -> None:
@@ -201,10 +202,10 @@ def test_26_falsely_lost_returns() -> None:
     """The only replica of a stage stands still, is replaced by a merge, and comes back: it does not count beside its successor."""
 
     def strike(director: Director, moment: Moment) -> None:
-        director.freeze(moment.receiver.member, 4.0)
+        director.freeze(moment.receiver.member, 40.0)
 
     script = Once(is_asked(Train, key__stage=2, key__iteration=1), strike)
-    result = play(swarm(replicas=1, standbys=2), script)
+    result = play(unhurried(swarm(replicas=1, standbys=2), iterations=8), script)
     assert lines(result, "StageLost", "stage=2")
     assert lines(result, "StageBuilt", "stage=2", "action=Merge")
     assert lines(result, "goes on")

@@ -174,5 +174,5 @@ class GivesUpPeer(ImpatientPeer):
     def _make_coordinator(self, inherited: Inheritance | None) -> Coordinator:
         coordinator = super()._make_coordinator(inherited)
         rolling = coordinator._rolling
-        coordinator._rolling = TrustingRolling(rolling._context, rolling._roster, rolling._position)
+        coordinator._rolling = TrustingRolling(rolling._context, rolling._roster, rolling._position, rolling._check_quorum)
         return coordinator

@@ -187,6 +187,17 @@ def test_everybody_is_back() -> None:
         assert is_away or "late.1 is in reach" in found[0]
 
 
+def test_a_leader_without_a_majority_gives_no_places() -> None:
+    """A break parts it from most of its electorate: whoever is on its side waits as it does; parted from few, it still has places to give."""
+    for parted in (NAMES[1:5], NAMES[1:2]):
+        scene = Scene()
+        scene.come("late")
+        scene.plan(*([Member(n, "1") for n in names] for names in (NAMES[:2], NAMES[2:4], NAMES[4:5])))
+        scene.hub.begin_break(breaks.partition(parted))
+        found = [text for text in scene.play(int(bounds.SETTLED_S) + 5) if text.startswith("N2")]
+        assert bool(found) == (len(parted) == 1)
+
+
 def test_a_place_may_be_promised_to_somebody_else() -> None:
     """One place, two that could have it, and one of these came a moment ago: it may be that one's."""
     scene = Scene()

@@ -218,7 +218,10 @@ class Assembly:
             self._context.tell(Waiting(waiting_for))
 
     def _use_standbys(self) -> None:
-        """Give empty stages to standbys: at once after a loss, before the first Open only when nobody else came for a while."""
+        """Give empty stages to standbys: at once after a loss, before the first Open only when nobody else came for a while.
+
+        Who came when every place was taken, and did not ask to stand by, gets any place that is free since.
+        """
         if not self._opened and self._context.now_s() - self._begun_s < STANDBY_WAIT_S:
             return
         for stage, count in enumerate(self._counts()):
@@ -233,6 +236,12 @@ class Assembly:
                 self._context.tell(Placed(waiting[0].member.peer_id, stage))
             else:
                 self._lost_since_s.setdefault(stage, self._context.now_s())
+        for guest in self._roster.guests():
+            if guest.stage == STANDBY and not (guest.hello.standby or self._roster.is_barred(guest.member)):
+                place = choose_stage(self._counts(), self._context.manifest, can_feed=self._may_feed(guest.hello), standby=False)
+                if place.stage != STANDBY:
+                    guest.stage = place.stage
+                    self._context.tell(Placed(guest.member.peer_id, guest.stage))
 
     async def _move_spares(self) -> None:
         """Nobody has come for a lost stage: the youngest replica of the stage that has most of them goes there, if one can be spared.

@@ -84,8 +84,10 @@ class Joining:
                 if await self._ask(endpoint):
                     self._has_begun = True
                     return True
-            self._unwelcome_rounds = self._unwelcome_rounds + 1 if self._unwelcome and not self._is_heard else 0
-            if self._unwelcome_rounds >= UNWELCOME_ROUNDS:
+            self._unwelcome_rounds = (
+                self._unwelcome_rounds + 1 if self._unwelcome and not self._is_heard and self._all_answered else 0
+            )
+            if self._unwelcome_rounds >= UNWELCOME_ROUNDS and not self._has_begun:  # who had a place here once is of this run
                 raise Excluded(self._unwelcome)
             silent_s += min(self._context.now_s() - began_s, self._context.timing.silence_s)
             if await self._found(announced):

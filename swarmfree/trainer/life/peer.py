@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swarmfree.policy.lineages import Tip
 from swarmfree.swarm.announcement import Announcement, PeerState
@@ -268,7 +268,8 @@ class Peer:
         """Coordinate until the run is over or this peer leads no longer; whether another does."""
         self.coordinator = coordinator = self._make_coordinator(inherited)
         if inherited is None:
-            coordinator.hello(self.context.here, self.joining.hello())
+            # Who founds does not stand by: it alone decides on the first iteration, and only members decide.
+            coordinator.hello(self.context.here, replace(self.joining.hello(), standby=False))
         else:
             self.context.tell(TookOver(inherited.term.number, inherited.iteration, len(inherited.promises), inherited.forced))
         try:

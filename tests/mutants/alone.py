@@ -1,0 +1,168 @@
+"""One peer alone, beside a network that answers as it is told: what it makes of one message is its whole answer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from swarmfree.sim.integer_engine import IntegerEngine
+from swarmfree.sim.loop import run_virtual
+from swarmfree.swarm.books import GENESIS_LINEAGE, MicrobatchSet, Record, StageEntry, StepScalars, float64_bits
+from swarmfree.swarm.errors import CallFailed, PeerSilent, Refused
+from swarmfree.swarm.events import Event
+from swarmfree.swarm.local_config import LocalConfig
+from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, StagesSection
+from swarmfree.swarm.messages import BeatAnswer, Request
+from swarmfree.swarm.names import Endpoint, Member, Position, Term
+from swarmfree.swarm.plan import Plan, Replica, Share
+from swarmfree.swarm.ports import Handler, Ports, Reply
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.iteration.member import MemberBooks
+from swarmfree.trainer.tasks import Tasks
+from tests.trainer.test_keeping import Machine
+
+T = TypeVar("T")
+MANIFEST = Manifest(
+    model=ModelSection(width=8, blocks=2, heads=2, kv_heads=1, mlp_width=8, tokens_per_row=3),
+    stages=StagesSection(body=2, replicas_max=2),
+    batch=BatchSection(rows=2, microbatches=4),
+)
+
+
+def endpoint(peer_id: str, life: int = 1) -> Endpoint:
+    """A life of a peer."""
+    return Endpoint(Member(peer_id, f"{life:08x}{0:08x}"), (f"/memory/{peer_id}",))
+
+
+A, ME, SIBLING, D = endpoint("a"), endpoint("b"), endpoint("c"), endpoint("d")
+"""The first coordinator and only source; two replicas of stage 1; the only one of stage 2."""
+TERM = Term(1, A.member)
+LATER = Term(2, D.member)
+OTHER_LINEAGE = "f" * 64
+
+
+class Line:
+    """A network and a journal in one.
+
+    Attributes:
+        answer: to whatever this peer asks; it may raise.
+        asked: whom this peer has asked what, in order.
+        told: events.
+        delay_s: until an answer.
+    """
+
+    def __init__(self, here: Endpoint) -> None:
+        """Nobody answers."""
+        self.here = here
+        self.answer: Callable[[Endpoint, Request], Reply] = _nobody
+        self.asked: list[tuple[Member, Request]] = []
+        self.told: list[Event] = []
+        self.delay_s = 0.05
+
+    def serve(self, handler: Handler) -> Handler:
+        """Nobody calls."""
+        return handler
+
+    def tell(self, event: Event) -> None:
+        """Implements `Journal.tell`."""
+        self.told.append(event)
+
+    async def call(
+        self, to: Endpoint, request: Request, payload: bytes = b"", *, silence_s: float, header_first: bool = False
+    ) -> Reply:
+        """Implements `Network.call`."""
+        await asyncio.sleep(self.delay_s)
+        self.asked.append((to.member, request))
+        return self.answer(to, request)
+
+
+def _nobody(to: Endpoint, request: Request) -> Reply:
+    raise PeerSilent(f"{to.member} says nothing")
+
+
+class Alone:
+    """One peer in virtual time, with its line, its device and its books; it holds stage 1 in first weights.
+
+    Attributes:
+        tasks: of the story; what runs in them ends with it.
+        building: of a build; whoever builds ends what runs in them.
+    """
+
+    def __init__(self, group: asyncio.TaskGroup, here: Endpoint = ME) -> None:
+        """Its device works, and its books are kept."""
+        self.line, machine = Line(here), Machine()
+        self.engine = IntegerEngine(MANIFEST)
+        self.engine.draw(1, 0)
+        line = self.line
+        ports = Ports(line, None, machine, machine, self.engine, None, None, None, line, lambda: IntegerEngine(MANIFEST))  # type: ignore[arg-type]
+        self.context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
+        self.books = MemberBooks(self.context, group)
+        self.standing = self.books.standing
+        self.standing.install(1, 0, GENESIS_LINEAGE, None)
+        self.tasks, self.building = Tasks(group), Tasks(group)
+        self.tasks.start(self.books.device.serve(), "device")
+        self.tasks.start(self.books.keep(), "books")
+
+    def end(self) -> None:
+        """Nothing runs any more."""
+        for owned in (self.tasks, self.building, *self.books.everything()):
+            owned.close()
+
+
+def play(story: Callable[[Alone], Awaitable[T]], here: Endpoint = ME) -> T:
+    """What comes of a story, in virtual time."""
+
+    async def main() -> T:
+        async with asyncio.TaskGroup() as group:
+            alone = Alone(group, here)
+            try:
+                return await story(alone)
+            finally:
+                alone.end()
+
+    return run_virtual(main)
+
+
+async def word(call: Awaitable[Reply]) -> str:
+    """The name of the answer, or why there is none."""
+    try:
+        return type((await call).message).__name__
+    except Refused as refusal:
+        return str(refusal.kind)
+    except CallFailed as error:
+        return type(error).__name__
+
+
+def at(revision: int, term: Term = TERM, iteration: int = 0) -> Position:
+    """A position."""
+    return Position(term, iteration, 0, revision)
+
+
+def plan(revision: int, term: Term = TERM, base: str = "b0", *, iteration: int = 0, lineage: str = GENESIS_LINEAGE) -> Plan:
+    """A plan of all four."""
+    stages = tuple(tuple(Replica(e) for e in stage) for stage in ((A,), (ME, SIBLING), (D,)))
+    shares = (Share(A.member, (0, 1, 2, 3), (), 2),)
+    return Plan(at(revision, term, iteration), base, lineage, stages, shares, None, 4)
+
+
+def record(
+    *, state: str = "state", average: str = "average", loss: float = 1.0, before: str = GENESIS_LINEAGE, forced: int = 0
+) -> Record:
+    """Of iteration 0; all four decide on the next one."""
+    scalars, members = StepScalars(1, 2, 3, 4, 5, 6, 7, 8, 9), (ME.member, SIBLING.member)
+    entry = StageEntry(average, float64_bits(1.0), state, 1, 0, scalars, members)
+    electorate = (A.member, ME.member, SIBLING.member, D.member)
+    return Record(0, before, TERM, 0, "b0", (entry,) * 3, float64_bits(loss), 1, "", electorate, forced)
+
+
+def beat_answer(stage: int, *, iteration: int = 0, base: str = "b0") -> BeatAnswer:
+    """A member that has nothing to say."""
+    return BeatAnswer(1, at(1), iteration, base, (), MicrobatchSet(), False, (), None, 0.0, stage=stage)
+
+
+def second_life(of: Endpoint) -> Endpoint:
+    """The same peer, started again."""
+    return replace(of, member=endpoint(of.member.peer_id, 2).member)

@@ -1,0 +1,269 @@
+"""Rules of leading, each with a way to take it out; see `removals`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from swarmfree.policy import commit, lineages
+from swarmfree.swarm.books import Record
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable
+from swarmfree.swarm.messages import BeatAnswer, Hello, Promise, Report
+from swarmfree.swarm.names import Endpoint, Member
+from swarmfree.swarm.plan import Plan
+from swarmfree.trainer.iteration import coordinator as coordination
+from swarmfree.trainer.iteration import roster as rosters
+from swarmfree.trainer.iteration.coordinator import Coordinator
+from swarmfree.trainer.iteration.inheritance import Inheritance, InheritedGuest
+from swarmfree.trainer.iteration.meeting import Meeting, Rival
+from swarmfree.trainer.iteration.rolling import Rolling
+from swarmfree.trainer.iteration.roster import Guest, Roster
+from swarmfree.trainer.life import election
+
+
+def majority_for_open(patch: pytest.MonkeyPatch) -> None:
+    """An iteration is opened without a majority's promises (3.1)."""
+    opens = Coordinator._open
+
+    async def careless(self: Coordinator, plan: Plan) -> Record | None:
+        forced, self._may_force = self._may_force, True
+        try:
+            return await opens(self, plan)
+        finally:
+            self._may_force = forced
+
+    patch.setattr(Coordinator, "_open", careless)
+
+
+def forced_but_once(patch: pytest.MonkeyPatch) -> None:
+    """Who was forced once may always (3.2)."""
+    decide = Coordinator._decide
+
+    async def careless(self: Coordinator, record: Record) -> None:
+        forced = self._may_force
+        await decide(self, record)
+        self._may_force = forced
+
+    patch.setattr(Coordinator, "_decide", careless)
+
+
+def silence_without_majority(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that has lost its majority goes on beating (3.2)."""
+    patch.setattr(Coordinator, "_check_quorum", lambda self, **limits: True)
+
+
+def highest_sealed_record(patch: pytest.MonkeyPatch) -> None:
+    """Of several stored records the first one told counts (3.1)."""
+
+    def first(promises: Iterable[Promise]) -> Record | None:
+        return next((promise.sealed for promise in promises if promise.sealed is not None), None)
+
+    patch.setattr(coordination, "newest_sealed", first)
+    patch.setattr(election, "newest_sealed", first)
+
+
+def share_of_this_plan(patch: pytest.MonkeyPatch) -> None:
+    """What a source says of any plan of this base counts for this one (3.7)."""
+
+    def careless(answer: BeatAnswer | None, plan: Plan) -> bool:
+        return answer is not None and answer.base == plan.base and answer.share_done
+
+    patch.setattr(coordination, "has_fed", careless)
+
+
+def senior_half(patch: pytest.MonkeyPatch) -> None:
+    """Any half decides (3.1)."""
+
+    def half(electorate: Sequence[Member], answered: Collection[Member]) -> bool:
+        return 2 * sum(member in answered for member in electorate) >= len(electorate) > 0
+
+    patch.setattr(commit, "is_majority", half)
+
+
+def proven_ends(patch: pytest.MonkeyPatch) -> None:
+    """A life that is proven to have ended goes on being waited for (3.1)."""
+
+    def by_majority(electorate: Sequence[Member], answered: Collection[Member], ended: Collection[Member]) -> bool:
+        return commit.is_majority(electorate, answered)
+
+    patch.setattr(coordination, "may_decide", by_majority)
+
+
+def nobody_decides_for_nobody(patch: pytest.MonkeyPatch) -> None:
+    """An electorate of nobody is decided by anybody (3.1)."""
+    majority = commit.is_majority
+    patch.setattr(commit, "is_majority", lambda electorate, answered: not electorate or majority(electorate, answered))
+
+
+def seniority_in_a_record(patch: pytest.MonkeyPatch) -> None:
+    """Those who decide next are named in any order (3.1)."""
+    make = coordination.make_record
+
+    def careless(plan: Plan, averages: Any, manifest: Any, around: Any) -> Record:
+        return make(plan, averages, manifest, replace(around, seniority={}))
+
+    patch.setattr(coordination, "make_record", careless)
+
+
+def vouched_voters(patch: pytest.MonkeyPatch) -> None:
+    """A successor takes what anybody has built for the state of its stage (3.1)."""
+    guests = Inheritance.guests
+
+    def careless(self: Inheritance) -> tuple[InheritedGuest, ...]:
+        return guests(replace(self, promises={e: replace(p, vouched=True) for e, p in self.promises.items()}))
+
+    patch.setattr(Inheritance, "guests", careless)
+
+
+# ---- rounds --------------------------------------------------------------------------------------------------------
+
+
+def _reports_as(patch: pytest.MonkeyPatch, change: Callable[[Report, Report], Report]) -> None:
+    judge = Rolling._judge
+
+    def careless(self: Rolling, roll: Any, guests: list[Guest], replies: Mapping[Member, Any]) -> Any:
+        first = next(reply for reply in replies.values() if isinstance(reply, Report))
+        alike = {m: change(reply, first) if isinstance(reply, Report) else reply for m, reply in replies.items()}
+        return judge(self, roll, guests, alike)
+
+    patch.setattr(Rolling, "_judge", careless)
+
+
+def states_alike(patch: pytest.MonkeyPatch) -> None:
+    """Siblings' state digests are not compared (3.6)."""
+    _reports_as(patch, lambda report, first: replace(report, state_digest=first.state_digest))
+
+
+def averages_alike(patch: pytest.MonkeyPatch) -> None:
+    """Siblings' averages are not compared (3.6)."""
+    _reports_as(patch, lambda report, first: replace(report, sum_digest=first.sum_digest))
+
+
+def average_of_everybody(patch: pytest.MonkeyPatch) -> None:
+    """An average is complete when one member has it (3.6)."""
+    judge = Rolling._judge
+
+    def careless(self: Rolling, roll: Any, guests: list[Guest], replies: Mapping[Member, Any]) -> Any:
+        return judge(self, roll, [guest for guest in guests if isinstance(replies.get(guest.member), Report)], replies)
+
+    patch.setattr(Rolling, "_judge", careless)
+
+
+# ---- who is there --------------------------------------------------------------------------------------------------
+
+
+def patience_with_the_last(patch: pytest.MonkeyPatch) -> None:
+    """Silence is death, also that of a stage's last replica (3.2)."""
+    patch.setattr(Roster, "_is_worth_waiting_for", lambda self, guest, error: False)
+
+
+def refused_is_dead(patch: pytest.MonkeyPatch) -> None:
+    """A life that has ended is waited for like one that is silent (3.2)."""
+    worth = Roster._is_worth_waiting_for
+
+    def careless(self: Roster, guest: Guest, error: CallFailed) -> bool:
+        return worth(self, guest, PeerSilent(str(error)) if isinstance(error, PeerUnreachable) else error)
+
+    patch.setattr(Roster, "_is_worth_waiting_for", careless)
+
+
+def sibling_is_enough(patch: pytest.MonkeyPatch) -> None:
+    """A silent replica is waited for also where its sibling lives (3.2)."""
+    worth, holders = Roster._is_worth_waiting_for, Roster.holders
+
+    def careless(self: Roster, guest: Guest, error: CallFailed) -> bool:
+        patch.setattr(Roster, "holders", lambda self, stage: (guest,))
+        try:
+            return worth(self, guest, error)
+        finally:
+            patch.setattr(Roster, "holders", holders)
+
+    patch.setattr(Roster, "_is_worth_waiting_for", careless)
+
+
+def vote_to_depose(patch: pytest.MonkeyPatch) -> None:
+    """Whoever has promised a higher term deposes the coordinator, with a vote or without (3.2)."""
+    yield_to = Roster.yield_to
+
+    async def careless(self: Roster, member: Member, error: CallFailed) -> None:
+        self.has_vote = lambda member: True
+        await yield_to(self, member, error)
+
+    patch.setattr(Roster, "yield_to", careless)
+
+
+def one_life_at_a_time(patch: pytest.MonkeyPatch) -> None:
+    """A peer that was started again is a guest beside its earlier life (3.3)."""
+
+    def also(self: Roster, endpoint: Endpoint, hello: Hello, stage: int, *, built: bool = False) -> Guest:
+        guest = Guest(endpoint, hello, stage, self._admitted, built)
+        self._admitted += 1
+        self._guests[endpoint.member] = guest
+        return guest
+
+    patch.setattr(Roster, "admit", also)
+
+
+def losses_only_grow(patch: pytest.MonkeyPatch) -> None:
+    """The last answer of a source counts, also one that was overtaken (3.7)."""
+
+    def last(self: Roster, member: Member, answer: BeatAnswer) -> None:
+        self.told[member, answer.base] = answer
+
+    patch.setattr(Roster, "_keep_told", last)
+
+
+def lateness_beside_a_sibling(patch: pytest.MonkeyPatch) -> None:
+    """A device that hangs is waited for (3.9)."""
+    patch.setattr(rosters, "is_given_up", lambda late, others: False)
+
+
+def lateness_of_the_last(patch: pytest.MonkeyPatch) -> None:
+    """A device that hangs costs its stage also where nobody else holds that (3.9)."""
+    patch.setattr(rosters, "is_given_up", lambda late, others: late > 1)
+
+
+def digest_of_a_joiner(patch: pytest.MonkeyPatch) -> None:
+    """What a joiner has copied is compared with nobody's (3.10)."""
+    patch.setattr(Roster, "compare", lambda self, record: None)
+
+
+def bar_for_arithmetic(patch: pytest.MonkeyPatch) -> None:
+    """A member whose state differs again and again loads it again and again (3.6)."""
+    patch.setattr(rosters, "DIFFERS_MAX", 1 << 30)
+
+
+# ---- two coordinators ----------------------------------------------------------------------------------------------
+
+
+def fewer_forced_first(patch: pytest.MonkeyPatch) -> None:
+    """More iterations win over fewer forced ones (3.4)."""
+    patch.setattr(lineages, "_order", lambda tip: (tip.iterations == 0, -tip.iterations, tip.forced, tip.lineage))
+
+
+def _meets(patch: pytest.MonkeyPatch, first: Callable[[Meeting, Rival], bool | None]) -> None:
+    gives_way = Meeting._gives_way_to
+
+    def careless(self: Meeting, rival: Rival) -> bool:
+        found = first(self, rival)
+        return gives_way(self, rival) if found is None else found
+
+    patch.setattr(Meeting, "_gives_way_to", careless)
+
+
+def lineages_before_wholeness(patch: pytest.MonkeyPatch) -> None:
+    """The swarm that goes on wins, whatever was forced there (3.4)."""
+    _meets(patch, lambda self, rival: rival.is_whole if rival.is_whole != self._is_whole() else None)
+
+
+def beginning_never_wins(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that has slept may win with the beginning of this very lineage (3.4)."""
+    patch.setattr(Meeting, "follows", lambda self, iterations, lineage: False)
+
+
+def higher_term_of_a_lineage(patch: pytest.MonkeyPatch) -> None:
+    """Of two coordinators of one lineage nobody gives way (3.4)."""
+    _meets(patch, lambda self, rival: False if rival.tip.lineage == self.tip().lineage else None)

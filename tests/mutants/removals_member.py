@@ -1,0 +1,217 @@
+"""Rules of a member's books and of averaging, each with a way to take it out; see `removals`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from swarmfree.swarm.books import Record
+from swarmfree.swarm.errors import RefusalKind, Refused
+from swarmfree.swarm.messages import Commit, GetAverage, Open, Promise, Seal, TakeRoll
+from swarmfree.swarm.names import Endpoint, Position
+from swarmfree.swarm.ports import Reply
+from swarmfree.trainer.iteration import averaging
+from swarmfree.trainer.iteration.averaging import Averaging
+from swarmfree.trainer.iteration.member import MemberBooks
+from swarmfree.trainer.iteration.standing import Standing
+
+SealHandler = Callable[[MemberBooks, Seal], Awaitable[Reply]]
+
+
+def order_of_revisions(patch: pytest.MonkeyPatch) -> None:
+    """An older word of the same coordinator counts like a newer one (3.1)."""
+    admit = MemberBooks.admit_claim
+
+    def careless(self: MemberBooks, sender: Endpoint, position: Position) -> None:
+        try:
+            admit(self, sender, position)
+        except Refused as refusal:
+            if refusal.kind is not RefusalKind.SUPERSEDED:
+                raise
+
+    patch.setattr(MemberBooks, "admit_claim", careless)
+
+
+def sealed_record_at_open(patch: pytest.MonkeyPatch) -> None:
+    """Open tells no sealed record (3.1)."""
+    answer = MemberBooks._open
+
+    async def careless(self: MemberBooks, sender: Endpoint, request: Open) -> Reply:
+        promise = (await answer(self, sender, request)).message
+        assert isinstance(promise, Promise)
+        return Reply(dataclasses.replace(promise, sealed=None, sealed_at=None))
+
+    patch.setattr(MemberBooks, "_open", careless)
+
+
+def vote_outlives_the_state(patch: pytest.MonkeyPatch) -> None:
+    """The vote is forgotten when a state is loaded (3.1)."""
+    install = Standing.install
+
+    def careless(self: Standing, stage: int, iteration: int, lineage: str, last: Record | None) -> None:
+        install(self, stage, iteration, lineage, last)
+        self.sealed = self.sealed_at = None
+
+    patch.setattr(Standing, "install", careless)
+
+
+def coordinator_that_is_heard(patch: pytest.MonkeyPatch) -> None:
+    """Claims are promised although the coordinator is heard (3.2)."""
+    patch.setattr(MemberBooks, "hears_another", lambda self, sender: False)
+
+
+def only_asking(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is asked whether it would promise has promised (3.2)."""
+    claim = MemberBooks._claim
+
+    async def careless(self: MemberBooks, sender: Endpoint, request: Any) -> Reply:
+        return await claim(self, sender, dataclasses.replace(request, only_asking=False))
+
+    patch.setattr(MemberBooks, "_claim", careless)
+
+
+def order_of_rolls(patch: pytest.MonkeyPatch) -> None:
+    """An older roll replaces a newer one (3.6)."""
+    take = Averaging.take
+
+    async def careless(self: Averaging, request: TakeRoll) -> Reply:
+        self._latest = None
+        return await take(self, request)
+
+    patch.setattr(Averaging, "take", careless)
+
+
+def _before_seal(patch: pytest.MonkeyPatch, forget: Callable[[MemberBooks, Seal], None]) -> None:
+    seal: SealHandler = MemberBooks._seal
+
+    async def careless(self: MemberBooks, request: Seal) -> Reply:
+        forget(self, request)
+        return await seal(self, request)
+
+    patch.setattr(MemberBooks, "_seal", careless)
+
+
+def order_of_seals(patch: pytest.MonkeyPatch) -> None:
+    """An older Seal replaces a newer one (3.1)."""
+    _before_seal(patch, lambda books, request: setattr(books.standing, "sealed_at", None))
+
+
+def term_of_a_seal(patch: pytest.MonkeyPatch) -> None:
+    """A Seal of a lower term is stored (3.1)."""
+    _before_seal(patch, lambda books, request: setattr(books.standing, "promised", None))
+
+
+def lineage_of_a_seal(patch: pytest.MonkeyPatch) -> None:
+    """A record is stored whatever it follows (3.1)."""
+    _before_seal(patch, lambda books, request: setattr(books.standing, "lineage", request.record.before))
+
+
+def renounced_vote(patch: pytest.MonkeyPatch) -> None:
+    """Whoever leaves a lineage for another one forgets what it has promised there (3.4)."""
+    _before_seal(patch, lambda books, request: setattr(books, "_renounced", None))
+
+
+def abandoned_terms(patch: pytest.MonkeyPatch) -> None:
+    """Whoever leaves a lineage for another one goes on obeying its coordinator (3.4)."""
+    rejoin = MemberBooks.rejoin
+
+    async def careless(self: MemberBooks, sender: Endpoint, heir: Endpoint) -> None:
+        await rejoin(self, sender, heir)
+        self._abandoned.clear()
+
+    patch.setattr(MemberBooks, "rejoin", careless)
+
+
+def promise_after_a_wait(patch: pytest.MonkeyPatch) -> None:
+    """An Open that has waited for the device promises what it was asked for, whatever was promised meanwhile (3.1)."""
+    answer, end_work = MemberBooks._open, MemberBooks._end_work
+    asked: list[Position] = []
+
+    async def careless(self: MemberBooks, sender: Endpoint, request: Open) -> Reply:
+        asked[:] = [request.plan.position]
+        return await answer(self, sender, request)
+
+    async def and_promise(self: MemberBooks, why: Refused) -> None:
+        await end_work(self, why)
+        if asked:
+            self.standing.promised = asked[0]
+
+    patch.setattr(MemberBooks, "_open", careless)
+    patch.setattr(MemberBooks, "_end_work", and_promise)
+
+
+def stalled_coordinator(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that beats is followed, whether it gets anywhere or not (3.2)."""
+    patch.setattr(MemberBooks, "is_stalled", False)
+
+
+def state_before_the_step(patch: pytest.MonkeyPatch) -> None:
+    """A member steps whatever state it is in (3.1)."""
+    commit = MemberBooks.commit
+
+    async def careless(self: MemberBooks, request: Commit) -> Reply:
+        async def as_recorded() -> str:
+            return request.record.stages[self.standing.stage].state_digest
+
+        self.averaging.state_digest = as_recorded  # type: ignore[method-assign, assignment]
+        return await commit(self, request)
+
+    patch.setattr(MemberBooks, "commit", careless)
+
+
+def digest_of_an_average(patch: pytest.MonkeyPatch) -> None:
+    """A missed average is whatever a sibling gives (3.6)."""
+    fetch = Averaging.fetch
+
+    async def careless(self: Averaging, iteration: int, sum_digest: str, siblings: tuple[Endpoint, ...]) -> bool:
+        if not await fetch(self, iteration, sum_digest, siblings) and siblings:
+            self.kept = (iteration, sum_digest)
+        return self.kept is not None
+
+    patch.setattr(Averaging, "fetch", careless)
+
+
+def size_of_a_contribution(patch: pytest.MonkeyPatch) -> None:
+    """What a member contributes is added, whatever its size (3.6)."""
+    patch.setattr(Averaging, "_check_contribution", lambda self, current, member, part, size_bytes: None)
+
+
+def term_of_a_roll(patch: pytest.MonkeyPatch) -> None:
+    """A member averages for whoever asks, also in a term that is over (3.6)."""
+    take = Averaging.take
+
+    async def careless(self: Averaging, request: TakeRoll) -> Reply:
+        self._standing.promised = None
+        return await take(self, request)
+
+    patch.setattr(Averaging, "take", careless)
+
+
+def lineage_of_a_step(patch: pytest.MonkeyPatch) -> None:
+    """A member steps with a record whatever that follows (3.1)."""
+    commit = MemberBooks.commit
+
+    async def careless(self: MemberBooks, request: Commit) -> Reply:
+        self.standing.lineage = request.record.before
+        return await commit(self, request)
+
+    patch.setattr(MemberBooks, "commit", careless)
+
+
+def average_that_was_asked_for(patch: pytest.MonkeyPatch) -> None:
+    """A member gives the average that it has, whichever was asked for (3.6)."""
+    give = Averaging.get_average
+
+    async def careless(self: Averaging, request: GetAverage) -> Reply:
+        assert self.kept is not None
+        return await give(self, GetAverage(*self.kept, request.part))
+
+    patch.setattr(Averaging, "get_average", careless)
+
+
+def members_of_a_roll(patch: pytest.MonkeyPatch) -> None:
+    """Anybody may take part in a round (3.6)."""
+    patch.setattr(averaging, "_member_of", lambda roll, sender: sender)

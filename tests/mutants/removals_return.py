@@ -1,0 +1,328 @@
+"""Rules of succession, of coming back and of recovery, each with a way to take it out; see `removals`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from swarmfree.policy import recovery, worth
+from swarmfree.swarm.actions import Stay
+from swarmfree.swarm.messages import GetState
+from swarmfree.swarm.names import Endpoint, Member
+from swarmfree.swarm.ports import Reply
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.iteration import assembly as assemblies
+from swarmfree.trainer.iteration.assembly import Assembly
+from swarmfree.trainer.iteration.member import MemberBooks
+from swarmfree.trainer.iteration.roster import Guest, Roster
+from swarmfree.trainer.life import build, copying, election
+from swarmfree.trainer.life.build import Builder
+from swarmfree.trainer.life.copying import Copying
+from swarmfree.trainer.life.election import Election, Poll
+from swarmfree.trainer.life.keeping import EndsKeeper
+from swarmfree.trainer.life.replaying import Replaying
+from swarmfree.trainer.lives import Lives
+
+
+class Fitting(str):
+    """A digest that is like any other one."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+# ---- taking the lead -----------------------------------------------------------------------------------------------
+
+
+def wait_before_forcing(patch: pytest.MonkeyPatch) -> None:
+    """A candidate without a majority goes on at once, forced (3.2)."""
+    start = Election.__init__
+
+    def hasty(self: Election, context: Context, books: MemberBooks) -> None:
+        timing = dataclasses.replace(context.manifest.timing, split_wait_s=0.001)
+        start(self, dataclasses.replace(context, manifest=dataclasses.replace(context.manifest, timing=timing)), books)
+
+    patch.setattr(Election, "__init__", hasty)
+
+
+def asking_before_claiming(patch: pytest.MonkeyPatch) -> None:
+    """A candidate claims without having asked whether it would be followed (3.2)."""
+    ask = Election._ask
+
+    async def careless(self: Election, term: Any, plan: Any, *, only_asking: bool) -> Poll:
+        return await ask(self, term, plan, only_asking=False)
+
+    patch.setattr(Election, "_ask", careless)
+
+
+def number_above_the_highest(patch: pytest.MonkeyPatch) -> None:
+    """A candidate that is behind tries the next number, whatever it was told (3.2)."""
+    ask = Election._ask
+
+    async def careless(self: Election, term: Any, plan: Any, *, only_asking: bool) -> Poll:
+        poll = await ask(self, term, plan, only_asking=only_asking)
+        poll.behind = min(poll.behind, 1)
+        return poll
+
+    patch.setattr(Election, "_ask", careless)
+
+
+def order_of_candidates(patch: pytest.MonkeyPatch) -> None:
+    """Everybody claims at once (3.2)."""
+    patch.setattr(election, "rank", lambda plan, electorate, me, gone: 0)
+
+
+def catching_up_before_leading(patch: pytest.MonkeyPatch) -> None:
+    """A candidate leads from where it is, though others have committed more (3.2)."""
+
+    async def careless(self: Election, poll: Poll) -> bool:
+        return True
+
+    patch.setattr(Election, "_catch_up", careless)
+
+
+def coordinator_of_others(patch: pytest.MonkeyPatch) -> None:
+    """A candidate that may go on forced does so, though others hear the coordinator (3.2)."""
+    ask = Election._ask
+
+    async def careless(self: Election, term: Any, plan: Any, *, only_asking: bool) -> Poll:
+        poll = await ask(self, term, plan, only_asking=only_asking)
+        poll.fresh = False
+        return poll
+
+    patch.setattr(Election, "_ask", careless)
+
+
+def majority_after_catching_up(patch: pytest.MonkeyPatch) -> None:
+    """A claim's majority is one of those who decided before the candidate caught up (3.2)."""
+    electorate, first = Election._electorate, dict[int, Any]()
+
+    def careless(self: Election, plan: Any) -> tuple[Member, ...]:
+        found: tuple[Member, ...] = first.setdefault(id(self), electorate(self, plan))
+        return found
+
+    patch.setattr(Election, "_electorate", careless)
+
+
+def later_life(patch: pytest.MonkeyPatch) -> None:
+    """Of two lives of a peer the one that was heard of last is the later one (3.3)."""
+
+    def careless(self: Lives, members: Iterable[Member]) -> None:
+        self._latest.update({member.peer_id: member for member in members})
+
+    patch.setattr(Lives, "hear", careless)
+
+
+# ---- coming back ---------------------------------------------------------------------------------------------------
+
+
+def state_over_rebuild(patch: pytest.MonkeyPatch) -> None:
+    """What was rebuilt stays, also when the lost state comes back before anything was sealed (3.3)."""
+    welcome = Assembly._welcome_back
+
+    def careless(self: Assembly, sender: Endpoint, hello: Any, iteration: int) -> Guest | None:
+        sealing, self.is_sealing = self.is_sealing, True
+        try:
+            return welcome(self, sender, hello, iteration)
+        finally:
+            self.is_sealing = sealing
+
+    patch.setattr(Assembly, "_welcome_back", careless)
+
+
+def no_way_back_from_a_seal(patch: pytest.MonkeyPatch) -> None:
+    """The lost state replaces what was rebuilt also after the first Seal (3.3)."""
+    patch.setattr(Assembly, "is_sealing", property(lambda self: False, lambda self, value: None), raising=False)
+
+
+def dispute_is_over(patch: pytest.MonkeyPatch) -> None:
+    """Of two states that differ, the one that was dropped comes back like one that was lost (3.6)."""
+    welcome = Assembly._welcome_back
+
+    def careless(self: Assembly, sender: Endpoint, hello: Any, iteration: int) -> Guest | None:
+        self._rebuilt = {stage: dataclasses.replace(rebuilt, disputes=0) for stage, rebuilt in self._rebuilt.items()}
+        return welcome(self, sender, hello, iteration)
+
+    patch.setattr(Assembly, "_welcome_back", careless)
+
+
+def lineage_at_readmission(patch: pytest.MonkeyPatch) -> None:
+    """Whoever was fenced comes back with whatever it holds (3.3)."""
+    hello = Assembly.hello
+
+    def careless(self: Assembly, sender: Endpoint, said: Any, iteration: int) -> Any:
+        self.past = {**self.past, said.iteration: said.lineage}
+        return hello(self, sender, said, iteration)
+
+    patch.setattr(Assembly, "hello", careless)
+
+
+def bar_at_readmission(patch: pytest.MonkeyPatch) -> None:
+    """Who cannot work with its siblings is a member again as soon as it says hello (3.6)."""
+    patch.setattr(Roster, "is_barred", lambda self, member: False)
+
+
+def lineage_of_a_shadow(patch: pytest.MonkeyPatch) -> None:
+    """A shadow is used whatever lineage it stands on, and however far ahead it is (3.4)."""
+    shadows = Assembly._shadows
+
+    def careless(self: Assembly) -> Any:
+        (_, lineage, last), past = self._present, self.past
+        present, self._present, self.past = self._present, (1 << 30, lineage, last), {}
+        try:
+            return shadows(self)
+        finally:
+            self._present, self.past = present, past
+
+    patch.setattr(Assembly, "_shadows", careless)
+
+
+def rate_after_a_merge(patch: pytest.MonkeyPatch) -> None:
+    """A merged stage goes on at the rate of the others (CheckFree, section 4)."""
+    rebuilt = assemblies.Rebuilt
+    patch.setattr(assemblies, "Rebuilt", lambda stage, digest, is_scaled, *more: rebuilt(stage, digest, False, *more))
+
+
+def steps_of_a_merge(patch: pytest.MonkeyPatch) -> None:
+    """A merged stage counts the steps of the one that was lost, though its moments are zero (CheckFree, section 4)."""
+    patch.setattr(assemblies, "_steps_held", lambda action: assemblies.AS_RECORDED)
+
+
+def back_during_a_build(patch: pytest.MonkeyPatch) -> None:
+    """What was built counts also where a replica came back meanwhile (3.3)."""
+    run = Assembly._build
+
+    async def careless(self: Assembly, guest: Guest, *args: Any, **kwargs: Any) -> None:
+        holders = Roster.holders
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Roster, "holders", lambda roster, stage: tuple(g for g in holders(roster, stage) if g is guest))
+            await run(self, guest, *args, **kwargs)
+
+    patch.setattr(Assembly, "_build", careless)
+
+
+def own_state_before_a_merge(patch: pytest.MonkeyPatch) -> None:
+    """A builder that holds an older state of the lost stage throws it away (3.10)."""
+    for module in (worth, assemblies):
+        patch.setattr(module, "or_stay", lambda action, held, present: action)
+
+
+def least_wait(patch: pytest.MonkeyPatch) -> None:
+    """A silent peer is waited for no longer than what it holds is worth (3.2)."""
+
+    def careless(action: Any, present: int, iteration_s: float, timing: Any) -> float:
+        return min(timing.join_wait_s, worth.iterations_lost(action, present) * iteration_s)
+
+    for module in (worth, assemblies):
+        patch.setattr(module, "patience_s", careless)
+
+
+def whole_logs(patch: pytest.MonkeyPatch) -> None:
+    """A replay is begun with whatever is left of the logs (3.10)."""
+    replay = recovery._replay
+
+    def careless(stage: int, replicas: Any, record: Any, shadows: Any, logs: Any) -> Any:
+        since = dict.fromkeys((e.member for members in replicas for e in members), 0)
+        return replay(stage, replicas, record, shadows, dataclasses.replace(logs, since=since))
+
+    patch.setattr(recovery, "_replay", careless)
+
+
+def same_depth(patch: pytest.MonkeyPatch) -> None:
+    """A block is made from the donor's block of the same number (CheckFree, section 4)."""
+    patch.setattr(build, "donor_block", lambda block, blocks, donor_blocks: min(block, donor_blocks - 1))
+
+
+# ---- building ------------------------------------------------------------------------------------------------------
+
+
+def state_that_stays(patch: pytest.MonkeyPatch) -> None:
+    """A member that is to keep its state says yes whatever it holds (3.10)."""
+    make = Builder._make
+
+    async def careless(self: Builder, request: Any, building: Any) -> Any:
+        if isinstance(request.action, Stay):
+            return request.iteration, request.record
+        return await make(self, request, building)
+
+    patch.setattr(Builder, "_make", careless)
+
+
+def nothing_held_while_building(patch: pytest.MonkeyPatch) -> None:
+    """A member that builds says meanwhile that it holds the stage (3.10)."""
+
+    async def careless(self: MemberBooks) -> None:
+        return
+
+    patch.setattr(MemberBooks, "let_go", careless)
+
+
+def states_in_a_replay(patch: pytest.MonkeyPatch) -> None:
+    """A replay never compares states with those of the records (3.10)."""
+
+    async def careless(self: Replaying, stage: int, record: Any, before: Any) -> None:
+        return
+
+    patch.setattr(Replaying, "_check_state", careless)
+
+
+def sums_in_a_replay(patch: pytest.MonkeyPatch) -> None:
+    """A replay never compares gradients with those of the records (3.10)."""
+    patch.setattr(Replaying, "_is_near", lambda self, what: None)
+
+
+# ---- copies --------------------------------------------------------------------------------------------------------
+
+
+def record_that_fits(patch: pytest.MonkeyPatch) -> None:
+    """Whoever copies steps with any record that a donor gives (3.10)."""
+    patch.setattr(copying, "fitting_record", lambda record, iteration, stage_count: record)
+
+
+def part_again(patch: pytest.MonkeyPatch) -> None:
+    """A part of a copy that has missed an average is left as it is (3.10)."""
+
+    def careless(self: Copying, part: int) -> None:
+        self._versions[part] = max(self._versions[part], 0) + 1
+
+    patch.setattr(Copying, "_again", careless)
+
+
+def digest_of_a_copy(patch: pytest.MonkeyPatch) -> None:
+    """A keeper offers what it has loaded, whatever its digest is (3.10)."""
+
+    async def careless(self: EndsKeeper, copy: Any) -> Any:
+        return Fitting()
+
+    patch.setattr(EndsKeeper, "_state_digest", careless)
+
+
+def old_copy_until_a_new_one(patch: pytest.MonkeyPatch) -> None:
+    """A keeper drops its copy as soon as that cannot follow any more (3.10)."""
+    load = EndsKeeper._load
+
+    async def careless(self: EndsKeeper) -> None:
+        self._offer(None)
+        await load(self)
+
+    patch.setattr(EndsKeeper, "_load", careless)
+
+
+def lineage_of_a_copy(patch: pytest.MonkeyPatch) -> None:
+    """A keeper gives its copy whatever lineage is asked for (3.10)."""
+    get = EndsKeeper.get_state
+
+    async def careless(self: EndsKeeper, request: GetState) -> Reply:
+        lineage = self._offered.lineage if self._offered is not None else ""
+        return await get(self, dataclasses.replace(request, lineage=lineage))
+
+    patch.setattr(EndsKeeper, "get_state", careless)

@@ -1,0 +1,177 @@
+"""One peer alone that builds, replays or copies a stage's state: what each rule of recovery is there for."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from swarmfree.swarm.actions import CopyNeighbour, Replay, Stay
+from swarmfree.swarm.books import GENESIS_LINEAGE, Record
+from swarmfree.swarm.errors import CallFailed
+from swarmfree.swarm.messages import Build, GetRecord, RecordAnswer, Request
+from swarmfree.swarm.names import Endpoint
+from swarmfree.swarm.ports import Reply
+from swarmfree.trainer.life import build
+from swarmfree.trainer.life.replaying import Replaying
+from tests.mutants.alone import (
+    OTHER_LINEAGE,
+    A,
+    Alone,
+    D,
+    at,
+    play,
+    record,
+    word,
+)
+from tests.trainer import test_copying, test_keeping
+
+T = TypeVar("T")
+
+
+# ---- building ------------------------------------------------------------------------------------------------------
+
+
+def _build(request: Build, donors: Callable[[Endpoint, Request], Reply] | None = None) -> tuple[str, int, int]:
+    """The answer of the member that is to build, the stage that it holds then, and its iteration."""
+
+    async def story(alone: Alone) -> tuple[str, int, int]:
+        if donors is not None:
+            alone.line.answer = donors
+        builder = build.Builder(alone.context, alone.books, alone.building)
+        return await word(builder.build(A, request)), alone.standing.stage, alone.standing.iteration
+
+    return play(story)
+
+
+def older_state_than_asked() -> object:
+    """A member is to keep its state of iteration 4, and holds another one."""
+    return _build(Build(at(2), Stay(1, 4, "it holds it"), 5, GENESIS_LINEAGE, None, 0))
+
+
+def build_that_fails() -> object:
+    """A member's donor is gone: which stage it says it holds then."""
+    return _build(Build(at(2), CopyNeighbour(1, D, 2, "copy stage 2"), 0, GENESIS_LINEAGE, record(), 0))
+
+
+def _replay(story: Callable[[Alone, Replaying], Awaitable[T]]) -> T:
+    async def main(alone: Alone) -> T:
+        action = Replay(1, 1, (A,), 0, (A,), (D,), "shadow and logs")
+        request = Build(at(2), action, 1, GENESIS_LINEAGE, record(), 0)
+        replaying = Replaying(alone.context, alone.books.device, alone.books.borders, request, action)
+        replaying._engines, replaying._in_order, replaying.exact = {1: alone.engine}, True, True
+        return await story(alone, replaying)
+
+    return play(main)
+
+
+def replay_from_another_state() -> object:
+    """The shadow of a stage is not the state that the first record after it began with."""
+
+    async def story(alone: Alone, replaying: Replaying) -> str:
+        try:
+            await replaying._check_state(1, record(state="another"), None)
+        except CallFailed as error:
+            return type(error).__name__
+        return "goes on"
+
+    return _replay(story)
+
+
+def replay_with_another_sum() -> object:
+    """What was logged adds up to another gradient than the record's: whether the replay is called exact."""
+
+    async def story(alone: Alone, replaying: Replaying) -> bool:
+        await replaying._stage(record(), 1, {}, {})
+        return replaying.exact
+
+    return _replay(story)
+
+
+# ---- copies --------------------------------------------------------------------------------------------------------
+
+
+def _copied(donors: test_copying.Donors) -> bool:
+    """Whether a joiner comes to the donors' state."""
+    try:
+        return test_copying._copy(donors).state == donors.engine.state
+    except ExceptionGroup:
+        return False
+
+
+def record_of_another_run() -> object:
+    """The first donor that is asked gives a record that cannot be of this run."""
+
+    class Strange(test_copying.Donors):
+        async def call(self, to: Endpoint, request: Request, payload: bytes = b"", **how: Any) -> Reply:
+            if to == test_copying.BAD and isinstance(request, GetRecord):
+                return Reply(RecordAnswer(replace(self.first, iteration=1, stages=())))
+            return await super().call(to, request, payload, **how)
+
+    return _copied(Strange())
+
+
+def part_that_fell_behind() -> object:
+    """Two iterations commit while a state is copied, and the average of the first is kept no longer."""
+
+    class Hasty(test_copying.Donors):
+        def train(self) -> Record:
+            newest = super().train()
+            return super().train() if len(self.records) == 2 else newest
+
+    donors = Hasty()
+    donors.trains_after = 1
+    return _copied(donors)
+
+
+def _keeper(story: Callable[[test_keeping.World], Awaitable[T]]) -> T:
+    found: list[T] = []
+
+    async def main(world: test_keeping.World) -> None:
+        found.append(await story(world))
+
+    test_keeping.play(main)
+    return found[0]
+
+
+def copy_with_wrong_bytes() -> object:
+    """One part of a keeper's download was wrong: the iteration of the copy that it offers after the next record."""
+
+    async def story(world: test_keeping.World) -> int:
+        world.source.spoils = True
+        await world.kept()
+        world.source.spoils = False
+        world.commit(world.source.train())
+        return await world.kept()
+
+    return _keeper(story)
+
+
+def copy_that_is_behind() -> object:
+    """The source was out of reach for two records, and the copy has to be loaded anew: the iteration of the one that a keeper offers meanwhile."""
+
+    async def story(world: test_keeping.World) -> int:
+        await world.kept()
+        world.commit(world.source.train())
+        await world.kept()
+        world.source.is_up = False
+        for _ in range(2):
+            world.commit(world.source.train())
+            await world.kept()
+        world.source.is_up = True
+        return await world.kept()
+
+    return _keeper(story)
+
+
+def copy_of_another_lineage() -> object:
+    """A keeper is asked for its copy as of another lineage."""
+
+    async def story(world: test_keeping.World) -> str:
+        await world.kept()
+        world.commit(world.source.train())
+        await world.kept()
+        asked = test_keeping.GetState(0, 1, OTHER_LINEAGE, 0, weights_only=False)
+        return await word(world.keeper.get_state(asked))
+
+    return _keeper(story)

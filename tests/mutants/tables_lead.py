@@ -1,0 +1,280 @@
+"""A coordinator alone, beside members that are told what to answer: what each rule of leading is there for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from swarmfree.swarm.books import GENESIS_LINEAGE, Addend, MicrobatchSet, Roll, float64_bits
+from swarmfree.swarm.errors import CallFailed, PeerSilent, RefusalKind, Refused
+from swarmfree.swarm.messages import (
+    Beat,
+    Commit,
+    Committed,
+    Open,
+    Promise,
+    Report,
+    Request,
+    Response,
+    Seal,
+    Sealed,
+)
+from swarmfree.swarm.names import AddendId, Endpoint
+from swarmfree.swarm.ports import Reply
+from swarmfree.trainer.iteration import coordinator as coordination
+from swarmfree.trainer.iteration import recording
+from swarmfree.trainer.iteration.coordinator import Coordinator
+from swarmfree.trainer.iteration.inheritance import Inheritance
+from swarmfree.trainer.iteration.recording import StageAverage
+from swarmfree.trainer.iteration.rolling import Rolling
+from swarmfree.trainer.iteration.roster import Deposed
+from tests.mutants.alone import (
+    LATER,
+    MANIFEST,
+    ME,
+    SIBLING,
+    A,
+    Alone,
+    D,
+    at,
+    beat_answer,
+    plan,
+    play,
+    record,
+    second_life,
+)
+
+T = TypeVar("T")
+PLACES = {A.member: 0, ME.member: 1, SIBLING.member: 1, D.member: 2}
+
+
+def answer(to: Endpoint, request: Request) -> Reply:
+    """What a member says that has nothing against it."""
+    stage = PLACES[to.member]
+    match request:
+        case Beat():
+            return Reply(beat_answer(stage))
+        case Open():
+            return Reply(Promise(0, None, None, None, stage, "b0", vouched=True))
+        case Seal(record=sealed):
+            return Reply(Sealed(sealed.lineage()))
+        case Commit(record=decided):
+            return Reply(Committed(decided.iteration + 1))
+        case _:
+            raise Refused(RefusalKind.GONE, "not here")
+
+
+def deaf_to(*kinds: type[Request], but: Endpoint = SIBLING) -> Callable[[Endpoint, Request], Reply]:
+    """The same, where all but one do not answer such requests."""
+
+    def one(to: Endpoint, request: Request) -> Reply:
+        if isinstance(request, kinds) and to != but:
+            raise PeerSilent(f"{to.member} says nothing")
+        return answer(to, request)
+
+    return one
+
+
+def _lead(story: Callable[[Alone, Coordinator], Awaitable[T]], *, forced: bool = False) -> T:
+    """The last coordinator is gone, and this one goes on with three members of four."""
+
+    async def main(alone: Alone) -> T:
+        alone.line.answer = answer
+        return await story(alone, Coordinator(alone.context, alone.tasks, _inheritance(forced=forced)))
+
+    return play(main, second_life(D))
+
+
+def _inheritance(*, forced: bool) -> Inheritance:
+    promise = Promise(0, None, None, None, -1, "b0", vouched=True)
+    return Inheritance(
+        term=LATER,
+        revision=5,
+        iteration=0,
+        lineage=GENESIS_LINEAGE,
+        record=replace(record(), iteration=-1),
+        plan=plan(1),
+        sealed=None,
+        forced=forced,
+        promises={e: replace(promise, stage=PLACES[e.member]) for e in (A, ME, SIBLING, D)},
+        seniority=(A, ME, SIBLING, D),
+        past={},
+    )
+
+
+async def _outcome(work: Awaitable[object]) -> str:
+    """What comes of a coordinator's work within a few seconds."""
+    try:
+        async with asyncio.timeout(5.0):
+            await work
+    except TimeoutError:
+        return "waits"
+    except Deposed:
+        return "deposed"
+    return "done"
+
+
+def open_without_promises() -> object:
+    """One member of four promises, and all of them live: whether the iteration is opened."""
+
+    async def story(alone: Alone, coordinator: Coordinator) -> str:
+        alone.line.answer = deaf_to(Open)
+        return await _outcome(coordinator._open(replace(plan(6, LATER), rebuilt=())))
+
+    return _lead(story)
+
+
+def seal_without_votes() -> object:
+    """One member of four stores the record: whether it is decided."""
+
+    async def story(alone: Alone, coordinator: Coordinator) -> str:
+        alone.line.answer = deaf_to(Seal)
+        return await _outcome(coordinator._seal(record()))
+
+    return _lead(story)
+
+
+def forced_once() -> object:
+    """Who went on forced has decided, with one member of four; then that one has no majority of those who decide next: whether it goes on."""
+
+    async def story(alone: Alone, coordinator: Coordinator) -> str:
+        alone.line.answer = deaf_to(Seal, Beat, Commit)
+        await coordinator._decide(record(forced=1))
+
+        async def go_on() -> None:
+            while coordinator._check_quorum():
+                await asyncio.sleep(0.5)
+            await asyncio.sleep(3.0)
+            coordinator._check_quorum()
+
+        return await _outcome(go_on())
+
+    return _lead(story, forced=True)
+
+
+def without_majority() -> object:
+    """Nobody answers the coordinator any more."""
+
+    async def story(alone: Alone, coordinator: Coordinator) -> str:
+        alone.line.answer = deaf_to(Beat)
+
+        async def go_on() -> None:
+            for _ in range(20):
+                coordinator._check_quorum()
+                await asyncio.sleep(0.2)
+
+        return await _outcome(go_on())
+
+    return _lead(story)
+
+
+def record_with_the_highest_position() -> object:
+    """Two records of one iteration were stored, one in a later term: the loss of the one that is gone on with."""
+    older = Promise(0, record(loss=1.0), at(9))
+    newer = Promise(0, record(loss=2.0), at(1, LATER))
+    found = coordination.newest_sealed([older, newer])
+    return found.loss if found is not None else None
+
+
+def share_of_an_earlier_plan() -> object:
+    """A source has done its share of the plan before this one, of the same base: whether it has fed this one's."""
+    told = replace(beat_answer(0), share_done=True, position=at(1))
+    return coordination.has_fed(told, plan(2))
+
+
+def votes_of_a_later_life() -> object:
+    """Two of four have answered, and the first one's later life: whether that decides."""
+    electorate = [A.member, ME.member, SIBLING.member, D.member]
+    return coordination.may_decide(electorate, {SIBLING.member, D.member, second_life(A).member}, set())
+
+
+def half_without_the_senior() -> object:
+    """Two of four have answered, without the senior; then the other two: which of them decide."""
+    electorate = [A.member, ME.member, SIBLING.member, D.member]
+    halves = [electorate[2:], electorate[:2]]
+    return [coordination.may_decide(electorate, half, set()) for half in halves]
+
+
+def all_who_live() -> object:
+    """Three of four are proven to have ended: whether the last one decides."""
+    electorate = [A.member, ME.member, SIBLING.member, D.member]
+    return coordination.may_decide(electorate, electorate[:1], electorate[1:])
+
+
+def nobody_to_decide() -> object:
+    """Nobody is of the electorate: whether anybody decides."""
+    return coordination.may_decide([], [A.member], [])
+
+
+def order_of_the_electorate() -> object:
+    """Two members have reported, of whom the one with the later name is the senior: who is named first among those who decide next."""
+    average = StageAverage("average", float64_bits(1.0), "state", (ME.member, SIBLING.member))
+    seniority = {SIBLING.member: 0, ME.member: 1}
+    around = recording.Circumstances([1.0], "", {}, frozenset(), forced=False, seniority=seniority)
+    return coordination.make_record(plan(1), (average,) * 3, MANIFEST, around).electorate[0].peer_id
+
+
+def voter_with_a_built_state() -> object:
+    """A member that promised has a state that was built for another base, and no record decided it: whether it counts as a holder."""
+
+    async def story(alone: Alone, coordinator: Coordinator) -> bool:
+        inherited = _inheritance(forced=False)
+        promises = {e: replace(p, base="another", vouched=e != ME) for e, p in inherited.promises.items()}
+        (guest,) = (guest for guest in replace(inherited, promises=promises).guests() if guest.endpoint == ME)
+        return guest.built
+
+    return _lead(story)
+
+
+# ---- rounds --------------------------------------------------------------------------------------------------------
+
+
+def _judged(first: Response | CallFailed, second: Response | CallFailed) -> str:
+    """What comes of a round in which the replicas of stage 1 answer so: the name of what is found, or its first word."""
+
+    async def story(alone: Alone, coordinator: Coordinator) -> str:
+        guests = [g for g in coordinator.roster.guests() if g.stage == 1]
+        found = coordinator._rolling._judge(_roll(), guests, {ME.member: first, SIBLING.member: second})
+        return type(found).__name__
+
+    return _lead(story)
+
+
+def _roll() -> Roll:
+    return Roll(0, "b0", 1, (), (ME, SIBLING))
+
+
+def _report(average: str = "average", state: str = "state") -> Report:
+    return Report(_roll().round(), average, float64_bits(1.0), state)
+
+
+def states_of_siblings() -> object:
+    """Two replicas began the iteration in different states."""
+    return _judged(_report(), _report(state="another"))
+
+
+def averages_of_siblings() -> object:
+    """Two replicas report different averages."""
+    return _judged(_report(), _report(average="another"))
+
+
+def sibling_without_the_average() -> object:
+    """One replica has reported; the other one is there, and has not."""
+    return _judged(_report(), PeerSilent("nothing"))
+
+
+def sums_of_a_fenced_member() -> object:
+    """A member told of a sum, and is fenced: the microbatches that count."""
+
+    async def story(alone: Alone, coordinator: Coordinator) -> list[tuple[int, ...]]:
+        guest = coordinator.roster.get(ME.member)
+        assert guest is not None
+        addend = Addend(AddendId(ME.member, 0), MicrobatchSet.of([3]), (3,))
+        guest.answer = replace(beat_answer(1), addends=(addend,))
+        rolling, roster = coordinator._rolling, coordinator.roster
+        roster.fence(ME.member, "it does not answer")
+        return [found.order for found in Rolling._addends(rolling, plan(1), 1)]
+
+    return _lead(story)

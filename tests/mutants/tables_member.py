@@ -1,0 +1,329 @@
+"""A member, one message or two, and its answer: what each rule of the books and of averaging is there for."""
+
+from __future__ import annotations
+
+import asyncio
+
+from swarmfree.swarm.books import Addend, MicrobatchSet, Record, Roll
+from swarmfree.swarm.errors import Refused
+from swarmfree.swarm.messages import (
+    Average,
+    Beat,
+    Claim,
+    Commit,
+    GetAverage,
+    Open,
+    Promise,
+    Reduce,
+    Report,
+    RoundFailed,
+    Seal,
+    TakeRoll,
+)
+from swarmfree.swarm.names import AddendId, Endpoint, WorkKey, WorkKind
+from swarmfree.swarm.ports import Reply
+from swarmfree.trainer.context import PayloadAtHand
+from swarmfree.trainer.iteration.member import TICK_S
+from swarmfree.trainer.ring.book import Kind
+from tests.mutants.alone import LATER, ME, OTHER_LINEAGE, SIBLING, A, Alone, D, at, plan, play, record, word
+
+
+def _roll(*members: Endpoint, addends: tuple[Addend, ...] = (), rotation: int = 0) -> Roll:
+    return Roll(0, "b0", 1, addends, members, rotation)
+
+
+async def _own_average(alone: Alone) -> str:
+    """The digest of an average that the member has made alone."""
+    await alone.books.open(A, Open(plan(1)))
+    report = (await alone.books.averaging.take(TakeRoll(at(2), _roll(ME)))).message
+    assert isinstance(report, Report)
+    return report.sum_digest
+
+
+def older_open() -> object:
+    """The coordinator's older Open arrives after its newer one."""
+
+    async def story(alone: Alone) -> list[str]:
+        return [await word(alone.books.open(A, Open(plan(revision)))) for revision in (5, 4)]
+
+    return play(story)
+
+
+def stored_before_open() -> object:
+    """A member that has stored a record of this iteration gets an Open of it: the loss of the record that it tells of."""
+
+    async def story(alone: Alone) -> float | None:
+        await alone.books.seal(Seal(at(1), record(loss=7.0)))
+        promise = (await alone.books.open(D, Open(plan(1, LATER)))).message
+        assert isinstance(promise, Promise)
+        return promise.sealed.loss if promise.sealed is not None else None
+
+    return play(story)
+
+
+def stored_before_load() -> object:
+    """A member that has stored a record loads its state anew and is asked for its promise: the loss of the record that it tells of."""
+
+    async def story(alone: Alone) -> float | None:
+        await alone.books.seal(Seal(at(1), record(loss=7.0)))
+        await alone.books.install(1, 0, record().before, None)
+        promise = (await alone.books.claim(D, Claim(at(1, LATER), only_asking=False))).message
+        assert isinstance(promise, Promise)
+        return promise.sealed.loss if promise.sealed is not None else None
+
+    return play(story)
+
+
+def claim_beside_a_coordinator() -> object:
+    """Somebody claims while the coordinator beats."""
+
+    async def story(alone: Alone) -> str:
+        await alone.books.beat(A, Beat(at(1), 0, 0.0))
+        return await word(alone.books.claim(D, Claim(at(1, LATER), only_asking=False)))
+
+    return play(story)
+
+
+def only_asked() -> object:
+    """Somebody asks whether it would be followed; then the coordinator seals."""
+
+    async def story(alone: Alone) -> str:
+        await alone.books.beat(A, Beat(at(1), 0, 0.0))
+        alone.books.lose_coordinator()
+        await alone.books.claim(D, Claim(at(1, LATER), only_asking=True))
+        return await word(alone.books.seal(Seal(at(2), record())))
+
+    return play(story)
+
+
+def word_of_an_old_term() -> object:
+    """A coordinator whose term is over opens, beats and seals."""
+
+    async def story(alone: Alone) -> list[str]:
+        await alone.books.claim(D, Claim(at(1, LATER), only_asking=False))
+        return [
+            await word(alone.books.open(A, Open(plan(2)))),
+            await word(alone.books.beat(A, Beat(at(3), 0, 0.0))),
+            await word(alone.books.seal(Seal(at(4), record()))),
+        ]
+
+    return play(story)
+
+
+def older_roll() -> object:
+    """The coordinator's older roll arrives after its newer one."""
+
+    async def story(alone: Alone) -> list[str]:
+        await alone.books.open(A, Open(plan(1)))
+        rolls = ((5, 0), (4, 1))
+        return [await word(alone.books.averaging.take(TakeRoll(at(n), _roll(ME, rotation=turn)))) for n, turn in rolls]
+
+    return play(story)
+
+
+def _seals(*seals: tuple[int, Record]) -> object:
+    async def story(alone: Alone) -> list[str]:
+        await alone.books.beat(A, Beat(at(1), 0, 0.0))
+        return [await word(alone.books.seal(Seal(at(revision), sealed))) for revision, sealed in seals]
+
+    return play(story)
+
+
+def older_seal() -> object:
+    """The coordinator's older Seal arrives after its newer one, with another record."""
+    return _seals((5, record(loss=2.0)), (4, record(loss=1.0)))
+
+
+def seal_of_another_lineage() -> object:
+    """A record of this iteration follows another one than the member's last."""
+    return _seals((5, record(before=OTHER_LINEAGE)))
+
+
+def second_vote() -> object:
+    """A member promised term 2, its lineage gave way; then the coordinator of term 1 asks it to store a record that follows the same one."""
+
+    async def story(alone: Alone) -> str:
+        await alone.books.claim(D, Claim(at(1, LATER), only_asking=False))
+        await alone.books.rejoin(D, A)
+        return await word(alone.books.seal(Seal(at(2), record())))
+
+    return play(story)
+
+
+def word_of_a_beaten_lineage() -> object:
+    """The coordinator of the lineage that gave way beats, and opens, as if nothing had happened."""
+
+    async def story(alone: Alone) -> list[str]:
+        await alone.books.beat(A, Beat(at(1), 0, 0.0))
+        await alone.books.rejoin(A, D)
+        return [await word(alone.books.beat(A, Beat(at(2), 0, 0.0))), await word(alone.books.open(A, Open(plan(3))))]
+
+    return play(story)
+
+
+def overtaken_open() -> object:
+    """While an Open waits for the device, another coordinator beats in a higher term: the number of the term that is promised in the end."""
+
+    async def story(alone: Alone) -> tuple[str, int]:
+        async with asyncio.TaskGroup() as group:
+            opening = group.create_task(word(alone.books.open(A, Open(plan(1)))))
+            await asyncio.sleep(0.0005)
+            await alone.books.beat(D, Beat(at(1, LATER), 0, 0.0))
+        promised = alone.standing.promised
+        assert promised is not None
+        return opening.result(), promised.term.number
+
+    return play(story)
+
+
+def coordinator_gets_nowhere() -> object:
+    """The coordinator beats, waits for nobody, and its progress stays the same for longer than any build takes: whether it is followed still."""
+
+    async def story(alone: Alone) -> bool:
+        for _ in range(int(alone.context.timing.stall_s / TICK_S) + 1):
+            await alone.books.beat(A, Beat(at(1), 0, 0.0, progress=1))
+            alone.books.count_tick()
+        return alone.books.hears_coordinator
+
+    return play(story)
+
+
+def step_from_another_state() -> object:
+    """A record is decided that starts this stage from another state than the member's: its answer, and the iteration that it is at."""
+
+    async def story(alone: Alone) -> tuple[str, int]:
+        average = await _own_average(alone)
+        return await word(alone.books.commit(Commit(record(state="another", average=average)))), alone.standing.iteration
+
+    return play(story)
+
+
+def average_of_a_sibling() -> object:
+    """A member that has missed an average is given another one by its sibling: its answer to the Commit."""
+
+    async def story(alone: Alone) -> str:
+        state = alone.engine.state_digest()
+        await _own_average(alone)
+        right = alone.engine.contribution([], 0)
+        alone.line.answer = lambda to, request: Reply(Average(), bytes([1]) + right[1:])
+        return await word(alone.books.commit(Commit(record(state=state, average="another"))))
+
+    return play(story)
+
+
+def work_of_another_base() -> object:
+    """Work is asked for that starts from another base than the member's: why it is not done."""
+
+    async def story(alone: Alone) -> str:
+        await alone.books.open(A, Open(plan(1)))
+        try:
+            alone.standing.check(WorkKey(0, "another", WorkKind.TRAIN, 0, 1))
+        except Refused as refusal:
+            return str(refusal.kind)
+        return "done"
+
+    return play(story)
+
+
+def roll_of_another_sum() -> object:
+    """A roll says that a sum of this member holds one microbatch, and it holds two by now."""
+
+    async def story(alone: Alone) -> str:
+        book = alone.books.book
+        await alone.books.open(A, Open(plan(1)))
+        book._sets[0], alone.engine._sums[0] = (0, 1), [alone.engine._zero() for _ in range(alone.engine.part_count(1))]
+        told = Addend(AddendId(ME.member, 0), MicrobatchSet.of([0]), (0,))
+        return await word(alone.books.averaging.take(TakeRoll(at(2), _roll(ME, addends=(told,)))))
+
+    return play(story)
+
+
+def sum_in_a_roll() -> object:
+    """A sum of this member was averaged, and another microbatch comes: the number of the sum that it goes to."""
+
+    async def story(alone: Alone) -> int:
+        book = alone.books.book
+        await alone.books.open(A, Open(plan(1)))
+        book.enter(book.number_for(Kind.SURE, 0), 0)
+        alone.engine._sums[0] = [alone.engine._zero() for _ in range(alone.engine.part_count(1))]
+        await alone.books.averaging.take(TakeRoll(at(2), _roll(ME, addends=book.addends())))
+        return book.number_for(Kind.SURE, 1)
+
+    return play(story)
+
+
+def short_contribution() -> object:
+    """A sibling's contribution is eight bytes short: whom the member names to its coordinator."""
+
+    async def story(alone: Alone) -> object:
+        addends = (Addend(AddendId(SIBLING.member, 0), MicrobatchSet.of([0]), (0,)),)
+        roll, averaging = _roll(ME, SIBLING, addends=addends), alone.books.averaging
+        await alone.books.open(A, Open(plan(1)))
+        alone.line.delay_s = 1.0
+        async with asyncio.TaskGroup() as group:
+            taking = group.create_task(averaging.take(TakeRoll(at(2), roll)))
+            await asyncio.sleep(0.02)
+            short = PayloadAtHand(alone.engine.contribution([], 0)[:-8])
+            await word(averaging.reduce(SIBLING.member, Reduce(roll.round(), 0, contributes=True), short))
+        outcome = taking.result().message
+        assert isinstance(outcome, RoundFailed)
+        return outcome.suspect.peer_id, outcome.spoilt
+
+    return play(story)
+
+
+def roll_of_an_old_term() -> object:
+    """A coordinator whose term is over has a stage averaged."""
+
+    async def story(alone: Alone) -> str:
+        await alone.books.open(A, Open(plan(1)))
+        alone.books.lose_coordinator()
+        await alone.books.claim(D, Claim(at(1, LATER), only_asking=False))
+        return await word(alone.books.averaging.take(TakeRoll(at(2), _roll(ME))))
+
+    return play(story)
+
+
+def step_of_another_lineage() -> object:
+    """A record is said to be decided that follows another one than the member's last; state and average are those that it has."""
+
+    async def story(alone: Alone) -> str:
+        state = alone.engine.state_digest()
+        other = record(state=state, average=await _own_average(alone), before=OTHER_LINEAGE)
+        return await word(alone.books.commit(Commit(other)))
+
+    return play(story)
+
+
+def average_of_another_digest() -> object:
+    """A member has an average, and is asked for another one of that iteration."""
+
+    async def story(alone: Alone) -> str:
+        await _own_average(alone)
+        return await word(alone.books.averaging.get_average(GetAverage(0, "another", 0)))
+
+    return play(story)
+
+
+def contribution_of_a_stranger() -> object:
+    """Somebody who is not in the roll contributes to it."""
+
+    async def story(alone: Alone) -> str:
+        await alone.books.open(A, Open(plan(1)))
+        await alone.books.averaging.take(TakeRoll(at(2), _roll(ME)))
+        asked = Reduce(_roll(ME).round(), 0, contributes=False)
+        return await word(alone.books.averaging.reduce(D.member, asked, PayloadAtHand(b"")))
+
+    return play(story)
+
+
+def contribution_of_a_source() -> object:
+    """The loss's half of a microbatch is in a source's sum and the embedding's is not: the microbatches that it tells of."""
+
+    async def story(alone: Alone) -> list[tuple[int, ...]]:
+        book = alone.books.book
+        number = book.number_for(0, 3)
+        book.half(number, 3)
+        return [addend.order for addend in book.addends()]
+
+    return play(story)

@@ -1,0 +1,336 @@
+"""One peer alone that takes the lead, or gives others their places back: what each rule of succession and of coming back is there for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from swarmfree.policy import recovery, worth
+from swarmfree.swarm.actions import CopyNeighbour, Fresh, Merge
+from swarmfree.swarm.books import float32_bits
+from swarmfree.swarm.errors import PeerSilent, RefusalKind, Refused
+from swarmfree.swarm.manifest import RecoverySection
+from swarmfree.swarm.messages import Build, Built, Claim, Committed, GetRecord, Hello, KeptShadow, Promise, RecordAnswer, Request
+from swarmfree.swarm.names import Endpoint
+from swarmfree.swarm.plan import Rebuilt
+from swarmfree.swarm.ports import Reply
+from swarmfree.trainer.iteration.assembly import Assembly
+from swarmfree.trainer.iteration.roster import Roster
+from swarmfree.trainer.life import build
+from swarmfree.trainer.life.election import Election
+from swarmfree.trainer.lives import Lives
+from tests.mutants.alone import (
+    ME,
+    OTHER_LINEAGE,
+    SIBLING,
+    A,
+    Alone,
+    D,
+    at,
+    beat_answer,
+    endpoint,
+    plan,
+    play,
+    record,
+    second_life,
+)
+from tests.mutants.tables_lead import answer
+from tests.trainer import test_keeping
+
+T = TypeVar("T")
+LINEAGE = "1" * 64
+"""Of the record that the swarm stands on, before iteration 5."""
+
+
+# ---- taking the lead -----------------------------------------------------------------------------------------------
+
+
+def _campaign(
+    promises: Callable[[Endpoint, Claim], Promise], judge: Callable[[Alone, Election], Awaitable[T]], *, here: Endpoint = ME
+) -> T:
+    """A candidate of four; the others say this to a claim, or nothing."""
+
+    async def main(alone: Alone) -> T:
+        def one(to: Endpoint, request: Request) -> Reply:
+            if not isinstance(request, Claim):
+                raise Refused(RefusalKind.GONE, "not here")
+            return Reply(promises(to, request))
+
+        async def own(header: object, request: Request, incoming: object) -> Reply:
+            assert isinstance(request, Claim)
+            return await alone.books.claim(alone.context.here, request)
+
+        alone.line.answer, alone.context.handler = one, own
+        alone.standing.records = [replace(record(), iteration=-1)]
+        alone.standing.known_plan = plan(1)
+        alone.standing.promised = at(1)
+        alone.books.lose_coordinator()
+        return await judge(alone, Election(alone.context, alone.books))
+
+    return play(main, here)
+
+
+def _silent(to: Endpoint, claim: Claim) -> Promise:
+    raise PeerSilent(f"{to.member} says nothing")
+
+
+def _promising(to: Endpoint, claim: Claim) -> Promise:
+    return Promise(0, None, None, None, 1, "b0", vouched=True)
+
+
+def candidate_without_majority() -> object:
+    """Nobody answers a candidate: whether it leads within half of `split_wait_s`, and whether it has claimed in earnest by then."""
+
+    async def judge(alone: Alone, election: Election) -> tuple[bool, bool]:
+        asked, own = list[Claim](), alone.context.handler
+        assert own is not None
+
+        async def watch(header: object, request: Request, incoming: object) -> Reply:
+            assert isinstance(request, Claim)
+            asked.append(request)
+            return await own(header, request, incoming)  # type: ignore[arg-type]
+
+        alone.context.handler, leads = watch, False  # type: ignore[assignment]
+        while alone.context.now_s() < alone.context.timing.split_wait_s / 2 and not leads:
+            leads = await election.campaign() is not None
+        return leads, not all(claim.only_asking for claim in asked)
+
+    return _campaign(_silent, judge)
+
+
+def number_that_others_have_promised() -> object:
+    """A member has promised term 9 to somebody: the first two numbers of terms that a candidate asks about."""
+
+    def behind(to: Endpoint, claim: Claim) -> Promise:
+        if to == A:
+            raise Refused(RefusalKind.BEHIND, "promised term 9", 9)
+        return _silent(to, claim)
+
+    async def judge(alone: Alone, election: Election) -> list[int]:
+        await election.campaign()
+        claims = [request for _, request in alone.line.asked if isinstance(request, Claim)]
+        return list(dict.fromkeys(claim.position.term.number for claim in claims))[:2]
+
+    return _campaign(behind, judge)
+
+
+def place_in_the_order() -> object:
+    """The third in rank notices that the coordinator is silent: whether it asks for promises within the first instant."""
+
+    async def judge(alone: Alone, election: Election) -> bool:
+        try:
+            async with asyncio.timeout(0.5):
+                await election.campaign()
+        except TimeoutError:
+            pass
+        return bool(alone.line.asked)
+
+    return _campaign(_silent, judge, here=D)
+
+
+def record_that_was_missed() -> object:
+    """Another member is a record further, and nobody gives that record: whether the candidate leads, and whether it has claimed in earnest."""
+
+    def further(to: Endpoint, claim: Claim) -> Promise:
+        return replace(_promising(to, claim), iteration=1)
+
+    async def judge(alone: Alone, election: Election) -> tuple[bool, bool]:
+        leads = await election.campaign() is not None
+        return leads, not all(request.only_asking for _, request in alone.line.asked if isinstance(request, Claim))
+
+    return _campaign(further, judge)
+
+
+def coordinator_that_others_hear() -> object:
+    """Somebody hears the coordinator, and says so: whether the candidate leads after it has waited for long."""
+
+    def fresh(to: Endpoint, claim: Claim) -> Promise:
+        if to == SIBLING:
+            raise Refused(RefusalKind.FRESH, "the coordinator is heard")
+        return _silent(to, claim)
+
+    async def judge(alone: Alone, election: Election) -> bool:
+        leads = False
+        while alone.context.now_s() < 4 * alone.context.timing.split_wait_s and not leads:
+            leads = await election.campaign() is not None
+        return leads
+
+    return _campaign(fresh, judge)
+
+
+def electorate_of_a_missed_record() -> object:
+    """By a record that the candidate missed others decide than by its own last one, and they do not answer: whether it leads."""
+
+    async def judge(alone: Alone, election: Election) -> bool:
+        newest = replace(record(), electorate=(endpoint("x").member, endpoint("y").member, A.member))
+
+        def further(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, GetRecord):
+                return Reply(RecordAnswer(newest))
+            return Reply(Promise(1, None, None, None, 1, "b0", vouched=True))
+
+        async def step(request: object) -> Reply:
+            alone.standing.apply(newest)
+            return Reply(Committed(1))
+
+        alone.line.answer, alone.books.commit = further, step  # type: ignore[method-assign, assignment]
+        return await election.campaign() is not None
+
+    return _campaign(_silent, judge)
+
+
+def life_that_was_heard_of_late() -> object:
+    """Word of a peer's first life comes after word of its second one: whether the first one has ended."""
+    lives = Lives()
+    lives.hear([second_life(A).member])
+    lives.hear([A.member])
+    return lives.ended([A.member]) == {A.member}
+
+
+# ---- coming back ---------------------------------------------------------------------------------------------------
+
+
+def _assembly(story: Callable[[Alone, Assembly, Roster], Awaitable[T]]) -> T:
+    """The places of a swarm at iteration 5; A, SIBLING and D hold the ends and both stages of the body."""
+
+    async def main(alone: Alone) -> T:
+        alone.line.answer = answer
+        roster = Roster(alone.context, alone.tasks, lambda: at(1))
+        assembly = Assembly(alone.context, roster, lambda: at(1), alone.tasks)
+        assembly._present, assembly._opened = (5, LINEAGE, replace(record(), iteration=4)), True
+        assembly.past |= {5: LINEAGE}
+        for stage, one in enumerate((A, SIBLING, D)):
+            guest = roster.admit(one, Hello(False, False, "", 0), stage, built=True)
+            guest.opened, guest.built_at, guest.is_ours = at(1), 5, True
+        return await story(alone, assembly, roster)
+
+    return play(main, second_life(A))
+
+
+def _hello(stage: int, lineage: str = LINEAGE) -> Hello:
+    return Hello(False, False, "", 0, stage, 5, lineage)
+
+
+def _back(rebuilt: Rebuilt | None, *, sealing: bool = False, lineage: str = LINEAGE, barred: bool = False) -> object:
+    """A member of stage 1 says hello with its state: whether it is a member again, and what is rebuilt still."""
+
+    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> tuple[bool, int]:
+        if rebuilt is not None:
+            assembly._rebuilt = {1: rebuilt}
+        assembly.is_sealing = sealing
+        if barred:
+            roster.bar(ME.member, "it cannot average with its sibling")
+        assembly.hello(ME, _hello(1, lineage), 5)
+        guest = roster.get(ME.member)
+        return guest is not None and guest.built, len(assembly.rebuilt_stages())
+
+    return _assembly(story)
+
+
+MERGED = Rebuilt(1, "merged", rate_scaled=True)
+
+
+def back_after_a_rebuild() -> object:
+    """Its stage was merged meanwhile, and nothing was sealed yet."""
+    return _back(MERGED)
+
+
+def back_after_a_seal() -> object:
+    """Its stage was merged meanwhile, and a record of that was sent out."""
+    return _back(MERGED, sealing=True)
+
+
+def back_after_a_dispute() -> object:
+    """Of two states of its stage the other one was taken."""
+    return _back(replace(MERGED, disputes=1))
+
+
+def back_with_another_lineage() -> object:
+    """What it holds stands on another lineage."""
+    return _back(None, lineage=OTHER_LINEAGE)
+
+
+def back_while_barred() -> object:
+    """It cannot work with its sibling."""
+    return _back(None, barred=True)
+
+
+def shadow_of_another_lineage() -> object:
+    """A member keeps a shadow that stands on a lineage that gave way: how many shadows can be used."""
+
+    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> int:
+        guest = roster.get(D.member)
+        assert guest is not None
+        shadows = (KeptShadow(1, 5, full=True, lineage=OTHER_LINEAGE), KeptShadow(1, 7, full=True, lineage=LINEAGE))
+        guest.answer = replace(beat_answer(2), shadows=shadows)
+        return len(assembly._shadows())
+
+    return _assembly(story)
+
+
+def rate_of_a_merged_stage() -> object:
+    """A stage is merged anew: whether it starts with the run's rate factor, and without moments."""
+
+    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> tuple[bool, int]:
+        def built(to: Endpoint, request: Request) -> Reply:
+            return Reply(Built("digest", 1.0, 0, 5)) if isinstance(request, Build) else answer(to, request)
+
+        alone.line.answer = built
+        roster.fence(SIBLING.member, "it is gone")
+        guest = roster.admit(ME, Hello(False, False, "", 0), 1)
+        half = float32_bits(0.5)
+        action = Merge(1, A, D, 0, 2, half, half, 1.0, 1.0, "both neighbours live")
+        await assembly._build(guest, action, 5, LINEAGE, replace(record(), iteration=4), limit_s=None)
+        (rebuilt,) = assembly.rebuilt_stages()
+        return rebuilt.rate_scaled, rebuilt.steps
+
+    return _assembly(story)
+
+
+def build_beside_one_that_came_back() -> object:
+    """While a stage is merged, its replica comes back: what is rebuilt then."""
+
+    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> int:
+        def built(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Build):
+                assembly.hello(SIBLING, _hello(1), 5)
+                return Reply(Built("digest", 1.0, 0, 5))
+            return answer(to, request)
+
+        alone.line.answer = built
+        roster.fence(SIBLING.member, "it does not answer")
+        guest = roster.admit(ME, Hello(False, False, "", 0), 1)
+        action = Fresh(1, 5, "nobody is left")
+        await assembly._build(guest, action, 5, LINEAGE, replace(record(), iteration=4), limit_s=None)
+        return len(assembly.rebuilt_stages())
+
+    return _assembly(story)
+
+
+def own_older_state() -> object:
+    """A stage is lost, and its builder holds its state of one iteration ago: what it does."""
+    neighbour = CopyNeighbour(1, D, 2, "copy stage 2")
+    return type(worth.or_stay(neighbour, 99, 100)).__name__
+
+
+def least_patience() -> object:
+    """First weights, at the beginning: whether a silent peer is waited for until it can have said hello."""
+    timing = test_keeping.MANIFEST.timing
+    waits_s = worth.patience_s(Fresh(1, 0, "nothing was learned yet"), 1, 0.1, timing)
+    return waits_s >= timing.coordinator_silence_s + timing.silence_s
+
+
+def log_with_a_gap() -> object:
+    """A full shadow is two iterations old, and the stage after has no log of the first of them: how the stage comes back."""
+    shadow = recovery.StageShadow(A, 1, 3, full=True)
+    section = RecoverySection(shadow_every=10, shadow_kind="full", best="replay")
+    logs = recovery.Logs({A.member: 3, D.member: 4})
+    last = replace(record(), iteration=4)
+    return type(recovery.choose_recovery(1, ((A,), (), (D,)), last, section, (), (shadow,), logs)).__name__
+
+
+def depth_of_a_donor() -> object:
+    """A stage of four blocks is made from one of two: which of the donor's blocks each one comes from."""
+    return [build.donor_block(block, 4, 2) for block in range(4)]

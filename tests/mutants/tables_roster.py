@@ -1,0 +1,200 @@
+"""A coordinator's roster, and two coordinators that meet: what each rule of who is there, and of who gives way, is there for."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from swarmfree.swarm.books import float64_bits
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.swarm.messages import (
+    Goodbye,
+    Hello,
+    Microloss,
+)
+from swarmfree.swarm.names import Endpoint
+from swarmfree.trainer.iteration import meeting
+from swarmfree.trainer.iteration.meeting import Meeting, Rival
+from swarmfree.trainer.iteration.roster import Guest, Roster
+from tests.mutants.alone import (
+    LATER,
+    ME,
+    OTHER_LINEAGE,
+    SIBLING,
+    TERM,
+    A,
+    Alone,
+    D,
+    at,
+    beat_answer,
+    play,
+    record,
+    second_life,
+)
+from tests.mutants.tables_lead import PLACES, answer
+
+T = TypeVar("T")
+PATIENCE_S = 3.0
+
+
+# ---- who is there --------------------------------------------------------------------------------------------------
+
+
+def _roster(story: Callable[[Alone, Roster], Awaitable[T]], *endpoints: Endpoint) -> T:
+    """A roster with some of the members, each with its state."""
+
+    async def main(alone: Alone) -> T:
+        alone.line.answer = answer
+        roster = Roster(alone.context, alone.tasks, lambda: at(1))
+        roster.patience_s = lambda stage: PATIENCE_S
+        for one in endpoints:
+            guest = roster.admit(one, Hello(False, False, "", 0), PLACES[one.member], built=True)
+            guest.opened = at(1)
+        return await story(alone, roster)
+
+    return play(main, second_life(A))
+
+
+def _judge(error: CallFailed, *endpoints: Endpoint) -> bool:
+    """Whether a replica of stage 1 is there still, after a call to it has failed so."""
+
+    async def story(alone: Alone, roster: Roster) -> bool:
+        guest = roster.get(ME.member)
+        assert guest is not None
+        await roster.judge(guest, error)
+        return roster.get(ME.member) is guest
+
+    return _roster(story, *endpoints)
+
+
+def silence_of_the_last() -> object:
+    """The only holder of a stage says nothing."""
+    return _judge(PeerSilent("nothing"), ME, D)
+
+
+def end_of_the_last() -> object:
+    """Nobody listens any more where the only holder of a stage was."""
+    return _judge(PeerUnreachable("nobody listens", refused=True), ME, D)
+
+
+def silence_beside_a_sibling() -> object:
+    """A replica says nothing, and its sibling lives."""
+    return _judge(PeerSilent("nothing"), ME, SIBLING, D)
+
+
+def higher_term_without_a_vote() -> object:
+    """A guest that has no vote has promised a higher term: whether this coordinator leads still, and whether the guest is told to join anew."""
+
+    async def story(alone: Alone, roster: Roster) -> tuple[bool, bool]:
+        roster.has_vote = lambda member: member != ME.member
+        await roster.yield_to(ME.member, Refused(RefusalKind.BEHIND, "term 6", 6))
+        told = [request for member, request in alone.line.asked if member == ME.member and isinstance(request, Goodbye)]
+        return not roster.is_deposed, bool(told and told[0].rejoin)
+
+    return _roster(story, ME, SIBLING)
+
+
+def earlier_life() -> object:
+    """A peer that was started again says hello: whether its earlier life is a guest still."""
+
+    async def story(alone: Alone, roster: Roster) -> bool:
+        roster.admit(second_life(ME), Hello(False, False, "", 0), 1)
+        return roster.get(ME.member) is not None
+
+    return _roster(story, ME, SIBLING)
+
+
+def losses_that_were_overtaken() -> object:
+    """An answer with one loss arrives after the one with two: how many are known."""
+
+    async def story(alone: Alone, roster: Roster) -> int:
+        losses = tuple(Microloss(offset, float64_bits(1.0)) for offset in range(2))
+        for told in (losses, losses[:1]):
+            roster._keep_told(A.member, replace(beat_answer(0), losses=told))
+        return len(roster.told[A.member, "b0"].losses)
+
+    return _roster(story)
+
+
+def _late(*endpoints: Endpoint) -> bool:
+    async def story(alone: Alone, roster: Roster) -> bool:
+        for guest in roster.guests():
+            guest.answer = beat_answer(guest.stage)
+        guest = roster.get(ME.member)
+        assert isinstance(guest, Guest)
+        await roster._look_whether_late(guest, 3.0)
+        return roster.get(ME.member) is guest
+
+    return _roster(story, *endpoints)
+
+
+def late_device() -> object:
+    """A device works three times as long as it may: whether its peer is a guest still, beside a sibling and alone."""
+    return _late(ME, SIBLING), _late(ME)
+
+
+def joiner_with_another_state() -> object:
+    """A joiner has copied another state than the one that a record then starts from: whether it holds its stage still."""
+
+    async def story(alone: Alone, roster: Roster) -> bool:
+        guest = roster.get(ME.member)
+        assert guest is not None
+        guest.opened, guest.built_at, guest.built_digest = None, 0, "another"
+        roster.compare(record())
+        return guest.built
+
+    return _roster(story, ME, SIBLING)
+
+
+def state_that_differs_again() -> object:
+    """Twice in a row a member's state is not its siblings': whether it may only stand by."""
+
+    async def story(alone: Alone, roster: Roster) -> bool:
+        for _ in range(2):
+            guest = roster.admit(ME, Hello(False, False, "", 0), 1, built=True)
+            guest.opened = at(1)
+            roster.differ(guest, "its state differs")
+        return roster.is_barred(ME.member)
+
+    return _roster(story, SIBLING)
+
+
+# ---- two coordinators ----------------------------------------------------------------------------------------------
+
+
+def _gives_way(rival: Rival, *, forced: int = 0, whole: bool = True) -> bool:
+    """Whether the coordinator of four iterations, so many of them forced, gives way."""
+
+    async def story(alone: Alone) -> bool:
+        roster = Roster(alone.context, alone.tasks, lambda: at(1))
+        last = replace(record(forced=forced), iteration=3)
+        mine = Meeting(alone.context, roster, TERM, lambda: last, lambda: whole, {2: OTHER_LINEAGE})
+        return mine._gives_way_to(rival)
+
+    return play(story, A)
+
+
+def _rival(forced: int, iterations: int, lineage: str = "e" * 64) -> Rival:
+    return Rival(meeting.Tip(forced, iterations, lineage), LATER, D, is_whole=True)
+
+
+def more_iterations_but_forced() -> object:
+    """Another lineage has more iterations, and two of them were forced."""
+    return _gives_way(_rival(2, 9))
+
+
+def whole_but_forced() -> object:
+    """Another lineage, forced, has every stage, while one is lost here."""
+    return _gives_way(_rival(2, 9), whole=False)
+
+
+def beginning_of_this_one() -> object:
+    """The other lineage is the beginning of this one: its coordinator has slept. One stage is lost here."""
+    return _gives_way(_rival(0, 2, OTHER_LINEAGE), whole=False)
+
+
+def two_terms_of_one_lineage() -> object:
+    """Another coordinator has the same lineage, and a higher term."""
+    lineage = replace(record(), iteration=3).lineage()
+    return _gives_way(_rival(0, 4, lineage))

@@ -1,0 +1,156 @@
+"""Each protocol rule, taken out alone, changes an answer: that of one peer that is asked one thing, or of one pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType, ModuleType
+
+import pytest
+
+from tests.mutants import (
+    removals,
+    removals_lead,
+    removals_member,
+    removals_return,
+    tables_copies,
+    tables_lead,
+    tables_member,
+    tables_return,
+    tables_roster,
+)
+from tests.mutants.removals import Removal
+from tests.mutants.test_mutants import MUTANTS
+
+REMOVALS = (removals, removals_member, removals_lead, removals_return)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A rule, and a question whose answer depends on it.
+
+    Args:
+        rule: takes it out.
+        table: asks.
+        right: the answer where the rule holds.
+    """
+
+    rule: Removal
+    table: Callable[[], object]
+    right: object
+
+
+ROWS = (
+    # a member
+    Row(removals_member.order_of_revisions, tables_member.older_open, ["Promise", "superseded"]),
+    Row(removals_member.sealed_record_at_open, tables_member.stored_before_open, 7.0),
+    Row(removals_member.vote_outlives_the_state, tables_member.stored_before_load, 7.0),
+    Row(removals_member.coordinator_that_is_heard, tables_member.claim_beside_a_coordinator, "fresh"),
+    Row(removals_member.only_asking, tables_member.only_asked, "Sealed"),
+    Row(removals_member.order_of_rolls, tables_member.older_roll, ["Report", "superseded"]),
+    Row(removals_member.order_of_seals, tables_member.older_seal, ["Sealed", "superseded"]),
+    Row(removals_member.term_of_a_seal, tables_member.word_of_an_old_term, ["behind"] * 3),
+    Row(removals.term_at_members, tables_member.word_of_an_old_term, ["behind"] * 3),
+    Row(removals_member.lineage_of_a_seal, tables_member.seal_of_another_lineage, ["not_yet"]),
+    Row(removals_member.renounced_vote, tables_member.second_vote, "behind"),
+    Row(removals_member.abandoned_terms, tables_member.word_of_a_beaten_lineage, ["behind"] * 2),
+    Row(removals_member.promise_after_a_wait, tables_member.overtaken_open, ("behind", 2)),
+    Row(removals_member.stalled_coordinator, tables_member.coordinator_gets_nowhere, False),
+    Row(removals_member.state_before_the_step, tables_member.step_from_another_state, ("gone", 0)),
+    Row(removals_member.digest_of_an_average, tables_member.average_of_a_sibling, "gone"),
+    Row(removals_member.size_of_a_contribution, tables_member.short_contribution, ("c", True)),
+    Row(removals.base_in_the_key, tables_member.work_of_another_base, "stale"),
+    Row(removals.own_list_against_the_roll, tables_member.roll_of_another_sum, "OtherAddends"),
+    Row(removals.frozen_addends, tables_member.sum_in_a_roll, 1),
+    Row(removals.half_contributions, tables_member.contribution_of_a_source, []),
+    Row(removals_member.term_of_a_roll, tables_member.roll_of_an_old_term, "behind"),
+    Row(removals_member.lineage_of_a_step, tables_member.step_of_another_lineage, "gone"),
+    Row(removals_member.average_that_was_asked_for, tables_member.average_of_another_digest, "gone"),
+    Row(removals_member.members_of_a_roll, tables_member.contribution_of_a_stranger, "stale"),
+    # a coordinator
+    Row(removals_lead.majority_for_open, tables_lead.open_without_promises, "waits"),
+    Row(removals.majority_for_seal, tables_lead.seal_without_votes, "waits"),
+    Row(removals_lead.forced_but_once, tables_lead.forced_once, "deposed"),
+    Row(removals_lead.silence_without_majority, tables_lead.without_majority, "deposed"),
+    Row(removals_lead.highest_sealed_record, tables_lead.record_with_the_highest_position, 2.0),
+    Row(removals_lead.share_of_this_plan, tables_lead.share_of_an_earlier_plan, False),
+    Row(removals.vote_of_an_incarnation, tables_lead.votes_of_a_later_life, False),
+    Row(removals_lead.senior_half, tables_lead.half_without_the_senior, [False, True]),
+    Row(removals_lead.proven_ends, tables_lead.all_who_live, True),
+    Row(removals_lead.nobody_decides_for_nobody, tables_lead.nobody_to_decide, False),
+    Row(removals_lead.states_alike, tables_lead.states_of_siblings, "StatesDiffer"),
+    Row(removals_lead.averages_alike, tables_lead.averages_of_siblings, "str"),
+    Row(removals_lead.average_of_everybody, tables_lead.sibling_without_the_average, "str"),
+    Row(removals.fenced_addends, tables_lead.sums_of_a_fenced_member, []),
+    Row(removals_lead.seniority_in_a_record, tables_lead.order_of_the_electorate, "c"),
+    Row(removals_lead.vouched_voters, tables_lead.voter_with_a_built_state, False),
+    # its roster, and two coordinators
+    Row(removals_lead.patience_with_the_last, tables_roster.silence_of_the_last, True),
+    Row(removals_lead.refused_is_dead, tables_roster.end_of_the_last, False),
+    Row(removals_lead.sibling_is_enough, tables_roster.silence_beside_a_sibling, False),
+    Row(removals_lead.vote_to_depose, tables_roster.higher_term_without_a_vote, (True, True)),
+    Row(removals_lead.one_life_at_a_time, tables_roster.earlier_life, False),
+    Row(removals_lead.losses_only_grow, tables_roster.losses_that_were_overtaken, 2),
+    Row(removals_lead.lateness_beside_a_sibling, tables_roster.late_device, (False, True)),
+    Row(removals_lead.lateness_of_the_last, tables_roster.late_device, (False, True)),
+    Row(removals_lead.fewer_forced_first, tables_roster.more_iterations_but_forced, False),
+    Row(removals_lead.lineages_before_wholeness, tables_roster.whole_but_forced, False),
+    Row(removals_lead.beginning_never_wins, tables_roster.beginning_of_this_one, False),
+    Row(removals_lead.higher_term_of_a_lineage, tables_roster.two_terms_of_one_lineage, True),
+    Row(removals_lead.digest_of_a_joiner, tables_roster.joiner_with_another_state, False),
+    Row(removals_lead.bar_for_arithmetic, tables_roster.state_that_differs_again, True),
+    # taking the lead, and coming back
+    Row(removals_return.wait_before_forcing, tables_return.candidate_without_majority, (False, False)),
+    Row(removals_return.asking_before_claiming, tables_return.candidate_without_majority, (False, False)),
+    Row(removals_return.number_above_the_highest, tables_return.number_that_others_have_promised, [2, 10]),
+    Row(removals_return.order_of_candidates, tables_return.place_in_the_order, False),
+    Row(removals_return.catching_up_before_leading, tables_return.record_that_was_missed, (False, False)),
+    Row(removals_return.later_life, tables_return.life_that_was_heard_of_late, True),
+    Row(removals_return.state_over_rebuild, tables_return.back_after_a_rebuild, (True, 0)),
+    Row(removals_return.no_way_back_from_a_seal, tables_return.back_after_a_seal, (False, 1)),
+    Row(removals_return.dispute_is_over, tables_return.back_after_a_dispute, (False, 1)),
+    Row(removals_return.lineage_at_readmission, tables_return.back_with_another_lineage, (False, 0)),
+    Row(removals_return.bar_at_readmission, tables_return.back_while_barred, (False, 0)),
+    Row(removals_return.lineage_of_a_shadow, tables_return.shadow_of_another_lineage, 0),
+    Row(removals_return.rate_after_a_merge, tables_return.rate_of_a_merged_stage, (True, 0)),
+    Row(removals_return.steps_of_a_merge, tables_return.rate_of_a_merged_stage, (True, 0)),
+    Row(removals_return.back_during_a_build, tables_return.build_beside_one_that_came_back, 0),
+    Row(removals_return.own_state_before_a_merge, tables_return.own_older_state, "Stay"),
+    Row(removals_return.least_wait, tables_return.least_patience, True),
+    Row(removals_return.whole_logs, tables_return.log_with_a_gap, "Restore"),
+    Row(removals_return.same_depth, tables_return.depth_of_a_donor, [0, 0, 1, 1]),
+    Row(removals_return.coordinator_of_others, tables_return.coordinator_that_others_hear, False),
+    Row(removals_return.majority_after_catching_up, tables_return.electorate_of_a_missed_record, False),
+    # building, replaying, copying
+    Row(removals_return.state_that_stays, tables_copies.older_state_than_asked, ("failed", 1, 0)),
+    Row(removals_return.nothing_held_while_building, tables_copies.build_that_fails, ("failed", -1, 0)),
+    Row(removals_return.states_in_a_replay, tables_copies.replay_from_another_state, "Refused"),
+    Row(removals_return.sums_in_a_replay, tables_copies.replay_with_another_sum, False),
+    Row(removals_return.record_that_fits, tables_copies.record_of_another_run, True),
+    Row(removals_return.part_again, tables_copies.part_that_fell_behind, True),
+    Row(removals_return.digest_of_a_copy, tables_copies.copy_with_wrong_bytes, -1),
+    Row(removals_return.old_copy_until_a_new_one, tables_copies.copy_that_is_behind, 1),
+    Row(removals_return.lineage_of_a_copy, tables_copies.copy_of_another_lineage, "gone"),
+)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.rule.__name__)
+def test_without_the_rule_the_answer_is_another(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the rule the answer is right; without it, it is another one."""
+    assert row.table() == row.right
+    row.rule(monkeypatch)
+    assert row.table() != row.right, "nothing misses this rule"
+
+
+def test_every_removal_is_missed_somewhere_and_told_of() -> None:
+    """No rule can be taken out that no row asks for, and docs/mutants.md names each one."""
+    known = {function.__name__ for module in REMOVALS for function in vars(module).values() if _is_removal(function, module)}
+    asked = {row.rule.__name__ for row in ROWS} | {mutant.rule.__name__ for mutant in MUTANTS}
+    assert known == asked
+    told = (Path(__file__).parents[2] / "docs" / "mutants.md").read_text(encoding="utf-8")
+    assert not [name for name in sorted(known) if f"`{name}`" not in told]
+
+
+def _is_removal(found: object, module: ModuleType) -> bool:
+    return isinstance(found, FunctionType) and found.__module__ == module.__name__ and not found.__name__.startswith("_")

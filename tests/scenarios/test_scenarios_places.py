@@ -1,0 +1,41 @@
+"""Who gets a place, and when: newcomers to a full swarm, and a founder that would rather stand by."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+
+from swarmfree.sim.rehearsal import Factories
+from swarmfree.sim.script import Director, Moment
+from swarmfree.swarm.local_config import LocalConfig
+from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.ports import Ports
+from swarmfree.trainer.life.peer import run_peer
+from tests.scenarios.scenario_world import STEADY, Once, lines, play, share_is_done, swarm, unhurried
+
+
+def test_who_came_when_all_was_full_gets_the_next_free_place() -> None:
+    """A newcomer to a full swarm stands by against its will: it replaces a dead replica at the next iteration, though no stage is lost."""
+
+    def strike(director: Director, _: Moment) -> None:
+        director.kill(director.members(2)[0])
+
+    setup = swarm(standbys=0, faults=replace(STEADY, replaced_share=0.0))
+    result = play(replace(unhurried(setup), bodies=setup.bodies + 1), Once(share_is_done(1), strike))
+    assert not lines(result, "StageLost")
+    (standing_by,) = lines(result, "Peer01", "Placed", "stage=-1")
+    late = standing_by.split("member=")[1].split()[0]
+    assert lines(result, "Opened", "iteration=3", late)
+
+
+def test_a_founder_takes_a_place_though_it_would_stand_by() -> None:
+    """It alone decides on the first iteration, and only members are asked: as a standby it would wait for itself for ever."""
+    lives: list[Ports] = []
+
+    async def live(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, leave: asyncio.Event) -> int:
+        lives.append(ports)
+        return await run_peer(ports, manifest, replace(local, standby=local.standby or len(lives) == 1), rng, leave)
+
+    result = play(replace(swarm(), feeders=2), factories=Factories(run_peer=live))
+    assert lines(result, "Peer01", "Placed", "member=QmPeer01", "stage=0")
