@@ -277,6 +277,10 @@ class Checks:
         self._holdings.built(member, build, lineage, self._now_s())
         self.made_count += 1
 
+    def took_over(self, member: Member) -> None:
+        """A member coordinates from now on."""
+        self._holdings.took_over(member, self._now_s())
+
     def told(self, event: Event) -> None:
         """A peer's journal got an event."""
         if isinstance(event, IterationCommitted):

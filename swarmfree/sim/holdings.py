@@ -6,6 +6,7 @@ keeper gives up while nobody else holds the ends still counts, since it was the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -80,6 +81,8 @@ class Holdings:
         self._held: dict[Member, Holding] = {}
         self._copies: dict[Member, int] = {}
         self._looked_at: dict[object, None] = {}
+        self._led_since_s: dict[Member, float] = {}
+        self._plan: Plan | None = None
 
     # -- what is told
     def lost(self, member: Member) -> None:
@@ -102,8 +105,13 @@ class Holdings:
         is_copy = isinstance(build.action, Copy) and any(held.is_known or held.is_copy for held in there)
         self._held[member] = Holding(stage, lineage, now_s, is_copy=is_copy)
 
+    def took_over(self, member: Member, now_s: float) -> None:
+        """A member coordinates from now on: of those that are in no plan it knows what they have told it since."""
+        self._led_since_s[member] = now_s
+
     def opened(self, plan: Plan) -> None:
         """A plan names its members: what they hold is the swarm's."""
+        self._plan = plan if self._plan is None or plan.position > self._plan.position else self._plan
         for stage, replicas in enumerate(plan.replicas):
             for replica in replicas:
                 held = self._held.get(replica.endpoint.member)
@@ -127,7 +135,10 @@ class Holdings:
         self._looked_at[build.position, action] = None
         if len(self._looked_at) > RECENT_MAX:
             del self._looked_at[next(iter(self._looked_at))]
+        is_new = now_s - self._led_since_s.get(sender, -math.inf) < bounds.REACHED_S
         for member, what in self._better(build, now_s):
+            if is_new and self._plan is not None and self._plan.stage_of(member) != action.stage:
+                continue
             where = self._reach(sender, member, now_s)
             if where:
                 return (

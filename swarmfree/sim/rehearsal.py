@@ -33,7 +33,7 @@ from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup, draw_setup
 from swarmfree.sim.traffic import Scales, Traffic
 from swarmfree.sim.transcript import Transcript
-from swarmfree.swarm.events import Event, IterationCommitted, StageBuilt, StageLost
+from swarmfree.swarm.events import Event, IterationCommitted, StageBuilt, StageLost, TookOver
 from swarmfree.swarm.messages import Open, Request
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.ports import Reply
@@ -263,6 +263,8 @@ class _Rehearsal:
         self.transcript.tell_event(str(member), event)
         self.statistics.events[type(event).__name__] += 1
         self.checks.told(event)
+        if isinstance(event, TookOver):
+            self.checks.took_over(member)
         if self._liveness is not None:
             self._liveness.told(member, event)
         now_s = self.loop.time()

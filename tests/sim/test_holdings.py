@@ -72,6 +72,19 @@ def test_whoever_keeps_the_present_state_makes_nothing() -> None:
     assert not Story().order(Stay(2, 7, ""))
 
 
+@pytest.mark.parametrize(("led_s", "is_needless"), [(1.0, False), (7.0, True)])
+def test_a_new_coordinator_has_to_hear_of_whom_no_plan_names(led_s: float, is_needless: bool) -> None:  # noqa: FBT001 - tables
+    """It knows the last plan's members at once, and others when they have said hello."""
+    story = Story()
+    story.holdings.took_over(LEADER, 100.0 - led_s)
+    assert story.order(MERGED)
+    other = Plan(replace(POSITION, revision=POSITION.revision + 1), "0" * 16, LAST.lineage(), ((), (), ()), (), LAST, 4)
+    story = Story()
+    story.holdings.took_over(LEADER, 100.0 - led_s)
+    story.holdings.opened(other)
+    assert bool(story.order(MERGED)) == is_needless
+
+
 def test_the_dead_and_the_stuck_hold_nothing() -> None:
     """A life that has ended, a device that hangs, and an engine that is filled with something else are no reason to wait."""
     dead, stuck, filled = Story(), Story(), Story()
