@@ -163,7 +163,9 @@ class Liveness:
         """Places that a peer could have and nobody in the plan has, where somebody can give it the state: a stage whose last replica hangs waits."""
         counts = [len(replicas) for replicas in plan.replicas]
         stages = [stage for stage in range(len(counts)) if stage != ENDS_STAGE or life.can_feed]
-        givers = [stage for stage in stages if any(self._gives(replica.endpoint.member, life) for replica in plan.replicas[stage])]
+        givers = [
+            stage for stage in stages if any(self._gives(replica.endpoint.member, life) for replica in plan.replicas[stage])
+        ]
         return sum(max(0, self._manifest.replicas_max(stage) - counts[stage]) for stage in givers)
 
     def _gives(self, member: Member, life: Life) -> bool:

@@ -80,11 +80,14 @@ class Joining:
             self._all_answered, self._is_heard, self._unwelcome = True, False, ""
             announced = await self._context.ports.directory.announcements()
             self._context.lives.hear(a.endpoint.member for a in announced)
+            self._election.announced = announced
             for endpoint in await self._whom_to_ask(announced):
                 if await self._ask(endpoint):
                     self._has_begun = True
                     return True
-            self._unwelcome_rounds = self._unwelcome_rounds + 1 if self._unwelcome and not self._is_heard and self._all_answered else 0
+            self._unwelcome_rounds = (
+                self._unwelcome_rounds + 1 if self._unwelcome and not self._is_heard and self._all_answered else 0
+            )
             if self._unwelcome_rounds >= UNWELCOME_ROUNDS and not self._has_begun:  # who had a place here once is of this run
                 raise Excluded(self._unwelcome)
             silent_s += min(self._context.now_s() - began_s, self._context.timing.silence_s)
