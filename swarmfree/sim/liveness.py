@@ -148,7 +148,8 @@ class Liveness:
             for member, life in outside.items()
             if self._free(scene.plan, life) and not self._hub.history.is_out(member, scene.coordinator)
         }
-        settled = [member for member, since_s in self._left_s.items() if scene.now_s - since_s >= bounds.SETTLED_S]
+        settled_s = bounds.SETTLED_S * (2 if self._is_lossy() else 1)  # every question may be asked once more; see `Bounds.of`
+        settled = [member for member, since_s in self._left_s.items() if scene.now_s - since_s >= settled_s]
         for member in settled:
             free = self._free(scene.plan, outside[member])
             if free > len(outside) - len(settled):
