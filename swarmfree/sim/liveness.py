@@ -148,7 +148,8 @@ class Liveness:
             for member, life in outside.items()
             if self._free(scene.plan, life) and not self._hub.history.is_out(member, scene.coordinator)
         }
-        settled = [member for member, since_s in self._left_s.items() if scene.now_s - since_s >= bounds.SETTLED_S]
+        settled_s = bounds.SETTLED_S * (2 if self._is_lossy() else 1)  # every question may be asked once more; see `Bounds.of`
+        settled = [member for member, since_s in self._left_s.items() if scene.now_s - since_s >= settled_s]
         for member in settled:
             free = self._free(scene.plan, outside[member])
             if free > len(outside) - len(settled):
@@ -163,7 +164,9 @@ class Liveness:
         """Places that a peer could have and nobody in the plan has, where somebody can give it the state: a stage whose last replica hangs waits."""
         counts = [len(replicas) for replicas in plan.replicas]
         stages = [stage for stage in range(len(counts)) if stage != ENDS_STAGE or life.can_feed]
-        givers = [stage for stage in stages if any(self._gives(replica.endpoint.member, life) for replica in plan.replicas[stage])]
+        givers = [
+            stage for stage in stages if any(self._gives(replica.endpoint.member, life) for replica in plan.replicas[stage])
+        ]
         return sum(max(0, self._manifest.replicas_max(stage) - counts[stage]) for stage in givers)
 
     def _gives(self, member: Member, life: Life) -> bool:

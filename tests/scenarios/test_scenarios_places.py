@@ -10,9 +10,10 @@ from swarmfree.sim.rehearsal import Factories
 from swarmfree.sim.script import Director, Moment
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.messages import Train
 from swarmfree.swarm.ports import Ports
 from swarmfree.trainer.life.peer import run_peer
-from tests.scenarios.scenario_world import STEADY, Once, lines, play, share_is_done, swarm, unhurried
+from tests.scenarios.scenario_world import STEADY, Once, is_asked, lines, play, share_is_done, swarm, unhurried
 
 
 def test_who_came_when_all_was_full_gets_the_next_free_place() -> None:
@@ -39,3 +40,23 @@ def test_a_founder_takes_a_place_though_it_would_stand_by() -> None:
 
     result = play(replace(swarm(), feeders=2), factories=Factories(run_peer=live))
     assert lines(result, "Peer01", "Placed", "member=QmPeer01", "stage=0")
+
+
+def test_who_was_away_has_its_vote_when_the_coordinator_dies() -> None:
+    """Three of eight voters are back from a break when two others die: the plan has not got them, but they decide, and nothing is forced."""
+
+    def strike(director: Director, _: Moment) -> None:
+        away = [director.members(0)[1], director.members(1)[0], director.members(2)[0]]
+        parted = director.partition(away)
+
+        def fall() -> None:
+            director.kill(director.members(0)[0], director.members(1)[0])
+            director.heal(parted)
+
+        director.after(6.0, fall)
+
+    setup = swarm(body=2, replicas=3, sources=2, standbys=0, faults=replace(STEADY, replaced_share=0.0))
+    slow = replace(setup, work_min_s=0.4, work_max_s=0.6, progress_bound_s=120.0)
+    result = play(slow, Once(is_asked(Train, key__stage=1, key__iteration=1), strike))
+    assert lines(result, "TookOver", "forced=False")
+    assert not lines(result, "forced=True")

@@ -87,7 +87,8 @@ class Coordinator:
             self.assembly.inherit(plan)
         for guest in inherited.guests():
             admitted = self.roster.admit(guest.endpoint, guest.hello, guest.stage, built=guest.built)
-            admitted.opened, admitted.is_ours = self._position_now(), guest.vouched
+            admitted.opened, admitted.is_ours = self._position_now() if guest.returned < 0 else None, guest.vouched
+            admitted.built_at = guest.returned
         if plan is not None:
             for endpoint in plan.members():
                 if self.roster.get(endpoint.member) is None:

@@ -14,13 +14,18 @@ from swarmfree.swarm.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class InheritedGuest:
-    """A member that follows the successor, with the place that the last plan gave it."""
+    """A member that follows the successor, with the place that the last plan gave it, or the state that it has where that plan has not got it.
+
+    Args:
+        returned: the iteration that this state is ready for, -1 for a member of the plan.
+    """
 
     endpoint: Endpoint
     hello: Hello
     stage: int
     built: bool
     vouched: bool
+    returned: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +62,16 @@ class Inheritance:
         found = []
         for endpoint in self.seniority:
             promise = self.promises.get(endpoint)
-            stage = self.plan.stage_of(endpoint.member) if self.plan is not None else None
+            planned = self.plan.stage_of(endpoint.member) if self.plan is not None else None
             if promise is None:
                 continue
+            stage, returned = (promise.stage, promise.iteration) if planned is None else (planned, -1)
             hello = Hello(can_feed=stage == 0, standby=False, corpus_hash="", memory_bytes=0)
             is_current = promise.iteration in {self.iteration, self.iteration - 1} and promise.stage == stage
             same_base = self.plan is not None and promise.base == self.plan.base
-            built = stage is not None and is_current and (promise.vouched or same_base)
-            found.append(InheritedGuest(endpoint, hello, STANDBY if stage is None else stage, built, promise.vouched))
+            replaced = planned is None and self.plan is not None and any(r.stage == stage for r in self.plan.rebuilt)
+            built = stage != STANDBY and is_current and (promise.vouched or same_base) and not replaced
+            found.append(InheritedGuest(endpoint, hello, stage, built, promise.vouched, returned))
         return tuple(found)
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from swarmfree.policy.answers import fitting_plan, fitting_record
 from swarmfree.policy.commit import may_decide
 from swarmfree.policy.election import electorate_of, rank
+from swarmfree.swarm.announcement import Announcement
 from swarmfree.swarm.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.swarm.events import Note
 from swarmfree.swarm.messages import Claim, Commit, GetRecord, Promise, RecordAnswer
@@ -52,7 +54,11 @@ class Poll:
 
 
 class Election:
-    """One member's candidacy."""
+    """One member's candidacy.
+
+    Attributes:
+        announced: by the directory when this peer last looked.
+    """
 
     def __init__(self, context: Context, books: MemberBooks) -> None:
         """No candidate yet."""
@@ -61,6 +67,7 @@ class Election:
         self._revisions = itertools.count(1)
         self._beats_before = -1
         self._alone_since_s = 0.0
+        self.announced: Sequence[Announcement] = ()
 
     async def campaign(self) -> Inheritance | None:
         """Try to become coordinator; None where there is one after all, or this member is no use as one."""
@@ -153,7 +160,7 @@ class Election:
         )
 
     async def _ask(self, term: Term, plan: Plan, *, only_asking: bool) -> Poll:
-        """Ask every member of the plan, this one included."""
+        """Ask every member of the plan, this one included, and who else decides: one that was away has its vote, though the plan has not got it."""
         poll = Poll()
         position = Position(term, self._books.standing.iteration, 0, next(self._revisions))
 
@@ -177,7 +184,9 @@ class Election:
                 self._context.lives.hear(promise.newer_lives)
 
         async with asyncio.TaskGroup() as group:
-            for endpoint in dict.fromkeys((*plan.members(), self._context.here)):
+            electorate, named = self._electorate(plan), {endpoint.member for endpoint in plan.members()}
+            others = [a.endpoint for a in self.announced if a.endpoint.member in electorate and a.endpoint.member not in named]
+            for endpoint in dict.fromkeys((*plan.members(), self._context.here, *others)):
                 group.create_task(one(endpoint))
         return poll
 

@@ -80,6 +80,7 @@ class Joining:
             self._all_answered, self._is_heard, self._unwelcome = True, False, ""
             announced = await self._context.ports.directory.announcements()
             self._context.lives.hear(a.endpoint.member for a in announced)
+            self._election.announced = announced
             for endpoint in await self._whom_to_ask(announced):
                 if await self._ask(endpoint):
                     self._has_begun = True
