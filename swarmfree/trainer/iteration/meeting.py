@@ -112,8 +112,8 @@ class Meeting:
         return wins(rival.tip, mine)
 
     def _concede(self, rival: Rival) -> None:
-        if rival.tip.lineage != self.tip().lineage:
-            self._winner = rival
+        if rival.tip.lineage != self.tip().lineage or rival.term > self.term:
+            self._winner = rival  # who follows here is sent there at once, with what it holds
         self._roster.depose(f"{rival.coordinator.member} leads in term {rival.term.number}")
 
     async def _look_beyond(self) -> Rival | None:
@@ -152,8 +152,9 @@ class Meeting:
         if self._winner is None:
             return
         theirs, mine = self._winner.tip, self.tip()
-        self._context.tell(LineageDropped(mine.iterations, mine.forced, mine.lineage, theirs.iterations, theirs.lineage))
-        request = Goodbye(run_over=False, finished=False, why="another lineage won", heir=self._winner.coordinator, rejoin=True)
+        if theirs.lineage != mine.lineage:
+            self._context.tell(LineageDropped(mine.iterations, mine.forced, mine.lineage, theirs.iterations, theirs.lineage))
+        request = Goodbye(run_over=False, finished=False, why="another coordinator won", heir=self._winner.coordinator, rejoin=True)
 
         async def one(guest: Guest) -> None:
             try:
