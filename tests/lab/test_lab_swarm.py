@@ -30,7 +30,7 @@ def _event(kind: str, **fields: Any) -> dict[str, Any]:
 
 
 def _placed(name: str, stage: int, life: int = 1) -> dict[str, Any]:
-    return _event("Placed", member=f"{('Qm' + name)[-6:]}.{f'{life:016x}'[:3]}", stage=stage)
+    return _event("Placed", member=f"{('Qm' + name)[-6:]}.{f'{life:016x}'[-3:]}", stage=stage)
 
 
 def _opened(iteration: int) -> dict[str, Any]:
