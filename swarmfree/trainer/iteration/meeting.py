@@ -154,7 +154,9 @@ class Meeting:
         theirs, mine = self._winner.tip, self.tip()
         if theirs.lineage != mine.lineage:
             self._context.tell(LineageDropped(mine.iterations, mine.forced, mine.lineage, theirs.iterations, theirs.lineage))
-        request = Goodbye(run_over=False, finished=False, why="another coordinator won", heir=self._winner.coordinator, rejoin=True)
+        request = Goodbye(
+            run_over=False, finished=False, why="another coordinator won", heir=self._winner.coordinator, rejoin=True
+        )
 
         async def one(guest: Guest) -> None:
             try:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from swarmfree.policy.answers import fitting_plan, fitting_record
-from swarmfree.policy.commit import may_decide
+from swarmfree.policy.commit import is_majority, may_decide
 from swarmfree.policy.election import electorate_of, rank
 from swarmfree.swarm.announcement import Announcement
 from swarmfree.swarm.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
@@ -100,7 +100,7 @@ class Election:
             may_force |= standing.is_over and not poll.silent  # nothing is left to decide, and who is missing has ended
             if poll.behind:
                 number = max(number, poll.behind) + 1
-            elif (may_force and not poll.fresh) or self._may_decide(plan, poll):
+            elif (may_force and not poll.fresh) or await self._may_claim(plan, poll):
                 inheritance = await self._claim(term, plan, may_force=may_force)
                 if inheritance is not None:
                     return inheritance
@@ -119,6 +119,13 @@ class Election:
     def _is_led(self) -> bool:
         """Whether a coordinator has been heard since the campaign began."""
         return self._books.beat_count != self._beats_before
+
+    async def _may_claim(self, plan: Plan, poll: Poll) -> bool:
+        """Whether these decide: where it takes proof that others have died, only if nobody is further, since they may have decided before that."""
+        if is_majority(self._electorate(plan), poll.members()):
+            return True
+        announced = await self._context.ports.directory.announcements() if self._may_decide(plan, poll) else ()
+        return bool(announced) and all(other.iteration <= self._books.standing.iteration for other in announced)
 
     def _may_decide(self, plan: Plan, poll: Poll) -> bool:
         electorate = self._electorate(plan)

@@ -1,0 +1,187 @@
+"""One member's candidacy: whose promises make it coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+
+from swarmfree.sim.loop import run_virtual
+from swarmfree.swarm.announcement import Announcement, PeerState
+from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
+from swarmfree.swarm.errors import PeerUnreachable, RefusalKind, Refused
+from swarmfree.swarm.local_config import LocalConfig
+from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.messages import Claim, Commit, GetRecord, Header, Promise, RecordAnswer, Request
+from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Member, Position, Term
+from swarmfree.swarm.plan import Plan, Replica
+from swarmfree.swarm.ports import Handler, Incoming, Ports, Reply
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.iteration.inheritance import Inheritance
+from swarmfree.trainer.iteration.standing import Standing
+from swarmfree.trainer.life.election import Election
+from swarmfree.trainer.tasks import Signal
+
+ME, A, B, C, D = (Endpoint(Member(name, f"{5:08x}{0:08x}"), (f"/memory/{name}",)) for name in ("me", "p-a", "p-b", "p-c", "p-d"))
+FOUNDER = Term(1, ME.member)
+Answer = Callable[[Claim], Promise]
+
+
+def record(iteration: int, before: str, *electorate: Endpoint) -> Record:
+    """One that names who decides on the next iteration."""
+    members = tuple(endpoint.member for endpoint in electorate)
+    entry = StageEntry("s", float64_bits(1.0), "d", 1, 0, StepScalars(1, 2, 3, 4, 5, 6, 7, 8, 9), (ME.member,))
+    stages = (entry,) * Manifest().stage_count
+    return Record(iteration, before, FOUNDER, 0, "b", stages, float64_bits(1.0), 1, "", members)
+
+
+def later(endpoint: Endpoint) -> Member:
+    """The life after this one."""
+    return Member(endpoint.member.peer_id, f"{6:08x}{0:08x}")
+
+
+def announced(endpoint: Endpoint, iteration: int) -> Announcement:
+    """By a peer that serves."""
+    return Announcement(endpoint, PeerState.SERVING, 1, iteration, "l", 0.0, 1.0, 0.0, 0, False, PROTOCOL_REVISION, 1e9)
+
+
+class World:
+    """A member at iteration 1 without a coordinator; the others answer as they are told, and those that are not named do not.
+
+    Args:
+        electorate: of iteration 1, the candidate first.
+        answers: to a Claim, by peer.
+        records: that are told to whoever asks.
+        announcements: what the directory has.
+    """
+
+    def __init__(
+        self,
+        electorate: Sequence[Endpoint],
+        answers: dict[Endpoint, Answer],
+        records: Sequence[Record] = (),
+        announcements: Sequence[Announcement] = (),
+    ) -> None:
+        """Nobody is asked yet."""
+        ports = Ports(self, self, self, None, None, None, None, None, _Journal(), None)  # type: ignore[arg-type]
+        self.context = Context(ports, Manifest(), LocalConfig("x"), random.Random(0), "run")
+        self.context.handler = self.handle
+        self.standing = Standing(self.context)
+        first = record(0, GENESIS_LINEAGE, *electorate)
+        self.standing.install(1, 1, first.lineage(), first)
+        stages = tuple((Replica(endpoint),) for endpoint in (ME, A, B, C, D))
+        self.standing.known_plan = Plan(Position(FOUNDER, 1, 0, 1), "b", first.lineage(), stages, (), first, 4)
+        self.beat_count, self.beaten, self.heir = 0, Signal(), None
+        self._answers, self._records, self._announcements = answers, records, tuple(announcements)
+
+    # -- books, as far as a candidate needs them
+    async def commit(self, request: Commit) -> None:
+        """Step."""
+        self.standing.apply(request.record)
+
+    async def handle(self, header: Header, request: Request, incoming: Incoming) -> Reply:
+        """The candidate's own promise."""
+        del header, incoming
+        assert isinstance(request, Claim)
+        if not request.only_asking:
+            self.standing.promised = request.position
+        return Reply(Promise(self.standing.iteration, None, plan=self.standing.known_plan, stage=1, vouched=True))
+
+    # -- ports
+    here = ME
+
+    def now_s(self) -> float:
+        """Virtual seconds."""
+        return asyncio.get_running_loop().time()
+
+    wall_s = now_s
+
+    def serve(self, handler: Handler) -> None:
+        """Nobody calls."""
+
+    async def announcements(self) -> tuple[Announcement, ...]:
+        """The directory."""
+        return (announced(ME, self.standing.iteration), *self._announcements)
+
+    async def call(
+        self, to: Endpoint, request: Request, payload: bytes = b"", *, silence_s: float, header_first: bool = False
+    ) -> Reply:
+        """Implements `Network.call`."""
+        del payload, silence_s, header_first
+        await asyncio.sleep(0.01)
+        if isinstance(request, GetRecord):
+            return Reply(RecordAnswer(next(r for r in self._records if r.iteration == request.iteration)))
+        assert isinstance(request, Claim)
+        if to not in self._answers:
+            raise PeerUnreachable(f"nobody listens for {to.member}", refused=True)
+        return Reply(self._answers[to](request))
+
+    def campaign(self, *dead: Endpoint) -> Inheritance | None:
+        """The candidate's campaign, at most until it looks elsewhere; it has heard of later lives of these."""
+        if dead:
+            self.context.lives.hear(map(later, dead))
+        return run_virtual(lambda: Election(self.context, self).campaign())  # type: ignore[arg-type]
+
+
+class _Journal:
+    def tell(self, event: object) -> None:
+        """It does not matter here."""
+
+
+def at(iteration: int) -> Answer:
+    """A member that promises, and stands there."""
+    return lambda _: Promise(iteration, None, stage=1, vouched=True)
+
+
+def test_a_majority_of_the_electorate_leads() -> None:
+    """Two of three, unforced, however many more the plan names."""
+    inheritance = World((ME, A, B), {A: at(1)}).campaign()
+    assert inheritance is not None
+    assert not inheritance.forced
+    assert inheritance.iteration == 1
+
+
+def test_a_majority_is_counted_in_the_electorate_that_a_member_names_who_is_further() -> None:
+    """Between question and claim one of them commits: of the five that decide then, two are no majority, and nobody leads."""
+
+    def moves_on(request: Claim) -> Promise:
+        return at(1 if request.only_asking else 2)(request)
+
+    first = record(0, GENESIS_LINEAGE, ME, A, B)
+    world = World((ME, A, B), {A: moves_on}, [record(1, first.lineage(), B, C, D, A, ME)])
+    assert world.campaign() is None
+    assert world.standing.iteration == 2
+
+
+def test_where_all_others_are_proven_dead_the_rest_leads() -> None:
+    """One of three, unforced."""
+    inheritance = World((ME, A, B), {}).campaign(A, B)
+    assert inheritance is not None
+    assert not inheritance.forced
+
+
+def test_silence_proves_nothing() -> None:
+    """One of three whose other two do not answer, of whom one was started again."""
+    assert World((ME, A, B), {}).campaign(A) is None
+
+
+def test_who_is_dead_may_have_decided_before_that() -> None:
+    """Somebody is announced who is further: this member was away, and its electorate is of the past."""
+    assert World((ME, A, B), {}, announcements=[announced(C, 2)]).campaign(A, B) is None
+    assert World((ME, A, B), {}, announcements=[announced(C, 1)]).campaign(A, B) is not None
+
+
+def test_a_candidate_claims_above_what_anybody_has_promised() -> None:
+    """It is told term 7, and asks for term 8 at once."""
+    asked: list[int] = []
+
+    def promised_seven(request: Claim) -> Promise:
+        asked.append(request.position.term.number)
+        if request.position.term.number <= 7:
+            raise Refused(RefusalKind.BEHIND, "promised term 7", 7)
+        return at(1)(request)
+
+    inheritance = World((ME, A, B), {A: promised_seven}).campaign()
+    assert inheritance is not None
+    assert inheritance.term.number == 8
+    assert sorted(set(asked)) == [1, 8]
