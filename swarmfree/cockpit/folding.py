@@ -270,6 +270,8 @@ def _lose_member(state: SwarmState, time_s: float, event: MemberLost) -> SwarmSt
     peer = state.peer(name)
     if peer is not None and (not peer.member or peer.member == event.member):
         state = _with_peer(state, replace(peer, stage=-1))
+    if any(m.member == event.member and m.resumed_s is None for m in state.lost_members):
+        return state  # it was called for once more, as its stage's last holder, in vain: still one loss
     entry = LostMember(name, event.member, event.stage, killed, time_s, event.why)
     return replace(state, lost_members=(*state.lost_members, entry))
 

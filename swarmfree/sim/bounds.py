@@ -21,10 +21,17 @@ member that was fenced by mistake notices it after `coordinator_silence_s`."""
 LEAD_SETTLED_S = 20.0
 """After the last trouble: silence is noticed in 4 s, the last in rank of eight waits 8 s more, and whoever was behind claims once again."""
 ENTRIES_MAX = 64
-"""Entries of any table or cache of a peer: more than microbatches, parts and members of a rehearsal, fewer than the
+"""Entries of any table or cache of a peer: more than microbatches, parts and members of a drawn rehearsal, fewer than the
 iterations of one of a hundred, so that what grows with them is found there. `sizes` names the tables that may be larger."""
+ENTRIES_EACH = 3
+"""The same for large swarms: for each peer and each microbatch a table may keep what is, what was and what comes next."""
 SIZES_EVERY_S = 10.0
 """Tables are looked at this often, since whoever leads to the end is gone when the run is over; a look costs as much as some calls."""
+
+
+def entries_max(peers: int, microbatches: int) -> int:
+    """How many entries any table of a peer may have, in a swarm of so many peers and microbatches per iteration."""
+    return max(ENTRIES_MAX, ENTRIES_EACH * max(peers, microbatches))
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,8 +186,9 @@ class _Rehearsal:
 
     def _look_at_sizes(self, cast: Cast) -> None:
         """No table of a living peer has grown beyond its bound."""
+        entries_max = bounds.entries_max(len(cast.lives), self.setup.manifest.batch.microbatches)
         for member in sorted(cast.lives):
-            large = sizes.oversized(self.hub.handler_of(member))
+            large = sizes.oversized(self.hub.handler_of(member), entries_max)
             if large:
                 self.checks.violated("I7", f"{member}: {', '.join(large)}")
 

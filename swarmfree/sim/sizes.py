@@ -25,14 +25,15 @@ LARGER: Mapping[str, tuple[int, str]] = {
 """Table -> how many entries it may have, and why that many."""
 
 
-def oversized(handler: Handler | None) -> tuple[str, ...]:
+def oversized(handler: Handler | None, entries_max: int = bounds.ENTRIES_MAX) -> tuple[str, ...]:
     """A sentence for every table of a peer that has more entries than it may, sorted.
 
     Args:
         handler: whom the peer gave its calls to: a method of what holds everything that it is.
+        entries_max: of a table that `LARGER` does not name.
     """
     peer = getattr(handler, "__self__", None)
-    found = {name: size for name, size in sizes(peer) if size > LARGER.get(name, (bounds.ENTRIES_MAX, ""))[0]}
+    found = {name: size for name, size in sizes(peer) if size > LARGER.get(name, (entries_max, ""))[0]}
     return tuple(f"{name} has {size} entries" for name, size in sorted(found.items()))
 
 

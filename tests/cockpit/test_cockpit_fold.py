@@ -135,6 +135,17 @@ def test_a_lost_member_knows_its_kill_and_the_next_commit() -> None:
     ]
 
 
+def test_a_member_called_for_once_more_in_vain_is_one_loss() -> None:
+    """The replica that died first is called for again when its sibling is dead too, and lost again: a stage of two has two victims."""
+    three = member_of("peer-3")
+    again = told(20.0, "peer-1", MemberLost(str(three), three.peer_id, 2, "connection broke"))
+    story = whole_story()
+    at = next(index for index, h in enumerate(story) if isinstance(h, Told) and isinstance(h.event, StageLost))
+    state = fold_all([*story[:at], again, *story[at:]])
+    assert [m.name for m in state.lost_members] == ["peer-3", "peer-6"]
+    assert state.lost_stages[0].victims == ("peer-3", "peer-6")
+
+
 def test_a_second_life_is_not_taken_for_the_first() -> None:
     """A notice about the dead life, heard after the respawn, leaves the new life in its place."""
     late = told(25, "peer-1", MemberLost(str(member_of("peer-3")), member_of("peer-3").peer_id, 2, "late"))

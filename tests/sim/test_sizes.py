@@ -52,6 +52,17 @@ def test_tables_are_found_wherever_they_hang() -> None:
     assert sizes.oversized(None) == ()
 
 
+def test_a_large_swarm_may_have_larger_tables() -> None:
+    """Three entries for each peer or microbatch, whichever are more; a small swarm's bound stays."""
+    assert bounds.entries_max(peers=10, microbatches=8) == bounds.ENTRIES_MAX
+    assert bounds.entries_max(peers=100, microbatches=64) == 3 * 100
+    assert bounds.entries_max(peers=10, microbatches=64) == 3 * 64
+    root = Holder()
+    root.queue.append(1)
+    assert sizes.oversized(root.look, 65) == ()
+    assert sizes.oversized(root.look, 64) == ("Holder.queue has 65 entries",)
+
+
 def test_slots_are_looked_at_as_well() -> None:
     """A frozen record with slots holds tables like any other object."""
 
