@@ -5,11 +5,13 @@ A hardship changes the rehearsal of a seed: rates of faults, and what has to be 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from swarmfree.sim.faults import TRANSFER_S_MAX
 from swarmfree.swarm.manifest import Manifest, TimingSection
 
 if TYPE_CHECKING:
@@ -44,7 +46,16 @@ def harden(setup: Setup, seed: int, names: Collection[str] | None = None) -> Set
     for name in hardships_of(seed):
         if names is None or name in names:
             setup = HARDSHIPS[name].apply(setup, random.Random(f"{seed}/{name}"))
-    return setup
+    return replace(setup, progress_bound_s=setup.progress_bound_s + slowest_links_s(setup))
+
+
+def slowest_links_s(setup: Setup) -> float:
+    """What an iteration takes longer where all links on its way are as slow as they get for good: each microbatch goes round and comes back."""
+    if not (setup.faults.byte_s and setup.faults.slow_link_share):
+        return 0.0
+    batch, ring = setup.manifest.batch, setup.manifest.ring
+    turns = math.ceil(batch.microbatches / ring.credits)
+    return turns * 2 * setup.manifest.stage_count * TRANSFER_S_MAX
 
 
 def hardships_of(seed: int) -> tuple[str, ...]:
