@@ -160,6 +160,11 @@ def patience_with_the_last(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "_is_worth_waiting_for", lambda self, guest, error: False)
 
 
+def open_to_who_is_back(patch: pytest.MonkeyPatch) -> None:
+    """Whoever was silent when a plan was opened goes on by the one before it (3.3)."""
+    patch.setattr(Roster, "_is_heard_again", lambda self, guest: setattr(guest, "silent_since_s", None))
+
+
 def refused_is_dead(patch: pytest.MonkeyPatch) -> None:
     """A life that has ended is waited for like one that is silent (3.2)."""
     worth = Roster._is_worth_waiting_for

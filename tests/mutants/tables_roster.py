@@ -117,6 +117,23 @@ def losses_that_were_overtaken() -> object:
     return _roster(story)
 
 
+def back_after_an_open() -> object:
+    """The only holder of a stage answers again; whether the plan is made again, where it missed an Open, and where it did not."""
+
+    async def story(alone: Alone, roster: Roster) -> tuple[bool, bool]:
+        found = []
+        for opened in (at(0), at(1)):
+            guest = roster.get(ME.member)
+            assert guest is not None
+            guest.opened, guest.silent_since_s, roster.must_replan = opened, 0.0, False
+            roster._is_heard_again(guest)
+            assert guest.silent_since_s is None
+            found.append(roster.must_replan)
+        return found[0], found[1]
+
+    return _roster(story, ME, SIBLING)
+
+
 def _late(*endpoints: Endpoint) -> bool:
     async def story(alone: Alone, roster: Roster) -> bool:
         for guest in roster.guests():

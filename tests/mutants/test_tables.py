@@ -87,6 +87,7 @@ ROWS = (
     Row(removals_lead.vouched_voters, tables_lead.voter_with_a_built_state, False),
     # its roster, and two coordinators
     Row(removals_lead.patience_with_the_last, tables_roster.silence_of_the_last, True),
+    Row(removals_lead.open_to_who_is_back, tables_roster.back_after_an_open, (True, False)),
     Row(removals_lead.refused_is_dead, tables_roster.end_of_the_last, False),
     Row(removals_lead.sibling_is_enough, tables_roster.silence_beside_a_sibling, False),
     Row(removals_lead.vote_to_depose, tables_roster.higher_term_without_a_vote, (True, True)),

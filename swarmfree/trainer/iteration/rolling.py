@@ -102,7 +102,7 @@ class Rolling:
         """
         self._check_quorum()
         if self._roster.must_replan:
-            raise Replanned("a member was fenced that others may wait for")
+            raise Replanned("a member was fenced that others may wait for, or missed the last plan")
         live = {g.member for g in self.live(plan)}
         for stage, replicas in enumerate(plan.replicas):
             if not any(r.endpoint.member in live for r in replicas):

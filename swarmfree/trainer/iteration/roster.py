@@ -107,7 +107,7 @@ class Roster:
     Attributes:
         changed: told whenever a guest comes, goes, or has news.
         calls: to guests, given up when they are fenced.
-        must_replan: a member that is still there was fenced: whoever waits for it hears of it by the next plan only.
+        must_replan: a member that is still there was fenced, or one came back that missed an Open: they hear of it by the next plan only.
         hand_over: how this peer gives up the lead.
         waiting_for: what the swarm waits for; told to everyone with the beats.
         told: last answer of each source by base, those that are gone since included; whoever opens another base clears it.
@@ -320,11 +320,16 @@ class Roster:
                     await asyncio.sleep(KNOCK_S)
                 continue
             if guest.silent_since_s is not None:
-                guest.silent_since_s = None
-                self.changed.tell()
+                self._is_heard_again(guest)
             await self._look_whether_late(guest, answer.lateness)
             if before is None or before.news != answer.news:
                 self.changed.tell()
+
+    def _is_heard_again(self, guest: Guest) -> None:
+        """One that was waited for answers. If it missed an Open it works by an older plan, and may send its work to a source of that."""
+        guest.silent_since_s = None
+        self.must_replan = self.must_replan or (guest.opened is not None and guest.opened < self._position())
+        self.changed.tell()
 
     async def _look_whether_late(self, guest: Guest, late: float) -> None:
         """A device that hangs stops everybody who waits for it: where a sibling can do its work, it is not waited for."""
