@@ -55,21 +55,26 @@ def bids_farewell(*, write: bool) -> Callable[[Moment], bool]:
     return is_asked(Goodbye, run_over=True, write_weights=write)
 
 
+class WriterDies(Once):
+    """The first of stage 2 that is told to write dies."""
+
+    def __init__(self) -> None:
+        super().__init__(self._is_told, lambda director, moment: director.kill(moment.receiver.member))
+        self._members: list[Member] = []
+
+    def _is_told(self, moment: Moment) -> bool:
+        return bids_farewell(write=True)(moment) and moment.receiver.member in self._members
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Know who is in the newest plan."""
+        if isinstance(moment.request, Open):
+            self._members[:] = [replica.endpoint.member for replica in moment.request.plan.replicas[2]]
+        super().see(director, moment)
+
+
 def test_a_writer_dies_before_it_has_written() -> None:
     """The first of stage 2 dies as it is told to write: its sibling is still there, and writes."""
-
-    def is_first(moment: Moment) -> bool:
-        return bids_farewell(write=True)(moment) and moment.receiver.member in members
-
-    members: list[Member] = []
-
-    class Knowing(Once):
-        def see(self, director: Director, moment: Moment) -> None:
-            if isinstance(moment.request, Open):
-                members[:] = [replica.endpoint.member for replica in moment.request.plan.replicas[2]]
-            super().see(director, moment)
-
-    script = Knowing(is_first, lambda director, moment: director.kill(moment.receiver.member))
+    script = WriterDies()
     result = play(swarm(faults=GONE), script)
     assert script.struck
     assert written(result) == [0, 1, 2, 3]
@@ -111,6 +116,17 @@ def test_a_stage_is_lost_in_the_last_evaluation() -> None:
     assert len(lines(result, "Note", "stage 2 is not written: nobody holds it")) == 1
     assert len(lines(result, "Ended", "code=0", DONE)) == 3
     assert 20.0 < result.statistics.virtual_s < 40.0
+
+
+def test_a_stage_is_lost_while_the_weights_are_written() -> None:
+    """Its only replica dies as it is told to write: a standby rebuilds it, what that costs is evaluated, and all stages are written."""
+    script = WriterDies()
+    result = play(swarm(faults=GONE, replicas=1, standbys=1), script)
+    assert script.struck
+    assert len(lines(result, "RecoveryDecided", "stage=2", "iteration=4")) == 1
+    assert len(lines(result, "Evaluated iteration=4", "after_rebuild=[2]")) == 1
+    assert set(written(result)) == {0, 1, 2, 3}
+    assert len(lines(result, "Ended", "code=0", DONE)) == 4
 
 
 class HalfHeard(Once):

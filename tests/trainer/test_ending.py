@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,7 @@ from swarmfree.trainer.iteration.member import SILENT_FOR_LONG, TICK_S, MemberBo
 from swarmfree.trainer.iteration.standing import NO_STAGE
 from swarmfree.trainer.life.ending import Ending
 from swarmfree.trainer.tasks import Tasks
+from tests.mutants.alone import Alone, play
 from tests.trainer.test_keeping import MANIFEST, ME, OTHER, SOURCE, Machine
 from tests.trainer.test_keeping import Source as Network
 
@@ -60,3 +62,24 @@ def test_who_may_end_a_run(stage: int, coordinator: Endpoint | None, silent_tick
             assert refused is (None if obeys else RefusalKind.STALE)
 
     run_virtual(main)
+
+
+def test_a_writer_that_was_moved_writes_its_new_stage_too() -> None:
+    """What it has written of another stage does not count for the lost one that it was given since; of one stage it writes once."""
+    written: list[int] = []
+
+    class Disk:
+        def write(self, stage: int, tensors: object) -> str:
+            del tensors
+            written.append(stage)
+            return "x"
+
+    async def story(alone: Alone) -> None:
+        context = replace(alone.context, ports=replace(alone.context.ports, weights=Disk()))
+        ending = Ending(context, alone.books, alone.tasks)
+        for stage in (1, 1, 2):
+            alone.standing.stage, alone.standing.iteration = stage, MANIFEST.run.iterations
+            await ending.write()
+
+    play(story)
+    assert written == [1, 2]

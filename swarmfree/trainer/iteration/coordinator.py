@@ -28,7 +28,7 @@ from swarmfree.trainer.iteration.dealing import replicas_of
 from swarmfree.trainer.iteration.inheritance import Inheritance, newest_sealed
 from swarmfree.trainer.iteration.losses import all_losses, told
 from swarmfree.trainer.iteration.meeting import Meeting
-from swarmfree.trainer.iteration.parting import end_run, name_heir, write_weights
+from swarmfree.trainer.iteration.parting import Written, end_run, name_heir, write_weights
 from swarmfree.trainer.iteration.recording import (
     Circumstances,
     StageAverage,
@@ -125,18 +125,19 @@ class Coordinator:
             while self._iteration < iterations:
                 await self._one_iteration()
             looking = self._tasks.start(self._context.ports.directory.announcements(), "look who is announced")
-            written = {} if begun < iterations else await write_weights(self._context, self.roster)
+            written = Written({}, {}) if begun < iterations else await write_weights(self._context, self.roster)
             # A successor that finds weights written before, or no majority, comes when some have ended well: it waits for nobody.
-            if begun < iterations or not (self._may_force or any(written.values())):
-                await self._closing()
-                written = await write_weights(self._context, self.roster)
+            if begun < iterations or not (self._may_force or any(written.by.values())):
+                written = await self._evaluate_and_write()
+            for stage, why_not in sorted(written.missing.items()):
+                self._context.tell(Note(f"stage {stage} is not written: {why_not}"))
         except Deposed:
             self.roster.close()
             await self.meeting.give_way()
             raise
         announced = [a.endpoint for a in looking.result()] if looking.done() else []  # a slow directory holds nobody up
         why = f"all {self._iteration} iterations are committed"
-        await end_run(self._context, self.roster, written, announced, why)
+        await end_run(self._context, self.roster, written.by, announced, why)
         return why
 
     # ---- one iteration -----------------------------------------------------------------------------------------------
@@ -387,9 +388,22 @@ class Coordinator:
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
-    async def _closing(self) -> None:
-        """A last evaluation: opened like an iteration, never sealed; there is none where nobody comes for a lost stage."""
+    async def _evaluate_and_write(self) -> Written:
+        """The last evaluation, then the weights; once more where a further stage is lost meanwhile, since somebody may come and rebuild it."""
         while True:
+            given_up = await self._closing()
+            written = await write_weights(self._context, self.roster)
+            if self._lost() & written.missing.keys() <= given_up:
+                return written
+
+    async def _closing(self) -> set[int]:
+        """A last evaluation: opened like an iteration, never sealed.
+
+        Returns:
+            Stages for which nobody came within `join_wait_s`; then there is no evaluation.
+        """
+        while True:
+            lost = self._lost()
             check = partial(self._check_quorum, until_s=self._context.now_s() + self._context.timing.join_wait_s)
             try:
                 await self.assembly.fill(self._iteration, self._lineage, self._record, check)
@@ -399,9 +413,14 @@ class Coordinator:
             except (SourceGone, StageGone, Replanned) as gone:
                 self._attempt += isinstance(gone, StageGone)
             except TimeoutError:
-                return
+                if self._lost() <= lost:
+                    return lost
             else:
-                return
+                return set()
+
+    def _lost(self) -> set[int]:
+        """Stages that nobody holds."""
+        return {stage for stage in range(self._context.manifest.stage_count) if not self.roster.holders(stage)}
 
     def _position_now(self) -> Position:
         last = self._plan.position if self._plan is not None else None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from swarmfree.policy.election import claim_order
 from swarmfree.swarm.errors import CallFailed, PeerUnreachable, Refused
@@ -15,11 +16,21 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.roster import Guest, Roster
 
 
-async def write_weights(context: Context, roster: Roster) -> dict[Member, str]:
-    """Have the weights of every stage written before anybody ends: by one replica, and where that one cannot, by the next.
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of the weights.
 
-    Returns:
-        Who has written, with a note where that was for an earlier coordinator.
+    Args:
+        by: who has written, with a note where that was for an earlier coordinator.
+        missing: stages that nobody has written, each with the reason.
+    """
+
+    by: Mapping[Member, str]
+    missing: Mapping[int, str]
+
+
+async def write_weights(context: Context, roster: Roster) -> Written:
+    """Have the weights of every stage written before anybody ends: by one replica, and where that one cannot, by the next.
 
     Raises:
         Deposed: this peer leads no longer; what was written stays.
@@ -27,6 +38,7 @@ async def write_weights(context: Context, roster: Roster) -> dict[Member, str]:
     request = Goodbye(run_over=True, finished=True, why="every stage is written first", write_weights=True)
 
     written: dict[Member, str] = {}
+    missing: dict[int, str] = {}
 
     async def ask(guest: Guest) -> str:
         """Why it has not written; it is asked again as long as it answers beats."""
@@ -55,13 +67,13 @@ async def write_weights(context: Context, roster: Roster) -> dict[Member, str]:
             why = await ask(guest)
             if not why:
                 return
-        context.tell(Note(f"stage {stage} is not written: {why}"))
+        missing[stage] = why
 
     async with asyncio.TaskGroup() as group:
         for stage in range(context.manifest.stage_count):
             group.create_task(write(stage))
     roster.check()
-    return written
+    return Written(written, missing)
 
 
 async def end_run(context: Context, roster: Roster, writers: Collection[Member], announced: Sequence[Endpoint], why: str) -> None:

@@ -29,6 +29,7 @@ class Ending:
         self._books = books
         self._tasks = tasks
         self._writing: asyncio.Task[str] | None = None
+        self._writes = NO_STAGE
         self.failure = ""
 
     def require_lead(self, sender: Endpoint) -> None:
@@ -55,6 +56,8 @@ class Ending:
         standing = self._books.standing
         if standing.stage == NO_STAGE or not standing.is_over:
             raise Refused(RefusalKind.GONE, f"this peer holds stage {standing.stage}, ready for iteration {standing.iteration}")
+        if self._writes != standing.stage:
+            self._writing, self._writes = None, standing.stage  # it was moved to a lost stage after it had written another one
         note = "it was written before" if self._writing is not None and self._writing.done() else ""
         if self._writing is None:
             self._writing = self._tasks.start(self._write(standing.stage), "write weights")
