@@ -19,7 +19,7 @@ from swarmfree.lab.swarm import Ending, LocalSwarm, SwarmOrder
 from swarmfree.swarm.config import load_run
 from tests.swarm.real_swarm import UP_WITHIN_S, Audience, Processes, write_run
 
-ITERATIONS = 320
+ITERATIONS = 200
 WHOLE = (1, 2, 2, 2)
 STANDBYS = 2
 NOTICED_WITHIN_S = 3.0
