@@ -47,6 +47,7 @@ class Donor:
     def __init__(self, stage_bytes: int, parts: int) -> None:
         """Of one stage."""
         self.part_bytes = stage_bytes // parts
+        self.iteration, self.lineage = 0, GENESIS_LINEAGE
         self.asked: list[int] = []
         self.cuts: list[tuple[tuple[int, ...], int]] = []
 
@@ -69,9 +70,9 @@ class Donor:
         self.asked.append(request.iteration)
         if self.cuts:
             sizes, size_bytes = self.cuts.pop(0)
-            return Reply(ShadowPart(max(request.iteration, 0), sizes=sizes), bytes(size_bytes))
+            return Reply(ShadowPart(max(request.iteration, 0), GENESIS_LINEAGE, sizes), bytes(size_bytes))
         sizes = (self.part_bytes,) * request.count
-        return Reply(ShadowPart(max(request.iteration, 0), "f" * 64, sizes), bytes(sum(sizes)))
+        return Reply(ShadowPart(max(request.iteration, self.iteration), self.lineage, sizes), bytes(sum(sizes)))
 
 
 class Machine:
@@ -191,5 +192,25 @@ def test_an_answer_that_does_not_add_up_is_not_kept(sizes: tuple[int, ...]) -> N
         assert len(world.donor.asked) == 2
         assert [kept.stage for kept in found] == [2]
         assert world.donor.part_bytes * len(world.shelf.names) == ROOM_BYTES // 2
+
+    play("plain", ROOM_BYTES // 2, story)
+
+
+@pytest.mark.parametrize(
+    ("iteration", "lineage"),
+    [(1 + EVERY, "f" * 64), (4 + EVERY, "f" * 64)],
+    ids=["of another lineage", "further than anybody here"],
+)
+def test_what_a_donor_brings_from_another_side_is_not_kept(iteration: int, lineage: str) -> None:
+    """A member that was on another side of a split holds what it had there: what is kept of this lineage is not written over."""
+
+    async def story(world: World) -> None:
+        (kept,) = await world.at(1)
+        assert (kept.iteration, kept.lineage) == (0, GENESIS_LINEAGE)
+        world.donor.iteration, world.donor.lineage = iteration, lineage
+        assert await world.at(1 + EVERY) == (kept,)
+        world.donor.iteration, world.donor.lineage = 2 + EVERY, GENESIS_LINEAGE
+        (newer,) = await world.at(2 + EVERY)
+        assert newer.iteration == 2 + EVERY
 
     play("plain", ROOM_BYTES // 2, story)

@@ -186,7 +186,8 @@ class ShadowKeeper:
                 except CallFailed:
                     continue
                 assert isinstance(reply.message, ShadowPart), "the network checks response types"
-                if pieces := _cut(reply.payload, reply.message.sizes, asked.count):
+                pieces = _cut(reply.payload, reply.message.sizes, asked.count)
+                if pieces and self._is_ours(plan, reply.message):
                     break
             else:
                 return False
@@ -198,6 +199,13 @@ class ShadowKeeper:
         shadow.begun_at = begun_at
         self._tell()
         return True
+
+    def _is_ours(self, plan: Plan, found: ShadowPart) -> bool:
+        """Not of another lineage, as far as is known here: a member that comes from another side of a split may hold what it had there."""
+        standing = self._books.standing
+        known = {plan.iteration: plan.lineage} if standing.stage == NO_STAGE else {plan.iteration: plan.lineage} | standing.past
+        is_ahead = standing.stage != NO_STAGE and found.iteration > standing.iteration + 1
+        return not is_ahead and known.get(found.iteration, found.lineage) == found.lineage
 
     async def _keep_part(self, shadow: Shadow, part: int, found: ShadowPart, data: bytes) -> bool:
         """Put it on the shelf; False, and nothing is kept of the stage, where there is no room, and where it was forgotten meanwhile."""
