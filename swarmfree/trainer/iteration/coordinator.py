@@ -150,7 +150,7 @@ class Coordinator:
             try:
                 record = await self._attempt_once(plan)
             except StageGone:
-                self._attempt += 1
+                await self._give_up_attempt()
             except StatesDiffer as found:
                 self.assembly.dispute(found.stage, found.state_digest)
                 self._attempt += 1
@@ -159,6 +159,12 @@ class Coordinator:
             else:
                 break
         self._context.tell(committed_event(record, self._context.now_s() - begun_s, self._rolling.redone))
+
+    async def _give_up_attempt(self) -> None:
+        """Nobody of a stage follows the plan; where somebody holds it who is silent, that one is waited for, and not asked again and again."""
+        self._attempt += 1
+        if not self._lost():
+            await self.roster.changed.wait(0.2)
 
     async def _attempt_once(self, plan: Plan) -> Record:
         sealed = await self._open(plan)
@@ -410,8 +416,10 @@ class Coordinator:
                 plan = self._make_plan(0)
                 await self._open(plan)
                 await self._await_shares(plan)
-            except (SourceGone, StageGone, Replanned) as gone:
-                self._attempt += isinstance(gone, StageGone)
+            except StageGone:
+                await self._give_up_attempt()
+            except (SourceGone, Replanned):
+                continue
             except TimeoutError:
                 if self._lost() <= lost:
                     return lost
