@@ -1,7 +1,8 @@
 """Regenerate `swarmfree/wire/v1` from `proto/swarmfree/v1`: `python scripts/generate_protos.py`.
 
 The compiler runs in a virtual environment of its own, at a fixed and rather old version, so that the generated code loads on every
-protobuf runtime from 5.29 on, whatever is installed beside it. The package name on the wire is `swarmfree.v1`; in Python the modules
+protobuf runtime from 5.29 on, whatever is installed beside it. Calls are made by the names in the service's descriptor, so there is no
+generated stub. The package name on the wire is `swarmfree.v1`; in Python the modules
 live in `swarmfree.wire.v1`, so the imports between generated modules are rewritten.
 """
 
@@ -41,11 +42,10 @@ def main() -> None:
         out = Path(scratch) / "out"
         out.mkdir()
         sources = sorted(str(path.relative_to(PROTOS)) for path in PROTOS.rglob("*.proto"))
-        plugins = [f"--plugin={name}={python.parent / name}" for name in ("protoc-gen-mypy", "protoc-gen-mypy_grpc")]
-        outputs = [f"--{name}_out={out}" for name in ("python", "grpc_python")]
-        stubs = [f"--{name}_out=quiet:{out}" for name in ("mypy", "mypy_grpc")]
+        plugin = f"--plugin=protoc-gen-mypy={python.parent / 'protoc-gen-mypy'}"
+        outputs = [f"--python_out={out}", f"--mypy_out=quiet:{out}"]
         subprocess.run(
-            [python, "-m", "grpc_tools.protoc", f"--proto_path={PROTOS}", *plugins, *outputs, *stubs, *sources],
+            [python, "-m", "grpc_tools.protoc", f"--proto_path={PROTOS}", plugin, *outputs, *sources],
             check=True,
         )
         TARGET.mkdir(parents=True, exist_ok=True)
@@ -54,9 +54,7 @@ def main() -> None:
                 old.unlink()
         (TARGET / "__init__.py").write_text(OPENING, encoding="utf-8")
         for path in sorted((out / "swarmfree" / "v1").iterdir()):
-            is_service = path.name.startswith("swarm_")
-            if "_pb2_grpc" not in path.name or is_service:
-                (TARGET / path.name).write_text(rewritten(path.read_text(encoding="utf-8")), encoding="utf-8")
+            (TARGET / path.name).write_text(rewritten(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -24,8 +24,7 @@ from swarmfree.wire.codec import to_proto
 from swarmfree.wire.frames import CHUNK_BYTES
 from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.network import GrpcNetwork
-from swarmfree.wire.v1 import messages_pb2
-from swarmfree.wire.v1.swarm_pb2_grpc import SwarmStub
+from swarmfree.wire.v1 import messages_pb2, swarm_pb2
 
 
 def pattern(size_bytes: int) -> bytes:
@@ -316,12 +315,17 @@ async def test_generated_stubs_can_call() -> None:
         return Reply(answer_to(request), pattern(900_000) if isinstance(request, messages.GetManifest) else b"")
 
     async with peers(handler) as (caller, peer), raw_channel(peer.here) as channel:
-        stub: Any = SwarmStub(channel)
+        service = swarm_pb2.DESCRIPTOR.services_by_name["Swarm"]
+        get_plan, get_manifest = (service.methods_by_name[name] for name in ("GetPlan", "GetManifest"))
+        assert (get_plan.server_streaming, get_manifest.server_streaming) == (False, True)
         header = messages_pb2.Header()
         to_proto(Header(RUN, PROTOCOL_REVISION, caller.here, ""), header)
-        plan = await stub.GetPlan(messages_pb2.GetPlanRequest(header=header))
-        assert plan.HasField("plan")
-        frames = [frame async for frame in stub.GetManifest(messages_pb2.GetManifestRequest(header=header))]
+        asked = messages_pb2.GetPlanRequest(header=header).SerializeToString()
+        answer = await channel.unary_unary(f"/{service.full_name}/GetPlan")(asked)
+        assert messages_pb2.GetPlanResponse.FromString(answer).HasField("plan")
+        asked = messages_pb2.GetManifestRequest(header=header).SerializeToString()
+        stream = channel.unary_stream(f"/{service.full_name}/GetManifest")(asked)
+        frames = [swarm_pb2.Frame.FromString(data) async for data in stream]
         assert messages_pb2.GetManifestResponse.FromString(frames[0].response).payload.size_bytes == 900_000
         assert b"".join(frame.chunk for frame in frames) == pattern(900_000)
 
