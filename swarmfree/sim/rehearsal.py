@@ -139,6 +139,7 @@ class _Rehearsal:
             tell=self._told,
         )
         self._changed_s = self._committed_s = 0.0
+        self._committed = set[str]()
         self._over: asyncio.Future[None] = loop.create_future()
         self._cast: Cast | None = None
         self._liveness: Liveness | None = None
@@ -269,7 +270,8 @@ class _Rehearsal:
         if self._liveness is not None:
             self._liveness.told(member, event)
         now_s = self.loop.time()
-        if isinstance(event, IterationCommitted):
+        if isinstance(event, IterationCommitted) and event.lineage not in self._committed:  # else a successor tells it again
+            self._committed.add(event.lineage)
             if self._committed_s:
                 self.statistics.longest_gap_s = max(self.statistics.longest_gap_s, now_s - self._committed_s)
             self._committed_s = now_s

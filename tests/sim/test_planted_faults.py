@@ -15,11 +15,16 @@ from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.sim.life import RunPeer
 from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
 from swarmfree.sim.setup import Setup, draw_setup
+from swarmfree.swarm.books import Record
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest, StagesSection
+from swarmfree.swarm.plan import Plan
 from swarmfree.swarm.ports import Ports
+from swarmfree.trainer.iteration.coordinator import Coordinator
+from swarmfree.trainer.iteration.recording import committed_event
 from swarmfree.trainer.life import peer as trainer_peer
 from swarmfree.trainer.life.peer import run_peer
+from tests.mutants.removals_member import stalled_coordinator
 from tests.sim import planted
 
 SEED = 11
@@ -46,6 +51,24 @@ def test_without_a_fault_nothing_is_found() -> None:
     assert result.violation is None
     assert result.statistics.iterations == 5
     assert result.statistics.checks > 5 * 7
+
+
+def test_telling_one_commit_again_and_again_is_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A swarm in which the last commit is told every second, as by one successor after the other, breaks I6."""
+    attempt = Coordinator._attempt_once
+
+    async def retell(self: Coordinator, plan: Plan) -> Record:
+        while plan.iteration == 2 and plan.last_record is not None:
+            self._context.tell(committed_event(plan.last_record, 0.0, 0))
+            await asyncio.sleep(1.0)
+        return await attempt(self, plan)
+
+    monkeypatch.setattr(Coordinator, "_attempt_once", retell)
+    stalled_coordinator(monkeypatch)  # else somebody takes over, and ends it
+    violation = played(IntegerEngine).violation
+    assert violation is not None
+    assert violation.invariant == "I6"
+    assert "no commit for" in violation.text
 
 
 def test_a_sum_with_one_addend_twice_breaks_i1() -> None:
