@@ -102,6 +102,17 @@ def coordinator_of_others(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Election, "_ask", careless)
 
 
+def word_of_the_coordinator(patch: pytest.MonkeyPatch) -> None:
+    """That the coordinator itself refuses a candidate is like any other refusal (3.2)."""
+    ask = Election._ask_one
+
+    async def careless(self: Election, poll: Poll, endpoint: Endpoint, claim: Any) -> None:
+        await ask(self, poll, endpoint, claim)
+        poll.is_led = False
+
+    patch.setattr(Election, "_ask_one", careless)
+
+
 def majority_after_catching_up(patch: pytest.MonkeyPatch) -> None:
     """A claim's majority is one of those who decided before the candidate caught up (3.2)."""
     electorate, first = Election._electorate, dict[int, Any]()

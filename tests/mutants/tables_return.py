@@ -160,6 +160,25 @@ def coordinator_that_others_hear() -> object:
     return _campaign(fresh, judge)
 
 
+def coordinator_that_fenced_a_candidate() -> object:
+    """The last coordinator still leads: whether the second in rank and the third give up at once, each to ask for its place."""
+
+    def fresh(to: Endpoint, claim: Claim) -> Promise:
+        if to == A:
+            raise Refused(RefusalKind.FRESH, "the coordinator is heard")
+        return _silent(to, claim)
+
+    async def judge(alone: Alone, election: Election) -> bool:
+        alone.standing.coordinator = A
+        try:
+            async with asyncio.timeout(0.5):
+                return await election.campaign() is None
+        except TimeoutError:
+            return False
+
+    return tuple(_campaign(fresh, judge, here=here) for here in (ME, D))
+
+
 def electorate_of_a_missed_record() -> object:
     """By a record that the candidate missed others decide than by its own last one, and they do not answer: whether it leads."""
 

@@ -36,11 +36,18 @@ REFUSED_MAX = 6
 
 @dataclass(slots=True)
 class Poll:
-    """What came of asking everybody once; `behind` is the highest number of a term that somebody has promised, 0 where nobody told one."""
+    """What came of asking everybody once.
+
+    Attributes:
+        behind: the highest number of a term that somebody has promised, 0 where nobody told one.
+        fresh: somebody hears a coordinator.
+        is_led: the coordinator itself does: it leads, and has fenced this peer.
+    """
 
     promises: dict[Endpoint, Promise] = field(default_factory=dict)
     behind: int = 0
     fresh: bool = False
+    is_led: bool = False
     silent: bool = False
 
     def covers(self, plan: Plan) -> bool:
@@ -81,16 +88,18 @@ class Election:
         heir = self._books.heir
         place = 0 if heir == self._context.me else rank(plan, self._electorate(plan), self._context.me, gone)
         if self._is_led():  # else this peer goes on with a campaign that it only interrupted
-            if place and await self._books.beaten.wait(place * timing.silence_s / 2):
+            self._beats_before = self._books.beat_count
+            is_fenced = place > 0 and await self._waits(place * timing.silence_s / 2)
+            self._alone_since_s = self._context.now_s()
+            if is_fenced:
                 return None
-            self._alone_since_s, self._beats_before = self._context.now_s(), self._books.beat_count
         refused, pause_s, look_at_s = 0, timing.silence_s / 4, self._context.now_s() + LOOK_S
-        number = (standing.promised.term.number if standing.promised is not None else 0) + 1
+        number = self._next_number()
         while not self._is_led():
             waited_s = self._context.now_s() - self._alone_since_s
             term = Term(number, self._context.me)
             poll = await self._ask(term, plan, only_asking=True)
-            if self._is_led() or not await self._catch_up(poll):
+            if self._is_led() or poll.is_led or not await self._catch_up(poll):
                 return None
             plan = newest_plan((plan, *(p.plan for p in poll.promises.values()))) or plan
             if plan.stage_of(self._context.me) is None and not standing.is_over:
@@ -119,6 +128,22 @@ class Election:
     def _is_led(self) -> bool:
         """Whether a coordinator has been heard since the campaign began."""
         return self._books.beat_count != self._beats_before
+
+    def _next_number(self) -> int:
+        promised = self._books.standing.promised
+        return (promised.term.number if promised is not None else 0) + 1
+
+    async def _waits(self, wait_s: float) -> bool:
+        """Let those claim that are before this peer in rank; whether somebody leads.
+
+        The last coordinator is asked meanwhile: if it has fenced this peer, a stage may be lost before this one's rank comes that is held here.
+        """
+        poll, until_s, coordinator = Poll(), self._context.now_s() + wait_s, self._books.standing.coordinator
+        if coordinator is not None:
+            term = Term(self._next_number(), self._context.me)
+            await self._ask_one(poll, coordinator, Claim(self._position(term), only_asking=True))
+        left_s = until_s - self._context.now_s()
+        return poll.is_led or (left_s > 0 and await self._books.beaten.wait(left_s))
 
     async def _may_claim(self, plan: Plan, poll: Poll) -> bool:
         """Whether these decide: where it takes proof that others have died, only if nobody is further, since they may have decided before that."""
@@ -168,34 +193,35 @@ class Election:
 
     async def _ask(self, term: Term, plan: Plan, *, only_asking: bool) -> Poll:
         """Ask every member of the plan, this one included, and who else decides: one that was away has its vote, though the plan has not got it."""
-        poll = Poll()
-        position = Position(term, self._books.standing.iteration, 0, next(self._revisions))
-
-        async def one(endpoint: Endpoint) -> None:
-            try:
-                reply = await self._context.call(
-                    endpoint, Claim(position, only_asking), silence_s=self._context.timing.silence_s / 2
-                )
-            except Refused as refusal:
-                if refusal.kind is RefusalKind.BEHIND:
-                    poll.behind = max(poll.behind, refusal.term_number, term.number)
-                poll.fresh |= refusal.kind is RefusalKind.FRESH
-            except CallFailed as error:
-                poll.silent |= not (isinstance(error, PeerUnreachable) and error.refused)
-            else:
-                assert isinstance(reply.message, Promise), "the network checks response types"
-                promise, count = reply.message, self._context.manifest.stage_count
-                plan_there = fitting_plan(promise.plan, count)
-                sealed = fitting_record(promise.sealed, promise.iteration, count)
-                poll.promises[endpoint] = replace(promise, plan=plan_there, sealed=sealed)
-                self._context.lives.hear(promise.newer_lives)
-
+        poll, claim = Poll(), Claim(self._position(term), only_asking)
         async with asyncio.TaskGroup() as group:
             electorate, named = self._electorate(plan), {endpoint.member for endpoint in plan.members()}
             others = [a.endpoint for a in self.announced if a.endpoint.member in electorate and a.endpoint.member not in named]
             for endpoint in dict.fromkeys((*plan.members(), self._context.here, *others)):
-                group.create_task(one(endpoint))
+                group.create_task(self._ask_one(poll, endpoint, claim))
         return poll
+
+    def _position(self, term: Term) -> Position:
+        return Position(term, self._books.standing.iteration, 0, next(self._revisions))
+
+    async def _ask_one(self, poll: Poll, endpoint: Endpoint, claim: Claim) -> None:
+        try:
+            reply = await self._context.call(endpoint, claim, silence_s=self._context.timing.silence_s / 2)
+        except Refused as refusal:
+            if refusal.kind is RefusalKind.BEHIND:
+                poll.behind = max(poll.behind, refusal.term_number, claim.position.term.number)
+            elif refusal.kind is RefusalKind.FRESH:
+                poll.fresh = True
+                poll.is_led |= endpoint == self._books.standing.coordinator and not self._books.is_stalled
+        except CallFailed as error:
+            poll.silent |= not (isinstance(error, PeerUnreachable) and error.refused)
+        else:
+            assert isinstance(reply.message, Promise), "the network checks response types"
+            promise, count = reply.message, self._context.manifest.stage_count
+            plan_there = fitting_plan(promise.plan, count)
+            sealed = fitting_record(promise.sealed, promise.iteration, count)
+            poll.promises[endpoint] = replace(promise, plan=plan_there, sealed=sealed)
+            self._context.lives.hear(promise.newer_lives)
 
     async def _catch_up(self, poll: Poll) -> bool:
         """Apply what others have committed already; False where this peer cannot, so that somebody else has to lead."""
