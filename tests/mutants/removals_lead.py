@@ -175,6 +175,17 @@ def refused_is_dead(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "_is_worth_waiting_for", careless)
 
 
+def barred_and_alone(patch: pytest.MonkeyPatch) -> None:
+    """Who was barred is forgotten, also where its siblings are lost (3.3)."""
+    bar = Roster.bar
+
+    def careless(self: Roster, member: Member, why: str) -> None:
+        bar(self, member, why)
+        self._absent.discard(member.peer_id)
+
+    patch.setattr(Roster, "bar", careless)
+
+
 def sibling_is_enough(patch: pytest.MonkeyPatch) -> None:
     """A silent replica is waited for also where its sibling lives (3.2)."""
     worth, holders = Roster._is_worth_waiting_for, Roster.holders

@@ -78,6 +78,22 @@ def end_of_the_last() -> object:
     return _judge(PeerUnreachable("nobody listens", refused=True), ME, D)
 
 
+def end_of_those_beside_a_barred_one() -> object:
+    """A replica is barred, and then its last sibling dies: whether it is a guest again; where its state is the stage's, and where it differs."""
+
+    async def story(alone: Alone, roster: Roster) -> tuple[bool, bool]:
+        found = []
+        for is_ours in (True, False):
+            for member in (ME, SIBLING):
+                roster.admit(member, Hello(False, False, "", 0), 1, built=True).is_ours = is_ours
+            roster.bar(ME.member, "it cannot average stage 1")
+            roster.fence(SIBLING.member, "nobody listens")
+            found.append(roster.get(ME.member) is not None)
+        return found[0], found[1]
+
+    return _roster(story)
+
+
 def silence_beside_a_sibling() -> object:
     """A replica says nothing, and its sibling lives."""
     return _judge(PeerSilent("nothing"), ME, SIBLING, D)

@@ -248,8 +248,10 @@ class Roster:
         self._tasks.cancel_all()
 
     def bar(self, member: Member, why: str) -> None:
-        """Fence a member that cannot work with its siblings; when it says hello again it may only stand by, for a while."""
+        """Fence a member that cannot work with its siblings: it may only stand by, for a while, or serve where it is alone."""
         self._bars.add(member.peer_id, self._context.now_s())
+        if (guest := self._guests.get(member)) is not None and guest.is_ours:
+            self._absent.add(guest)
         self.fence(member, why)
 
     def differ(self, guest: Guest, why: str) -> None:
