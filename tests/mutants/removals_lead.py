@@ -280,6 +280,16 @@ def beginning_never_wins(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Meeting, "follows", lambda self, iterations, lineage: False)
 
 
+def winner_that_was_met(patch: pytest.MonkeyPatch) -> None:
+    """Whoever called last is asked once more, whether or not this coordinator was about to give way to another one (3.4)."""
+    visit = Meeting._visit
+
+    async def careless(self: Meeting, coordinator: Endpoint) -> Rival | None:
+        return await visit(self, self._rival.coordinator if self._rival is not None else coordinator)
+
+    patch.setattr(Meeting, "_visit", careless)
+
+
 def higher_term_of_a_lineage(patch: pytest.MonkeyPatch) -> None:
     """Of two coordinators of one lineage nobody gives way (3.4)."""
     _meets(patch, lambda self, rival: False if rival.tip.lineage == self.tip().lineage else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -11,9 +12,12 @@ from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, Refu
 from swarmfree.swarm.messages import (
     Goodbye,
     Hello,
+    Met,
     Microloss,
+    Request,
 )
 from swarmfree.swarm.names import Endpoint
+from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.iteration import meeting
 from swarmfree.trainer.iteration.meeting import Meeting, Rival
 from swarmfree.trainer.iteration.roster import Guest, Roster
@@ -231,3 +235,25 @@ def two_terms_of_one_lineage() -> object:
     """Another coordinator has the same lineage, and a higher term."""
     lineage = replace(record(), iteration=3).lineage()
     return _gives_way(_rival(0, 4, lineage))
+
+
+def third_one_that_calls() -> object:
+    """A coordinator is about to give way to D, and a third one calls: whether D has won after `coordinator_silence_s`."""
+
+    async def story(alone: Alone) -> bool:
+        def one(to: Endpoint, request: Request) -> Reply:
+            if to != D:
+                raise PeerSilent(f"{to.member} says nothing")
+            return Reply(Met(9, "e" * 64, 0, D, LATER, whole=True))
+
+        alone.line.answer = one
+        roster = Roster(alone.context, alone.tasks, lambda: at(1))
+        mine = Meeting(alone.context, roster, TERM, lambda: None, lambda: False, {})
+        alone.tasks.start(mine.keep(), "meet")
+        for other in (D, SIBLING):
+            await asyncio.sleep(0.1)
+            mine.hear(replace(_rival(0, 9), coordinator=other))
+        await asyncio.sleep(2 * alone.context.timing.coordinator_silence_s)
+        return roster.is_deposed
+
+    return play(story, A)

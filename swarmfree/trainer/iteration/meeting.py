@@ -84,13 +84,12 @@ class Meeting:
         """
         timing = self._context.timing
         while self._winner is None:
-            if self._rival is None:
-                await self._called.wait(timing.remeet_s * (0.75 + 0.5 * self._context.rng.random()))
-                heard = self._rival
-                self._rival = await (self._look_beyond() if heard is None else self._visit(heard.coordinator)) or heard
-            if self._rival is not None and self._gives_way_to(self._rival):
+            await self._called.wait(timing.remeet_s * (0.75 + 0.5 * self._context.rng.random()))
+            heard = self._rival
+            rival = await (self._look_beyond() if heard is None else self._visit(heard.coordinator)) or heard
+            if rival is not None and self._gives_way_to(rival):
                 await asyncio.sleep(timing.coordinator_silence_s)
-                confirmed = await self._visit(self._rival.coordinator)
+                confirmed = await self._visit(rival.coordinator)  # that one, though a third may have called meanwhile
                 if confirmed is not None and self._gives_way_to(confirmed):
                     self._concede(confirmed)
             self._rival = None
