@@ -280,6 +280,18 @@ def beginning_never_wins(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Meeting, "follows", lambda self, iterations, lineage: False)
 
 
+def next_stranger(patch: pytest.MonkeyPatch) -> None:
+    """Of the announced strangers one is called at a time, whether or not it answers (3.4)."""
+
+    async def careless(self: Meeting) -> Rival | None:
+        found = await self._context.ports.directory.announcements()
+        self._turn += 1
+        met = await self._meet(found[self._turn % len(found)].endpoint)
+        return None if met is None or met.coordinator is None else await self._visit(met.coordinator)
+
+    patch.setattr(Meeting, "_look_beyond", careless)
+
+
 def winner_that_was_met(patch: pytest.MonkeyPatch) -> None:
     """Whoever called last is asked once more, whether or not this coordinator was about to give way to another one (3.4)."""
     visit = Meeting._visit

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from swarmfree.swarm.announcement import Announcement
 from swarmfree.swarm.books import float64_bits
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.messages import (
@@ -32,11 +33,13 @@ from tests.mutants.alone import (
     D,
     at,
     beat_answer,
+    endpoint,
     play,
     record,
     second_life,
 )
 from tests.mutants.tables_lead import PLACES, answer
+from tests.trainer.test_election import announced
 
 T = TypeVar("T")
 PATIENCE_S = 3.0
@@ -255,5 +258,28 @@ def third_one_that_calls() -> object:
             mine.hear(replace(_rival(0, 9), coordinator=other))
         await asyncio.sleep(2 * alone.context.timing.coordinator_silence_s)
         return roster.is_deposed
+
+    return play(story, A)
+
+
+def rival_behind_those_that_have_ended() -> object:
+    """Four announced peers have ended, and one follows another coordinator: whether that one is found within the first two looks."""
+
+    class Directory:
+        async def announcements(self) -> list[Announcement]:
+            return [announced(endpoint(peer), 0) for peer in ("v", "w", "x", "y", "z")]
+
+    async def story(alone: Alone) -> bool:
+        def one(to: Endpoint, request: Request) -> Reply:
+            if to.member.peer_id not in {"v", D.member.peer_id}:
+                raise PeerSilent(f"{to.member} says nothing")
+            return Reply(Met(9, "e" * 64, 0, D, LATER, whole=True))
+
+        alone.line.answer = one
+        context = replace(alone.context, ports=replace(alone.context.ports, directory=Directory()))  # type: ignore[arg-type]
+        mine = Meeting(context, Roster(context, alone.tasks, lambda: at(1)), TERM, lambda: None, lambda: False, {})
+        alone.tasks.start(mine.keep(), "meet")
+        await asyncio.sleep(2 * context.timing.remeet_s)
+        return any(member == D.member for member, _ in alone.line.asked)
 
     return play(story, A)

@@ -1,7 +1,7 @@
 """Two lineages of one run, after a forced continuation, find each other, and one gives way.
 
-Every `remeet_s` the coordinator calls one announced peer that is not in its swarm. Nothing is done about a peer that follows nobody else: it says
-hello by itself. Source: protocol section 3.4.
+Every `remeet_s` the coordinator calls announced peers that are not in its swarm, until one follows somebody else. Nothing is done about a peer
+that follows nobody else: it says hello by itself. Source: protocol section 3.4.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Meeting:
         while self._winner is None:
             await self._called.wait(timing.remeet_s * (0.75 + 0.5 * self._context.rng.random()))
             heard = self._rival
-            rival = await (self._look_beyond() if heard is None else self._visit(heard.coordinator)) or heard
+            rival = await (self._look_beyond() if heard is None else self._visit(heard.coordinator)) or self._rival
             if rival is not None and self._gives_way_to(rival):
                 await asyncio.sleep(timing.coordinator_silence_s)
                 confirmed = await self._visit(rival.coordinator)  # that one, though a third may have called meanwhile
@@ -118,13 +118,14 @@ class Meeting:
     async def _look_beyond(self) -> Rival | None:
         announced = await self._context.ports.directory.announcements()
         strangers = [a.endpoint for a in announced if self._is_stranger(a.endpoint)]
-        if not strangers:
-            return None
-        self._turn += 1
-        met = await self._meet(strangers[self._turn % len(strangers)])
-        if met is None or met.coordinator is None or met.coordinator.member == self._context.me:
-            return None
-        return await self._visit(met.coordinator)
+        for _ in strangers:
+            self._turn += 1
+            met = await self._meet(strangers[self._turn % len(strangers)])
+            if met is not None and met.coordinator is not None and met.coordinator.member != self._context.me:
+                return await self._visit(met.coordinator)
+            if self._rival is not None:
+                break  # that one has called meanwhile
+        return None
 
     async def _visit(self, coordinator: Endpoint) -> Rival | None:
         """The other coordinator, as it is now; None where it is none."""
