@@ -112,7 +112,7 @@ class Assembly:
         """
         is_ours = self.past.get(hello.iteration) == hello.lineage
         guest = self._roster.get(sender.member)
-        is_alone = not self._roster.holders(hello.stage)  # then it has nobody to differ from
+        is_alone = hello.stage != STANDBY and not self._roster.holders(hello.stage)  # then it has nobody to differ from
         is_barred = self._roster.is_barred(sender.member) and not is_alone
         if guest is None and is_ours and hello.stage != STANDBY and not is_barred:
             guest = self._welcome_back(sender, hello, iteration)
