@@ -112,14 +112,14 @@ class Liveness:
             self._violated("I6", why)
 
     def _look_for_fencing(self, scene: Scene, limits: Bounds) -> None:
-        """A member that is dead or stands still is fenced, where it has siblings."""
+        """A member that is dead or stands still is fenced, where the coordinator hears siblings of it: the last one is waited for."""
         history, leader = self._hub.history, scene.coordinator
-        for replicas in scene.plan.replicas:
+        for replicas in scene.plan.replicas if self._leads(scene) else ():
             members = [replica.endpoint.member for replica in replicas]
-            moving = [member for member in members if self._moves(member)]
+            heard = [member for member in members if self._moves(member) and history.quiet_s(member, leader) >= bounds.REACHED_S]
             for member in members:
                 silent_s = history.silent_s(member)
-                if silent_s is None or not moving or not self._moves(leader) or history.troubled_s > silent_s:
+                if silent_s is None or not heard or history.troubled_s > silent_s:
                     continue
                 was_led = silent_s - self._led_s.get(leader, -math.inf) < self._manifest.timing.silence_s
                 is_fenced = self._fenced_s.get(str(member), -math.inf) >= silent_s

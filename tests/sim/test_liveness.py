@@ -158,6 +158,15 @@ def test_a_silent_member_with_siblings_is_fenced(frozen: bool, fenced: bool) -> 
     assert fenced or "has siblings, and is not fenced" in found[0]
 
 
+@pytest.mark.parametrize("apart", [("sibling",), NAMES[1:]], ids=["its sibling", "everybody"])
+def test_the_last_one_that_is_heard_is_waited_for(apart: tuple[str, ...]) -> None:
+    """Nobody is fenced for silence whose sibling is out of the coordinator's reach, nor by a coordinator that leads nobody any more."""
+    scene = Scene()
+    scene.after(4.5, lambda: scene.hub.begin_break(breaks.partition(apart)))
+    scene.after(5.5, lambda: scene.hub.detach(Member("one", "1")))
+    assert not [text for text in scene.play(20) if "and is not fenced" in text]
+
+
 def test_a_lost_stage_is_rebuilt_where_somebody_is_there() -> None:
     """A newcomer that waits beside a lost stage for longer than a build takes is found; without anybody to build there is nothing to find."""
     for comes in (True, False):
