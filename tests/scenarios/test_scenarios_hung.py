@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.sim.script import Director, Moment
+from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
 from swarmfree.swarm.manifest import TimingSection
 from swarmfree.swarm.messages import Commit, TakeRoll, Train
@@ -85,3 +85,30 @@ def test_a_replica_whose_device_comes_back_is_a_member_again() -> None:
     assert lines(result, "MemberLost", "its device has worked", late[0].peer_id)
     assert late[0].peer_id in lines(result, "Opened", "iteration=119 ")[-1]
     assert lines(result, "ended with code") == lines(result, "ended with code 0")
+
+
+class OneBehind(Script):
+    """A replica's device hangs as it steps; in the next iteration its sibling dies, and then `count` replicas of another stage."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._steps = hang(is_asked(Commit, record__iteration=12), lambda director: director.members(STAGE)[0])
+        self._next = Once(is_asked(Train, key__iteration=13, key__stage=STAGE), self._strike)
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Both moments."""
+        self._steps.see(director, moment)
+        self._next.see(director, moment)
+
+    def _strike(self, director: Director, _: Moment) -> None:
+        director.kill(director.members(STAGE)[0])
+        director.after(SLACK_S, lambda: director.kill(*director.members(STAGE + 1)[-self._count :]))
+
+
+@pytest.mark.parametrize("count", [1])
+def test_a_stage_that_hangs_before_it_has_promised_stops_no_other_one(count: int) -> None:
+    """While its only replica is waited for, whoever comes for another stage is a member soon, and that stage is rebuilt where it is lost."""
+    result = play(sixteen(swarm()), OneBehind(count))
+    begun_s, ended_s = (float(lines(result, words)[0].split()[0]) for words in ("killed: by the script", "Ended code=1"))
+    opened = [line for line in lines(result, "Opened", "iteration=13 ") if begun_s + SLACK_S < float(line.split()[0]) < ended_s]
+    assert len(opened) == count

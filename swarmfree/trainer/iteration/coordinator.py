@@ -6,10 +6,11 @@ last coordinator falls silent (`life.election`). Source: design section 4, proto
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from swarmfree.policy.answers import fitting_record
@@ -19,7 +20,7 @@ from swarmfree.policy.router import deal_again, deal_shares
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float64
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.events import Evaluated, Note, Opened
-from swarmfree.swarm.messages import Commit, Hello, Open, Place, Promise, Seal
+from swarmfree.swarm.messages import Commit, Hello, Open, Place, Promise, Response, Seal
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position, Term, base_of
 from swarmfree.swarm.plan import AS_RECORDED, Plan, Replica, Share
 from swarmfree.trainer.context import Context
@@ -41,6 +42,9 @@ from swarmfree.trainer.iteration.rolling import Replanned, Rolling, SourceGone, 
 from swarmfree.trainer.iteration.roster import Deposed, Guest, Roster
 from swarmfree.trainer.iteration.telling import Telling
 from swarmfree.trainer.tasks import Tasks
+
+LOOK_S = 1.0
+"""While promises are waited for, it is looked this often who else has come or gone."""
 
 
 class Coordinator:
@@ -319,7 +323,7 @@ class Coordinator:
         """
         named = {endpoint.member for endpoint in plan.members()}
         asked = [g for g in self.roster.guests() if g.built and g.member in named]
-        promises = await self._telling.all(asked, Open(plan))
+        promises = await self._promises(plan, asked)
         for guest in asked:
             if guest.member in promises:
                 guest.opened = plan.position
@@ -331,6 +335,19 @@ class Coordinator:
             await self.roster.changed.wait(0.2)
         self._rolling.check(plan)
         return fitting_record(sealed, plan.iteration, len(plan.replicas))
+
+    async def _promises(self, plan: Plan, asked: list[Guest]) -> dict[Member, Response]:
+        """What those who are asked promise. Where the last holder of a stage hangs as it steps, others come and go, and stages are rebuilt."""
+        telling = self._tasks.start(self._telling.all(asked, Open(plan)), "open")
+        try:
+            while not (await asyncio.wait({telling}, timeout=LOOK_S))[0]:
+                if lost := self._lost():
+                    raise StageGone(f"stages {sorted(lost)}")
+                self._look_for_joiners(plan, asked)
+        finally:
+            telling.cancel()
+        promises: dict[Member, Response] = telling.result()
+        return promises
 
     async def _await_shares(self, plan: Plan) -> None:
         """Wait until every source says that its share and its windows came back."""
@@ -351,14 +368,17 @@ class Coordinator:
             rebuilt = [stage.stage for stage in plan.rebuilt] if self._record is not None else []
             self._context.tell(Evaluated(plan.iteration, bits_float64(loss), rebuilt))
 
-    def _look_for_joiners(self, plan: Plan) -> None:
+    def _look_for_joiners(self, plan: Plan, asked: Sequence[Guest] = ()) -> None:
         """A joiner that has caught up becomes a member at once: by the next Open it would be one average behind again.
+
+        Args:
+            asked: those that are just being asked for their promises.
 
         Raises:
             Replanned: there is one.
         """
         for guest in self.roster.guests():
-            if guest.built and guest.opened is None and self.assembly.admissible(guest, plan.iteration):
+            if guest.built and guest.opened is None and guest not in asked and self.assembly.admissible(guest, plan.iteration):
                 raise Replanned(str(guest.member))
 
     def _make_record(self, plan: Plan, averages: tuple[StageAverage, ...], losses: tuple[float, ...]) -> Record:
