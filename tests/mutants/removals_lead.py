@@ -223,6 +223,11 @@ def one_life_at_a_time(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "admit", also)
 
 
+def later_life_stays(patch: pytest.MonkeyPatch) -> None:
+    """A Hello that was long on its way puts a life that has ended in the place of the one that goes on (3.3)."""
+    patch.setattr(Roster, "is_superseded", lambda self, member: False)
+
+
 def losses_only_grow(patch: pytest.MonkeyPatch) -> None:
     """The last answer of a source counts, also one that was overtaken (3.7)."""
 

@@ -128,6 +128,17 @@ def earlier_life() -> object:
     return _roster(story, ME, SIBLING)
 
 
+def hello_of_an_earlier_life() -> object:
+    """A Hello of a life that has ended arrives after the one of the next life, and once more that one: whether each is refused."""
+
+    async def story(alone: Alone, roster: Roster) -> tuple[bool, bool]:
+        later = second_life(ME)
+        roster.admit(later, Hello(False, False, "", 0), 1)
+        return roster.is_superseded(ME.member), roster.is_superseded(later.member)
+
+    return _roster(story, SIBLING)
+
+
 def losses_that_were_overtaken() -> object:
     """An answer with one loss arrives after the one with two: how many are known."""
 

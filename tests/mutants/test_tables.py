@@ -94,6 +94,7 @@ ROWS = (
     Row(removals_lead.sibling_is_enough, tables_roster.silence_beside_a_sibling, False),
     Row(removals_lead.vote_to_depose, tables_roster.higher_term_without_a_vote, (True, True)),
     Row(removals_lead.one_life_at_a_time, tables_roster.earlier_life, False),
+    Row(removals_lead.later_life_stays, tables_roster.hello_of_an_earlier_life, (True, False)),
     Row(removals_lead.losses_only_grow, tables_roster.losses_that_were_overtaken, 2),
     Row(removals_lead.lateness_beside_a_sibling, tables_roster.late_device, (False, True)),
     Row(removals_lead.lateness_of_the_last, tables_roster.late_device, (False, True)),

@@ -20,6 +20,7 @@ from swarmfree.trainer.iteration.roster import Roster
 from swarmfree.trainer.iteration.standing import Standing
 from swarmfree.trainer.life import peer as trainer_peer
 from swarmfree.trainer.life.peer import Peer
+from tests.mutants.alone import beat_answer
 
 
 class Holder:
@@ -114,7 +115,7 @@ def test_a_table_that_may_be_larger_says_why() -> None:
 
 
 def test_a_roster_has_its_tables_found() -> None:
-    """Of the real trainer: guests are a table by member."""
+    """Of the real trainer: what sources told is a table by member and base."""
     roster = Roster.__new__(Roster)
-    roster._superseded = {Member(f"p{k}", str(random.Random(k).random())): None for k in range(70)}
-    assert dict(sizes.sizes(roster))["Roster._superseded"] == 70
+    roster.told = {(Member(f"p{k}", "1"), str(random.Random(k).random())): beat_answer(0) for k in range(70)}
+    assert dict(sizes.sizes(roster))["Roster.told"] == 70

@@ -122,7 +122,6 @@ class Roster:
         self._tasks = tasks
         self._position = position
         self._guests: dict[Member, Guest] = {}
-        self._superseded: dict[Member, None] = {}
         self._absent = Absent(context)
         self._admitted = 0
         self._bars = Bars()
@@ -163,7 +162,6 @@ class Roster:
         """A newcomer has a place from now on, or a member with its state; its older incarnation is fenced."""
         for guest in self.guests():
             if guest.member.peer_id == endpoint.member.peer_id and guest.member != endpoint.member:
-                self._superseded[guest.member] = None
                 self.fence(guest.member, "it was started again")
         guest = Guest(endpoint, hello, stage, self._admitted, built)
         self._admitted += 1
@@ -175,8 +173,8 @@ class Roster:
         return guest
 
     def is_superseded(self, member: Member) -> bool:
-        """Whether a newer life of this peer has been admitted."""
-        return member in self._superseded
+        """Whether a later life of this peer is known: what comes from this one now was on its way for long, or its folder was copied."""
+        return bool(self._context.lives.ended([member]))
 
     def get(self, member: Member) -> Guest | None:
         """The guest of this name, if it is there."""
