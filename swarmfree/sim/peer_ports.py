@@ -114,8 +114,8 @@ class VirtualExecutor:
         self._waiting = True
         try:
             if self._pace.raises:
-                self._pace.raises = False
                 await asyncio.sleep(self._free_s - now_s)
+                self._pace.raises = False  # not before: until then nobody may fall who is needed once this peer falls by it
                 raise DeviceError("out of memory")
             with self._clock.on_device(begin_s - now_s, work_s):
                 result = work()

@@ -180,11 +180,13 @@ def test_a_device_raises_once() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
-        pace = Pace(raises=True)
+        pace, found = Pace(raises=True), list[bool]()
         device = VirtualExecutor(VirtualClock(loop, 0.0, 0.0), random.Random(1), 0.1, pace)
+        loop.call_later(0.04, lambda: found.append(pace.raises))
         with pytest.raises(DeviceError):
             await device.run(lambda: 1)
         assert loop.time() >= 0.05
+        assert found == [True], "whoever may fall by it is not counted on until then"
         assert await device.run(lambda: 2) == 2
 
     run_virtual(main)
