@@ -129,6 +129,20 @@ def test_a_stage_is_lost_while_the_weights_are_written() -> None:
     assert len(lines(result, "Ended", "code=0", DONE)) == 4
 
 
+def test_a_majority_and_a_stage_are_lost_in_the_last_evaluation() -> None:
+    """Whoever takes over without a majority has the stage rebuilt by a standby that is there, since nobody says that its weights were written."""
+
+    def strike(director: Director, _: Moment) -> None:
+        director.kill(*director.members(2), director.members(1)[0], director.members(3)[0])
+
+    script = Once(is_asked(Train, key__iteration=4, key__stage=1), strike)
+    result = play(swarm(faults=GONE, standbys=1), script)
+    assert script.struck
+    assert len(lines(result, "TookOver", "iteration=4 ", "forced=True")) == 1
+    assert set(written(result)) == {0, 1, 2, 3}
+    assert len(lines(result, "Ended", "code=0", DONE)) == 4
+
+
 class HalfHeard(Once):
     """Two hear the goodbye, and then the coordinator dies."""
 

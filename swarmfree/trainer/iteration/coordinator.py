@@ -130,8 +130,8 @@ class Coordinator:
                 await self._one_iteration()
             looking = self._tasks.start(self._context.ports.directory.announcements(), "look who is announced")
             written = Written({}, {}) if begun < iterations else await write_weights(self._context, self.roster)
-            # A successor that finds weights written before, or no majority, comes when some have ended well: it waits for nobody.
-            if begun < iterations or not (self._may_force or any(written.by.values())):
+            # A successor that finds weights written before, or those of all stages without a majority, comes when some have ended well.
+            if begun < iterations or not (any(written.by.values()) or (self._may_force and not written.missing)):
                 written = await self._evaluate_and_write()
             for stage, why_not in sorted(written.missing.items()):
                 self._context.tell(Note(f"stage {stage} is not written: {why_not}"))
@@ -426,11 +426,14 @@ class Coordinator:
         """A last evaluation: opened like an iteration, never sealed.
 
         Returns:
-            Stages for which nobody came within `join_wait_s`; then there is no evaluation.
+            Stages for which nobody came within `join_wait_s`; then there is no evaluation. Without a majority some may have ended well, and
+            with them whoever would come: then it waits as long as those who wait for a coordinator take to say hello.
         """
+        timing = self._context.timing
         while True:
             lost = self._lost()
-            check = partial(self._check_quorum, until_s=self._context.now_s() + self._context.timing.join_wait_s)
+            wait_s = timing.coordinator_silence_s if self._may_force else timing.join_wait_s
+            check = partial(self._check_quorum, until_s=self._context.now_s() + wait_s)
             try:
                 await self.assembly.fill(self._iteration, self._lineage, self._record, check)
                 plan = self._make_plan(0)
