@@ -17,6 +17,7 @@ from swarmfree.trainer.iteration import averaging
 from swarmfree.trainer.iteration.averaging import Averaging
 from swarmfree.trainer.iteration.member import MemberBooks
 from swarmfree.trainer.iteration.standing import Standing
+from swarmfree.trainer.ring.source import Source
 
 SealHandler = Callable[[MemberBooks, Seal], Awaitable[Reply]]
 
@@ -230,3 +231,8 @@ def average_that_was_asked_for(patch: pytest.MonkeyPatch) -> None:
 def members_of_a_roll(patch: pytest.MonkeyPatch) -> None:
     """Anybody may take part in a round (3.6)."""
     patch.setattr(averaging, "_member_of", lambda roll, sender: sender)
+
+
+def share_put_back(patch: pytest.MonkeyPatch) -> None:
+    """A share that was refused counts as fed under its base (3.5)."""
+    patch.setattr(Source, "_put_back", lambda self, begun, offsets: None)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
-from swarmfree.swarm.books import Addend, MicrobatchSet, Record, Roll
-from swarmfree.swarm.errors import Refused
+from swarmfree.sim.integer_tokens import IntegerTokens
+from swarmfree.swarm.books import GENESIS_LINEAGE, Addend, MicrobatchSet, Record, Roll
+from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.messages import (
     Average,
     Beat,
@@ -16,9 +18,11 @@ from swarmfree.swarm.messages import (
     Promise,
     Reduce,
     Report,
+    Request,
     RoundFailed,
     Seal,
     TakeRoll,
+    Train,
 )
 from swarmfree.swarm.names import AddendId, Endpoint, WorkKey, WorkKind
 from swarmfree.swarm.ports import Reply
@@ -329,6 +333,30 @@ def contribution_of_a_stranger() -> object:
         return await word(alone.books.averaging.reduce(D.member, asked, PayloadAtHand(b"")))
 
     return play(story)
+
+
+def share_that_a_stage_refused() -> object:
+    """The next stage is past the iteration, then another Open has the same base: whether the source has asked it each time."""
+
+    async def story(alone: Alone) -> list[bool]:
+        context = alone.context
+        context.ports = replace(context.ports, tokens=IntegerTokens(context.manifest, 9))
+        alone.engine.draw(0, 0)
+        alone.standing.install(0, 0, GENESIS_LINEAGE, None)
+        alone.line.answer = _past
+        found = []
+        for revision in (1, 2):
+            alone.line.asked.clear()
+            await alone.books.open(A, Open(plan(revision)))
+            await asyncio.sleep(1.0)
+            found.append(any(isinstance(request, Train) for _, request in alone.line.asked))
+        return found
+
+    return play(story, A)
+
+
+def _past(to: Endpoint, request: Request) -> Reply:
+    raise Refused(RefusalKind.PAST, f"{to.member} is past {request}")
 
 
 def contribution_of_a_source() -> object:

@@ -63,6 +63,7 @@ ROWS = (
     Row(removals.base_in_the_key, tables_member.work_of_another_base, "stale"),
     Row(removals.own_list_against_the_roll, tables_member.roll_of_another_sum, "OtherAddends"),
     Row(removals.frozen_addends, tables_member.sum_in_a_roll, 1),
+    Row(removals_member.share_put_back, tables_member.share_that_a_stage_refused, [True, True]),
     Row(removals.half_contributions, tables_member.contribution_of_a_source, []),
     Row(removals_member.term_of_a_roll, tables_member.roll_of_an_old_term, "behind"),
     Row(removals_member.word_of_a_record, tables_member.copy_that_a_record_names, (True, False)),

@@ -136,7 +136,7 @@ class Source:
         return self._sums[offset]
 
     async def _feed(self, plan: Plan, share: Share, windows: tuple[int, ...], offsets: tuple[int, ...]) -> None:
-        tokens = self._context.ports.tokens
+        tokens, begun = self._context.ports.tokens, self._begun
         assert tokens is not None, "a share was dealt to a peer without tokens"
         try:
             if windows:
@@ -152,11 +152,18 @@ class Source:
             _, other = refusals.split(lambda e: isinstance(e, Refused) and e.kind in {RefusalKind.PAST, RefusalKind.STALE})
             if other is not None:
                 raise other from None
+            self._put_back(begun, offsets)
         else:
             self._feeding -= 1
             if not self._feeding:
                 self.share_done = True
                 self._news()
+
+    def _put_back(self, begun: set[int], offsets: tuple[int, ...]) -> None:
+        """Members that were another side's for a while end a share that goes on: what an Open of the same base brings is begun anew."""
+        if begun is self._begun:
+            begun.difference_update(offsets)
+            self._feeding -= 1
 
     async def _in_flight(self, numbers: tuple[int, ...], credits: int, one: Callable[[int], Awaitable[None]]) -> None:
         waiting = deque(numbers)
@@ -179,7 +186,11 @@ class Source:
         key, engine = entry.key, self._context.ports.engine
         ticket, offset = key.microbatch, self._standing.offset_of(key)
         entry.output = await self._device.run(Rank.FORWARD, key.microbatch, lambda: engine.embed(ticket, text))
-        gradient = await self._round(key, offset, entry.output)
+        try:
+            gradient = await self._round(key, offset, entry.output)
+        except Refused:
+            await self._device.run(Rank.BACKWARD, ticket, lambda: engine.forget(ticket))
+            raise
 
         def work() -> None:
             number = self._number_for(offset)
