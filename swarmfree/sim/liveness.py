@@ -55,7 +55,7 @@ class Liveness:
         self._loses = bool(plan.late_rate or plan.request_loss_rate or plan.response_loss_rate)
         self._calm_s = 0.0 if not self._loses else math.inf
         self._plan: tuple[Plan, Member] | None = None
-        self._taken_s = -math.inf
+        self._taken_s = self._planned_s = -math.inf
         self._led_s: dict[Member, float] = {}
         self._fenced_s: dict[str, float] = {}
         self._left_s: dict[Member, float] = {}  # since when a peer is without a place that it could have
@@ -63,6 +63,8 @@ class Liveness:
     # -- told
     def see(self, plan: Plan, sender: Member) -> None:
         """A plan is sent that goes on from the run's last record; sides of a split that have lost send others."""
+        if self._plan is None or self._plan[0] != plan:
+            self._planned_s = self._hub.loop.time()
         self._plan = plan, sender
 
     def told(self, member: Member, event: Event) -> None:
@@ -122,7 +124,7 @@ class Liveness:
                 if silent_s is None or not heard or history.troubled_s > silent_s:
                     continue
                 was_led = silent_s - self._led_s.get(leader, -math.inf) < self._manifest.timing.silence_s
-                is_fenced = self._fenced_s.get(str(member), -math.inf) >= silent_s
+                is_fenced = self._fenced_s.get(str(member), -math.inf) >= min(silent_s, self._planned_s)  # perhaps before it fell
                 if was_led and not is_fenced and scene.now_s - silent_s > limits.fence_s and self._taken_s < silent_s:
                     told = f"{member} is silent for {scene.now_s - silent_s:.1f} s, has siblings, and is not fenced"
                     self._violated("I6", told)

@@ -69,10 +69,10 @@ class Scene:
         self.leader, self.electorate = members[0], tuple(members)
         self.plan(*([members[k], members[k + 1]] for k in (0, 2, 4)))
 
-    def plan(self, *stages: list[Member]) -> None:
+    def plan(self, *stages: list[Member], revision: int = 1) -> None:
         """The leader sends this plan."""
         replicas = tuple(tuple(Replica(Endpoint(member, ())) for member in stage) for stage in stages)
-        position = Position(Term(1, self.leader), 5, 0, 1)
+        position = Position(Term(1, self.leader), 5, 0, revision)
         self.watch.see(Plan(position, "0" * 16, "1" * 64, replicas, (), None, 4), self.leader)
 
     def come(self, name: str, *, standby: bool = False, can_feed: bool = False) -> Member:
@@ -165,6 +165,24 @@ def test_the_last_one_that_is_heard_is_waited_for(apart: tuple[str, ...]) -> Non
     scene.after(4.5, lambda: scene.hub.begin_break(breaks.partition(apart)))
     scene.after(5.5, lambda: scene.hub.detach(Member("one", "1")))
     assert not [text for text in scene.play(20) if "and is not fenced" in text]
+
+
+def test_who_was_fenced_before_it_died_need_not_be_fenced_again() -> None:
+    """Messages got lost, and the coordinator knows it is gone; where it is in the next plan it is a member again."""
+    for again in (False, True):
+        scene, member = Scene(), Member("sibling", "1")
+        scene.after(
+            4.5,
+            lambda scene=scene, member=member: scene.watch.told(
+                scene.leader, MemberLost(str(member), member.peer_id, 1, "silent")
+            ),
+        )
+        if again:
+            scene.after(
+                5.0, lambda scene=scene: scene.plan(*([Member(n, "1") for n in NAMES[k : k + 2]] for k in (0, 2, 4)), revision=2)
+            )
+        scene.after(5.5, lambda scene=scene, member=member: scene.hub.detach(member))
+        assert bool(scene.play(20)) == again
 
 
 def test_a_lost_stage_is_rebuilt_where_somebody_is_there() -> None:
