@@ -12,11 +12,13 @@ from typing import Any
 from swarmfree.sim import bounds
 from swarmfree.swarm.ports import Handler
 from swarmfree.trainer.iteration.standing import PAST_MAX
+from swarmfree.trainer.lives import PEERS_MAX
 
 ROOM = "swarmfree.trainer."
 TABLES = (dict, list, set, frozenset, deque)
 
 LARGER: Mapping[str, tuple[int, str]] = {
+    "Lives._latest": (PEERS_MAX, "one life of each peer that ever came, those of long ago forgotten"),
     "Device._measured": (512, "the last durations of each rank of work, a few dozen each"),
     **{f"{name}.past": (PAST_MAX, "one lineage for each iteration") for name in ("Assembly", "Standing")},
     "Meeting._past": (PAST_MAX, "the same one as the assembly's"),
