@@ -23,7 +23,7 @@ from swarmfree.sim.rebuilds import Rebuilds
 from swarmfree.sim.reference import IntegerReference
 from swarmfree.sim.votes import Votes
 from swarmfree.swarm.actions import Stay
-from swarmfree.swarm.books import Record, StepScalars
+from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StepScalars
 from swarmfree.swarm.events import Event, IterationCommitted, LineageDropped
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.messages import (
@@ -234,7 +234,8 @@ class Checks:
                     self._commit(self._lineage_of(plan.last_record))
             case Build():
                 self._found_fault("I2", self._rebuilds.asked(request))
-                self._found_fault("N1", self._holdings.needless(sender.member, request, self._now_s()))
+                past = {GENESIS_LINEAGE, *self._chain.back_from(request.lineage).values()}
+                self._found_fault("N1", self._holdings.needless(sender.member, request, self._now_s(), past))
             case _:
                 pass
 
@@ -253,9 +254,9 @@ class Checks:
                 if isinstance(request, Open) or (isinstance(request, Claim) and not request.only_asking):
                     position = request.plan.position if isinstance(request, Open) else request.position
                     self._found_fault("I3", self._votes.promised(member, position, self._now_s()))
-            case BeatAnswer(position=Position() as position, ends_iteration=ends_iteration):
+            case BeatAnswer(position=Position() as position) as answer:
                 self._found_fault("I3", self._votes.promised(member, position, self._now_s()))
-                self._holdings.beaten(member, ends_iteration)
+                self._holdings.beaten(member, answer.ends_iteration, answer.ends_lineage)
             case RecordAnswer(record=record):
                 self._learn(record)
             case Built() as built if isinstance(request, Build):

@@ -7,7 +7,7 @@ keeper gives up while nobody else holds the ends still counts, since it was the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -79,7 +79,7 @@ class Holdings:
         """Nobody holds anything."""
         self._lives = lives
         self._held: dict[Member, Holding] = {}
-        self._copies: dict[Member, int] = {}
+        self._copies: dict[Member, tuple[int, str]] = {}
         self._looked_at: dict[object, None] = {}
         self._led_since_s: dict[Member, float] = {}
         self._plan: Plan | None = None
@@ -118,16 +118,20 @@ class Holdings:
                 if held is not None and (held.stage, held.lineage) == (stage, plan.lineage):
                     self._held[replica.endpoint.member] = replace(held, is_known=True)
 
-    def beaten(self, member: Member, ends_iteration: int) -> None:
-        """A member tells of its copy of the ends; -1 for none."""
+    def beaten(self, member: Member, ends_iteration: int, ends_lineage: str) -> None:
+        """A member tells of its copy of the ends, and of the last record in it; -1 for none."""
         if ends_iteration >= 0:
-            self._copies[member] = ends_iteration
+            self._copies[member] = ends_iteration, ends_lineage
         elif any(held.stage == ENDS_STAGE and self._lives.is_alive(other) for other, held in self._held.items()):
             self._copies.pop(member, None)
 
     # -- what follows
-    def needless(self, sender: Member, build: Build, now_s: float) -> str:
-        """A sentence if `sender` orders a state to be made although somebody within its reach holds a better one."""
+    def needless(self, sender: Member, build: Build, now_s: float, past: Collection[str]) -> str:
+        """A sentence if `sender` orders a state to be made although somebody within its reach holds a better one.
+
+        Args:
+            past: lineages that what is built goes back to; a copy of another one, or of what came later, is of no use to it.
+        """
         action = build.action
         is_kept = isinstance(action, Stay) and action.iteration == build.iteration  # nothing is made, no step is lost
         if build.record is None or isinstance(action, Copy) or is_kept or (build.position, action) in self._looked_at:
@@ -136,7 +140,7 @@ class Holdings:
         if len(self._looked_at) > RECENT_MAX:
             del self._looked_at[next(iter(self._looked_at))]
         is_new = now_s - self._led_since_s.get(sender, -math.inf) < bounds.REACHED_S
-        for member, what in self._better(build, now_s):
+        for member, what in self._better(build, now_s, past):
             if is_new and self._plan is not None and self._plan.stage_of(member) != action.stage:
                 continue
             where = self._reach(sender, member, now_s)
@@ -147,7 +151,7 @@ class Holdings:
                 )
         return ""
 
-    def _better(self, build: Build, now_s: float) -> Iterator[tuple[Member, str]]:
+    def _better(self, build: Build, now_s: float, past: Collection[str]) -> Iterator[tuple[Member, str]]:
         """Whose state is better than what the action can give, and what it is."""
         action, record = build.action, build.record
         is_poor = isinstance(action, (Fresh, Merge, CopyNeighbour))
@@ -162,7 +166,8 @@ class Holdings:
             elif action.stage == ENDS_STAGE and isinstance(action, Fresh):
                 yield member, "an older state"
         if action.stage == ENDS_STAGE and isinstance(action, Fresh):
-            yield from ((member, f"a copy for iteration {iteration}") for member, iteration in sorted(self._copies.items()))
+            copies = ((member, iteration) for member, (iteration, lineage) in sorted(self._copies.items()) if lineage in past)
+            yield from ((member, f"a copy for iteration {iteration}") for member, iteration in copies)
 
     def _reach(self, sender: Member, member: Member, now_s: float) -> str:
         """How a member is in the sender's reach, or out of it for too short a time to be given up; empty where neither is so."""
