@@ -165,6 +165,17 @@ def open_to_who_is_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "_is_heard_again", lambda self, guest: setattr(guest, "silent_since_s", None))
 
 
+def call_for_who_was_missed(patch: pytest.MonkeyPatch) -> None:
+    """Whoever did not promise, and had a sibling that did, is never called for (3.2)."""
+    miss = Roster.miss
+
+    def careless(self: Roster, endpoint: Endpoint, stage: int | None, hello: Hello) -> None:
+        miss(self, endpoint, stage, hello)
+        self._absent.discard(endpoint.member.peer_id)
+
+    patch.setattr(Roster, "miss", careless)
+
+
 def refused_is_dead(patch: pytest.MonkeyPatch) -> None:
     """A life that has ended is waited for like one that is silent (3.2)."""
     worth = Roster._is_worth_waiting_for

@@ -168,6 +168,18 @@ def back_after_an_open() -> object:
     return _roster(story, ME, SIBLING)
 
 
+def missed_at_a_takeover() -> object:
+    """A member did not promise, and its sibling, that did, is lost later: whether it is called for then."""
+
+    async def story(alone: Alone, roster: Roster) -> bool:
+        roster.miss(ME, 1, Hello(False, False, "", 0))
+        assert roster.get(ME.member) is None
+        roster.fence(SIBLING.member, "it is gone")
+        return roster.get(ME.member) is not None
+
+    return _roster(story, SIBLING)
+
+
 def _late(*endpoints: Endpoint) -> bool:
     async def story(alone: Alone, roster: Roster) -> bool:
         for guest in roster.guests():

@@ -223,13 +223,14 @@ class Roster:
         self.changed.tell()
 
     def miss(self, endpoint: Endpoint, stage: int | None, hello: Hello) -> None:
-        """A member of the last coordinator's plan has promised nothing: it is called for where it may hold its stage alone, else it is lost."""
+        """A member of the last plan has promised nothing: it is called for where it may hold its stage alone, at once or later; else it is lost."""
         member, place = endpoint.member, STANDBY if stage is None else stage
         alone = all(other.silent_since_s is not None for other in self.holders(place))
         if place != STANDBY and alone and not self._context.lives.ended([member]):
             guest = self.admit(endpoint, hello, place, built=True)
             guest.opened, guest.is_ours, guest.silent_since_s = self._position(), True, self._context.now_s()
             return
+        self._absent.add(Guest(endpoint, hello, place, self._admitted, built=True, is_ours=True))
         self._context.tell(MemberLost(str(member), member.peer_id, place, "it does not answer the new coordinator"))
         if place != STANDBY and not self.holders(place):
             self._context.tell(StageLost(place, self._position().iteration, str(member)))
