@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
 from swarmfree.policy import recovery, worth
-from swarmfree.swarm.actions import CopyNeighbour, Fresh, Merge
+from swarmfree.swarm.actions import Copy, CopyNeighbour, Fresh, Merge, Stay
 from swarmfree.swarm.books import float32_bits
 from swarmfree.swarm.errors import PeerSilent, RefusalKind, Refused
 from swarmfree.swarm.manifest import RecoverySection
@@ -324,6 +325,42 @@ def build_beside_one_that_came_back() -> object:
         action = Fresh(1, 5, "nobody is left")
         await assembly._build(guest, action, 5, LINEAGE, replace(record(), iteration=4), limit_s=None)
         return len(assembly.rebuilt_stages())
+
+    return _assembly(story)
+
+
+def copy_from_who_stays() -> object:
+    """A newcomer copies from a replica that is one step behind, and stays there for good: what is rebuilt, and who holds it."""
+
+    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> tuple[int, list[bool]]:
+        def built(to: Endpoint, request: Request) -> Reply:
+            return Reply(Built("older", 1.0, 0, 5)) if isinstance(request, Build) else answer(to, request)
+
+        alone.line.answer = built
+        newcomer, guest = roster.get(SIBLING.member), roster.admit(ME, _hello(1), 1)
+        assert newcomer is not None
+        newcomer.built = False
+        assembly._joining.add(newcomer.member)
+        joins = alone.tasks.start(assembly._join(newcomer, Copy(1, (ME,), ""), 5, LINEAGE, None), "join")
+        await asyncio.sleep(alone.line.delay_s / 2)
+        await assembly._build(guest, Stay(1, 4, ""), 5, LINEAGE, replace(record(), iteration=4), limit_s=None)
+        await joins
+        return len(assembly.rebuilt_stages()), [one.built for one in (newcomer, guest)]
+
+    return _assembly(story)
+
+
+def vote_that_missed_a_commit() -> object:
+    """There is no majority without a member that came back one step behind: whether the swarm goes on."""
+
+    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> bool:
+        guest = roster.admit(ME, _hello(1), 1, built=True)
+        guest.built_at = 4
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(5.0):
+                await assembly.fill(5, LINEAGE, replace(record(), iteration=4), lambda: guest.iteration == 5)
+                return True
+        return False
 
     return _assembly(story)
 

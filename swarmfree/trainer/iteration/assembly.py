@@ -165,6 +165,7 @@ class Assembly:
         self._opened = self._opened or record is not None  # a successor goes on with whoever is there
         while True:
             if not check():
+                await self._bring_up(iteration, record)  # a vote may be among them that is missing
                 await self._roster.changed.wait(MINORITY_WAIT_S)
                 continue
             for guest in self._roster.guests():
@@ -177,8 +178,7 @@ class Assembly:
             self._start_joins()
             work = self._work(record)
             if work and record is not None:
-                behind = [g for g in self._roster.guests() if g.built and g.iteration < iteration]
-                await self._telling.bring_up(behind, record)
+                await self._bring_up(iteration, record)
                 kept: Sequence[KeptCopy] = ()
                 if any(guest.stage == ENDS_STAGE for guest, _ in work):
                     kept = await kept_copies(self._context, self._roster, iteration, self.past)
@@ -196,6 +196,11 @@ class Assembly:
                 self._opened = True
                 return
             await self._roster.changed.wait(1.0)
+
+    async def _bring_up(self, iteration: int, record: Record | None) -> None:
+        """Those that hold a state and missed the last commit step with it."""
+        if record is not None:
+            await self._telling.bring_up([g for g in self._roster.guests() if g.built and g.iteration < iteration], record)
 
     def _may_feed(self, hello: Hello) -> bool:
         return hello.can_feed and hello.corpus_hash == self._context.manifest.data.corpus_hash
@@ -373,6 +378,8 @@ class Assembly:
         self._roster.out_of_reach.pop(stage, None)  # asked once, whatever comes of it
         if lost:
             self._context.tell(_decided(action, iteration, guest))
+        if isinstance(action, Stay):
+            self._void_joins(stage)  # they may have copied parts of an older state from this very guest
         if isinstance(action, Fresh) and stage == ENDS_STAGE and record is not None:
             self._context.tell(EndsDrawnAnew(iteration, action.reason))
         steps = record.stages[stage].step_count if record is not None and not lost else 0
@@ -417,9 +424,7 @@ class Assembly:
             )
             is_scaled = record is not None and not is_as_it_was
             self._rebuilt[stage] = Rebuilt(stage, built.state_digest, is_scaled, _steps_held(action))
-            for other in self._roster.of_stage(stage):
-                if other.member in self._joining:
-                    other.builds += 1  # what it loads is gone: its answer counts no more, and it begins again
+            self._void_joins(stage)
         self._context.tell(
             StageBuilt(
                 stage,
@@ -432,6 +437,12 @@ class Assembly:
                 built.exact,
             )
         )
+
+    def _void_joins(self, stage: int) -> None:
+        """What joiners of a stage load is gone: their answers count no more, and they begin again."""
+        for other in self._roster.of_stage(stage):
+            if other.member in self._joining:
+                other.builds += 1
 
     async def _ask(self, guest: Guest, request: Build) -> Built:
         waits = self._context.backoff_s()
