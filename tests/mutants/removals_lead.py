@@ -16,6 +16,7 @@ from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.plan import Plan
 from swarmfree.trainer.iteration import coordinator as coordination
 from swarmfree.trainer.iteration import roster as rosters
+from swarmfree.trainer.iteration.absent import Absent
 from swarmfree.trainer.iteration.coordinator import Coordinator
 from swarmfree.trainer.iteration.inheritance import Inheritance, InheritedGuest
 from swarmfree.trainer.iteration.meeting import Meeting, Rival
@@ -174,6 +175,11 @@ def call_for_who_was_missed(patch: pytest.MonkeyPatch) -> None:
         self._absent.discard(endpoint.member.peer_id)
 
     patch.setattr(Roster, "miss", careless)
+
+
+def absent_in_a_record(patch: pytest.MonkeyPatch) -> None:
+    """A rebuilt state counts for nothing where its holder was fenced before that was decided, whatever is decided then (3.3)."""
+    patch.setattr(Absent, "vouch", lambda self, base: None)
 
 
 def refused_is_dead(patch: pytest.MonkeyPatch) -> None:

@@ -180,6 +180,25 @@ def missed_at_a_takeover() -> object:
     return _roster(story, SIBLING)
 
 
+def absent_at_a_commit() -> object:
+    """A member was fenced that worked on a rebuilt state, and its sibling is lost later: whether its state is what a record began with, or not."""
+
+    def is_ours(base: str) -> bool:
+        async def story(alone: Alone, roster: Roster) -> bool:
+            guest = roster.get(ME.member)
+            assert guest is not None
+            guest.answer = beat_answer(1, base=base)
+            await roster.judge(guest, PeerSilent("nothing"))
+            roster.compare(record())
+            roster.fence(SIBLING.member, "it is gone")
+            back = roster.get(ME.member)
+            return back is not None and back.is_ours
+
+        return _roster(story, ME, SIBLING)
+
+    return is_ours("b0"), is_ours("b1")
+
+
 def _late(*endpoints: Endpoint) -> bool:
     async def story(alone: Alone, roster: Roster) -> bool:
         for guest in roster.guests():

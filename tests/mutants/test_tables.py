@@ -91,6 +91,7 @@ ROWS = (
     Row(removals_lead.patience_with_the_last, tables_roster.silence_of_the_last, True),
     Row(removals_lead.open_to_who_is_back, tables_roster.back_after_an_open, (True, False)),
     Row(removals_lead.call_for_who_was_missed, tables_roster.missed_at_a_takeover, True),
+    Row(removals_lead.absent_in_a_record, tables_roster.absent_at_a_commit, (True, False)),
     Row(removals_lead.refused_is_dead, tables_roster.end_of_the_last, False),
     Row(removals_lead.barred_and_alone, tables_roster.end_of_those_beside_a_barred_one, (True, False)),
     Row(removals_lead.sibling_is_enough, tables_roster.silence_beside_a_sibling, False),

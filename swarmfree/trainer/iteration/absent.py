@@ -37,6 +37,11 @@ class Absent:
             if len(self._gone) > ABSENT_MAX:
                 del self._gone[next(iter(self._gone))]
 
+    def vouch(self, base: str) -> None:
+        """A record of this base is decided: who worked on it holds what that begins with, also where it had been rebuilt."""
+        for guest, _ in self._gone.values():
+            guest.is_ours |= guest.answer is not None and guest.answer.base == base
+
     def discard(self, peer_id: str) -> None:
         """This peer is there again, in the same life or another one."""
         self._gone.pop(peer_id, None)

@@ -272,6 +272,7 @@ class Roster:
 
     def compare(self, record: Record) -> None:
         """A record is decided: what joiners had built for its iteration is what it says, or they load it again."""
+        self._absent.vouch(record.base)
         for guest in self.guests():
             is_joiner = guest.built and guest.opened is None and guest.stage != STANDBY
             if is_joiner and guest.built_digest and guest.built_at == record.iteration:
