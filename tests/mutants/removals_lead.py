@@ -282,6 +282,16 @@ def fewer_forced_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lineages, "_order", lambda tip: (tip.iterations == 0, -tip.iterations, tip.forced, tip.lineage))
 
 
+def rival_that_is_looked_at(patch: pytest.MonkeyPatch) -> None:
+    """Whoever calls while another rival is about to be given way to is asked in its place (3.4)."""
+    visit = Meeting._visit
+
+    async def careless(self: Meeting, coordinator: Endpoint) -> Rival | None:
+        return await visit(self, self._heard.coordinator if self._heard is not None else coordinator)
+
+    patch.setattr(Meeting, "_visit", careless)
+
+
 def _meets(patch: pytest.MonkeyPatch, first: Callable[[Meeting, Rival], bool | None]) -> None:
     gives_way = Meeting._gives_way_to
 
@@ -312,16 +322,6 @@ def next_stranger(patch: pytest.MonkeyPatch) -> None:
         return None if met is None or met.coordinator is None else await self._visit(met.coordinator)
 
     patch.setattr(Meeting, "_look_beyond", careless)
-
-
-def winner_that_was_met(patch: pytest.MonkeyPatch) -> None:
-    """Whoever called last is asked once more, whether or not this coordinator was about to give way to another one (3.4)."""
-    visit = Meeting._visit
-
-    async def careless(self: Meeting, coordinator: Endpoint) -> Rival | None:
-        return await visit(self, self._rival.coordinator if self._rival is not None else coordinator)
-
-    patch.setattr(Meeting, "_visit", careless)
 
 
 def higher_term_of_a_lineage(patch: pytest.MonkeyPatch) -> None:

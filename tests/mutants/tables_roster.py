@@ -282,28 +282,6 @@ def two_terms_of_one_lineage() -> object:
     return _gives_way(_rival(0, 4, lineage))
 
 
-def third_one_that_calls() -> object:
-    """A coordinator is about to give way to D, and a third one calls: whether D has won after `coordinator_silence_s`."""
-
-    async def story(alone: Alone) -> bool:
-        def one(to: Endpoint, request: Request) -> Reply:
-            if to != D:
-                raise PeerSilent(f"{to.member} says nothing")
-            return Reply(Met(9, "e" * 64, 0, D, LATER, whole=True))
-
-        alone.line.answer = one
-        roster = Roster(alone.context, alone.tasks, lambda: at(1))
-        mine = Meeting(alone.context, roster, TERM, lambda: None, lambda: False, {})
-        alone.tasks.start(mine.keep(), "meet")
-        for other in (D, SIBLING):
-            await asyncio.sleep(0.1)
-            mine.hear(replace(_rival(0, 9), coordinator=other))
-        await asyncio.sleep(2 * alone.context.timing.coordinator_silence_s)
-        return roster.is_deposed
-
-    return play(story, A)
-
-
 def rival_behind_those_that_have_ended() -> object:
     """Four announced peers have ended, and one follows another coordinator: whether that one is found within the first two looks."""
 
@@ -323,5 +301,31 @@ def rival_behind_those_that_have_ended() -> object:
         alone.tasks.start(mine.keep(), "meet")
         await asyncio.sleep(2 * context.timing.remeet_s)
         return any(member == D.member for member, _ in alone.line.asked)
+
+    return play(story, A)
+
+
+def two_rivals() -> object:
+    """One that wins has called, and while it is waited for whether it still does, one calls that does not: whether this coordinator leads still."""
+
+    async def story(alone: Alone) -> bool:
+        roster = Roster(alone.context, alone.tasks, lambda: at(1))
+        mine = Meeting(alone.context, roster, TERM, lambda: replace(record(), iteration=3), lambda: False, {})
+        winner, loser = (
+            replace(_rival(0, 9), is_whole=False),
+            Rival(meeting.Tip(0, 1, OTHER_LINEAGE), LATER, SIBLING, is_whole=False),
+        )
+
+        def met(to: Endpoint, request: Request) -> Reply:
+            tip = (winner if to == D else loser).tip
+            return Reply(Met(tip.iterations, tip.lineage, tip.forced, to, replace(LATER, member=to.member), whole=False))
+
+        alone.line.answer = met
+        alone.tasks.start(mine.keep(), "meet strangers")
+        for rival in (winner, loser):
+            mine.hear(rival)
+            await asyncio.sleep(0.5)
+        await asyncio.sleep(alone.context.timing.coordinator_silence_s)
+        return not roster.is_deposed
 
     return play(story, A)

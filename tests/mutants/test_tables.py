@@ -106,7 +106,7 @@ ROWS = (
     Row(removals_lead.beginning_never_wins, tables_roster.beginning_of_this_one, False),
     Row(removals_lead.higher_term_of_a_lineage, tables_roster.two_terms_of_one_lineage, True),
     Row(removals_lead.next_stranger, tables_roster.rival_behind_those_that_have_ended, True),
-    Row(removals_lead.winner_that_was_met, tables_roster.third_one_that_calls, True),
+    Row(removals_lead.rival_that_is_looked_at, tables_roster.two_rivals, False),
     Row(removals_lead.digest_of_a_joiner, tables_roster.joiner_with_another_state, False),
     Row(removals_lead.bar_for_arithmetic, tables_roster.state_that_differs_again, True),
     # taking the lead, and coming back

@@ -60,7 +60,7 @@ class Meeting:
         self._is_whole = is_whole
         self._past = past
         self._called = Signal()
-        self._rival: Rival | None = None
+        self._heard: Rival | None = None
         self._winner: Rival | None = None
         self._turn = 0
 
@@ -74,7 +74,7 @@ class Meeting:
 
     def hear(self, rival: Rival) -> None:
         """Another coordinator of this run has called: look at it soon."""
-        self._rival = rival
+        self._heard = rival
         self._called.tell()
 
     async def keep(self) -> None:
@@ -84,15 +84,19 @@ class Meeting:
         """
         timing = self._context.timing
         while self._winner is None:
-            await self._called.wait(timing.remeet_s * (0.75 + 0.5 * self._context.rng.random()))
-            heard = self._rival
-            rival = await (self._look_beyond() if heard is None else self._visit(heard.coordinator)) or self._rival
-            if rival is not None and self._gives_way_to(rival):
+            if self._heard is None:
+                await self._called.wait(timing.remeet_s * (0.75 + 0.5 * self._context.rng.random()))
+            heard, self._heard = self._heard, None
+            rival = await (self._look_beyond() if heard is None else self._visit(heard.coordinator)) or heard
+            if rival is None:
+                continue
+            if self._gives_way_to(rival):
                 await asyncio.sleep(timing.coordinator_silence_s)
                 confirmed = await self._visit(rival.coordinator)  # that one, though a third may have called meanwhile
                 if confirmed is not None and self._gives_way_to(confirmed):
                     self._concede(confirmed)
-            self._rival = None
+            if self._heard is not None and self._heard.coordinator == rival.coordinator:
+                self._heard = None  # it has only looked back
 
     def _gives_way_to(self, rival: Rival) -> bool:
         """The lineages decide: nothing that a majority committed gives way to what was forced.
@@ -123,7 +127,7 @@ class Meeting:
             met = await self._meet(strangers[self._turn % len(strangers)])
             if met is not None and met.coordinator is not None and met.coordinator.member != self._context.me:
                 return await self._visit(met.coordinator)
-            if self._rival is not None:
+            if self._heard is not None:
                 break  # that one has called meanwhile
         return None
 
