@@ -188,10 +188,13 @@ class Liveness:
         return self._hub.is_alive(member) and not self._hub.is_frozen(member)
 
     def _leads(self, scene: Scene) -> bool:
-        """Whether the coordinator can go on: one that a break parts from every majority leads nobody, and gives no places."""
-        leader, history = scene.coordinator, self._hub.history
-        there = [member for member in scene.electorate if self._moves(member) and not history.is_out(member, leader)]
-        return self._moves(leader) and is_majority(scene.electorate, there)
+        """Whether the coordinator can go on: one that is parted from every majority, or from a whole stage, opens nothing, and gives no places."""
+
+        def is_there(member: Member) -> bool:
+            return self._moves(member) and not self._hub.history.is_out(member, scene.coordinator)
+
+        is_served = all(any(is_there(replica.endpoint.member) for replica in replicas) for replicas in scene.plan.replicas)
+        return is_served and is_there(scene.coordinator) and is_majority(scene.electorate, [*filter(is_there, scene.electorate)])
 
     def _has_majority(self, scene: Scene) -> bool:
         """Whether a majority lives and moves, and the network is whole."""

@@ -225,6 +225,15 @@ def test_a_leader_without_a_majority_gives_no_places() -> None:
         assert bool(found) == (len(parted) == 1)
 
 
+def test_a_leader_without_a_stage_gives_no_places() -> None:
+    """The only replica of a stage is out of its reach, though not out of everybody's: until that is rebuilt nothing is opened."""
+    scene = Scene()
+    scene.come("late")
+    scene.plan(*([Member(n, "1") for n in names] for names in (NAMES[:2], NAMES[2:4], NAMES[4:5])))
+    scene.hub.begin_break(breaks.cut(NAMES[0], NAMES[4]))
+    assert [text for text in scene.play(int(bounds.SETTLED_S) + 5) if text.startswith("N2")] == []
+
+
 def test_a_place_may_be_promised_to_somebody_else() -> None:
     """One place, two that could have it, and one of these came a moment ago: it may be that one's."""
     scene = Scene()
