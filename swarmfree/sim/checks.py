@@ -11,7 +11,7 @@ processes).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -291,8 +291,9 @@ class Checks:
                 self._awaited[event.lineage] = event
         if isinstance(event, LineageDropped) and event.by_lineage in self._records:
             winner, loser = self._chain.back_from(event.by_lineage), self._chain.back_from(event.lineage)
-            dropped = frozenset(loser.values()) - set(winner.values())
-            self._check_undone(winner, "a coordinator dropped its lineage for another one", dropped)
+            dropped = set(loser.values()) - set(winner.values())
+            touched = [known for known in self._votes.unforced if dropped & {known, self._records[known].before}]
+            self._check_undone(winner, touched, "a coordinator dropped its lineage for another one")
 
     # -- records
     def _lineage_of(self, record: Record) -> str:
@@ -309,15 +310,14 @@ class Checks:
             self._commit(lineage)
         self._unexplained = [step for step in self._unexplained if not self._explain(step)]
 
-    def _check_undone(self, winner: Mapping[int, str], why: str, dropped: frozenset[str] = frozenset()) -> None:
+    def _check_undone(self, winner: Mapping[int, str], touched: Iterable[str], why: str) -> None:
         """What was decided without force goes on, unless everybody that stored it has died.
 
-        What stands on the winner, and not on what is `dropped` for it, is further than the winner, and may yet be met.
+        Args:
+            winner: iteration -> lineage, of the one that goes on alone.
+            touched: what falls where the winner has not got it; sides that are further may yet be met.
         """
-        for lineage in self._chain.undone(winner, self._votes.unforced):
-            is_further = set(winner.values()) <= set(self._chain.back_from(lineage).values())
-            if is_further and not dropped & {lineage, self._records[lineage].before}:
-                continue
+        for lineage in self._chain.undone(winner, touched):
             holders = [m for m in self._votes.unforced[lineage] if self._lives.is_alive(m) or m in self._dismissed]
             if holders:
                 record, held = self._records[lineage], ", ".join(map(str, sorted(holders)))
@@ -379,7 +379,8 @@ class Checks:
         if sorted(run) != list(range(iterations)):
             self.violated("I3", f"the run finished with records {sorted(self.committed)}; 0 to {iterations - 1} expected")
             return
-        self._check_undone(run, "the run ended without it")
+        ended = {known for tip in self._chain.at(iterations - 1) for known in self._chain.back_from(tip).values()}
+        self._check_undone(run, [known for known in self._votes.unforced if known not in ended], "the run ended without it")
         stages = {stage for stage, _ in written}
         missing = sorted(set(range(self._manifest.stage_count)) - stages)
         if missing:

@@ -118,8 +118,30 @@ def test_the_run_does_not_end_without_a_decided_record() -> None:
     story, _, record, other = split()
     last = replace(record, iteration=1, before=record.before)
     assert last.lineage() == record.lineage()
-    story.checks._check_undone({0: record.before, 1: other.lineage()}, "the run ended without it")
+    story.checks._check_undone({0: record.before, 1: other.lineage()}, [record.lineage()], "the run ended without it")
     assert "is undone: the run ended without it" in story.the_one().text
+
+
+def test_a_third_side_may_yet_be_met() -> None:
+    """Whoever had only what both sides began with gives way to the forced one: what the other one decided is nobody's loss so far."""
+    story, _, record, other = split()
+    before = LineageDropped(1, 0, record.before, 2, other.lineage())
+    story.checks.told(before)
+    assert story.found == []
+
+
+def test_two_sides_may_both_come_to_the_end() -> None:
+    """Sides that never meet both train all iterations: neither has undone the other one's, forced as one of them may be."""
+    story, _, record, other = split()
+    for last in (
+        replace(record, iteration=2, before=record.lineage(), forced=2),
+        replace(other, iteration=2, before=other.lineage()),
+    ):
+        story.seal(last, position=LATER)
+        story.checks.asked(EVERYONE[0], Commit(last), b"")
+    story.checks._manifest = replace(MANIFEST, run=replace(MANIFEST.run, iterations=3))
+    story.checks.finished([(stage, {}) for stage in range(MANIFEST.stage_count)])
+    assert story.found == []
 
 
 # ---- rebuilds ------------------------------------------------------------------------------------------------------
