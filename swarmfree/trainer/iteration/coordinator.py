@@ -97,7 +97,9 @@ class Coordinator:
             for endpoint in plan.members():
                 if self.roster.get(endpoint.member) is None:
                     stage = plan.stage_of(endpoint.member)
-                    self.roster.miss(endpoint, stage, Hello(stage == ENDS_STAGE, standby=False, corpus_hash="", memory_bytes=0))
+                    hello = Hello(stage == ENDS_STAGE, standby=False, corpus_hash="", memory_bytes=0)
+                    # Without a majority it is not they who are missing: a call much later would bring them away from whoever has one.
+                    self.roster.miss(endpoint, stage, hello, later=not inherited.forced)
 
     def hello(self, sender: Endpoint, hello: Hello) -> Place:
         """Give a newcomer its place, and a member that kept its state its old one."""

@@ -222,15 +222,16 @@ class Roster:
             self._context.tell(StageLost(guest.stage, self._position().iteration, f"{guest.member}: {why}"))
         self.changed.tell()
 
-    def miss(self, endpoint: Endpoint, stage: int | None, hello: Hello) -> None:
-        """A member of the last plan has promised nothing: it is called for where it may hold its stage alone, at once or later; else it is lost."""
+    def miss(self, endpoint: Endpoint, stage: int | None, hello: Hello, *, later: bool = True) -> None:
+        """A member of the last plan has promised nothing: it is called for where it may hold its stage alone, at once or `later`; else it is lost."""
         member, place = endpoint.member, STANDBY if stage is None else stage
         alone = all(other.silent_since_s is not None for other in self.holders(place))
         if place != STANDBY and alone and not self._context.lives.ended([member]):
             guest = self.admit(endpoint, hello, place, built=True)
             guest.opened, guest.is_ours, guest.silent_since_s = self._position(), True, self._context.now_s()
             return
-        self._absent.add(Guest(endpoint, hello, place, self._admitted, built=True, is_ours=True))
+        if later:
+            self._absent.add(Guest(endpoint, hello, place, self._admitted, built=True, is_ours=True))
         self._context.tell(MemberLost(str(member), member.peer_id, place, "it does not answer the new coordinator"))
         if place != STANDBY and not self.holders(place):
             self._context.tell(StageLost(place, self._position().iteration, str(member)))
