@@ -191,21 +191,6 @@ def term_of_a_roll(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Averaging, "take", careless)
 
 
-def word_of_a_record(patch: pytest.MonkeyPatch) -> None:
-    """A state that was built is nobody's until it has stepped, whatever a record says that began with it (3.5)."""
-    apply = MemberBooks._apply
-
-    async def careless(self: MemberBooks, decided: Record) -> None:
-        before = self.standing.vouched
-        try:
-            await apply(self, decided)
-        except Refused:
-            self.standing.vouched = self.standing.vouched and before
-            raise
-
-    patch.setattr(MemberBooks, "_apply", careless)
-
-
 def lineage_of_a_step(patch: pytest.MonkeyPatch) -> None:
     """A member steps with a record whatever that follows (3.1)."""
     commit = MemberBooks.commit

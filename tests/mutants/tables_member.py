@@ -299,20 +299,6 @@ def step_of_another_lineage() -> object:
     return play(story)
 
 
-def copy_that_a_record_names() -> object:
-    """A member missed the average of a record that begins with the state it has copied, or with another one: whether it vouches for its own."""
-
-    async def story(alone: Alone) -> tuple[bool, bool]:
-        found = []
-        for state in (alone.engine.state_digest(), "another"):
-            alone.standing.vouched = False
-            assert await word(alone.books.commit(Commit(record(state=state, average="lost")))) == "gone"
-            found.append(alone.standing.vouched)
-        return found[0], found[1]
-
-    return play(story)
-
-
 def average_of_another_digest() -> object:
     """A member has an average, and is asked for another one of that iteration."""
 

@@ -369,8 +369,8 @@ class MemberBooks:
         if standing.stage == NO_STAGE or record.before != standing.lineage:
             raise Refused(RefusalKind.GONE, f"record {record.iteration} does not follow lineage {standing.lineage[:8]}")
         entry = record.stages[standing.stage]
-        standing.vouched = await self.averaging.state_digest() == entry.state_digest
-        if not standing.vouched:  # the stage was rebuilt while this peer was away
+        if await self.averaging.state_digest() != entry.state_digest:
+            standing.vouched = False  # the stage was rebuilt while this peer was away
             raise Refused(RefusalKind.GONE, f"record {record.iteration} starts stage {standing.stage} from another state")
         if self.averaging.kept != (record.iteration, entry.sum_digest):
             siblings = self._siblings()
