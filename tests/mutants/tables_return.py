@@ -162,11 +162,16 @@ def coordinator_that_others_hear() -> object:
 
 
 def coordinator_that_fenced_a_candidate() -> object:
-    """The last coordinator still leads: whether the second in rank and the third give up at once, each to ask for its place."""
+    """Whether a candidate gives up at once, to ask for its place: the last coordinator leads still, or another one, in a later term."""
 
     def fresh(to: Endpoint, claim: Claim) -> Promise:
         if to == A:
             raise Refused(RefusalKind.FRESH, "the coordinator is heard")
+        return _silent(to, claim)
+
+    def later(to: Endpoint, claim: Claim) -> Promise:
+        if to == SIBLING:
+            raise Refused(RefusalKind.FRESH, "another coordinator is heard", 2)
         return _silent(to, claim)
 
     async def judge(alone: Alone, election: Election) -> bool:
@@ -177,7 +182,7 @@ def coordinator_that_fenced_a_candidate() -> object:
         except TimeoutError:
             return False
 
-    return tuple(_campaign(fresh, judge, here=here) for here in (ME, D))
+    return _campaign(fresh, judge), _campaign(fresh, judge, here=D), _campaign(later, judge)
 
 
 def electorate_of_a_missed_record() -> object:

@@ -247,7 +247,7 @@ class MemberBooks:
         if promised is not None and position < promised:
             raise Refused(RefusalKind.SUPERSEDED, f"revision {promised.revision} was promised, {position.revision} is older")
         if promised is not None and position.term > promised.term and self.hears_another(sender):
-            raise Refused(RefusalKind.FRESH, f"coordinator {promised.term.member} is heard")
+            raise Refused(RefusalKind.FRESH, f"coordinator {promised.term.member} is heard", promised.term.number)
 
     def _behind(self, promised: Position) -> Refused:
         term = promised.term

@@ -41,7 +41,7 @@ class Poll:
     Attributes:
         behind: the highest number of a term that somebody has promised, 0 where nobody told one.
         fresh: somebody hears a coordinator.
-        is_led: the coordinator itself does: it leads, and has fenced this peer.
+        is_led: the coordinator itself does, or it is one of a higher term than this peer has promised: it leads, and has fenced this peer.
     """
 
     promises: dict[Endpoint, Promise] = field(default_factory=dict)
@@ -212,7 +212,8 @@ class Election:
                 poll.behind = max(poll.behind, refusal.term_number, claim.position.term.number)
             elif refusal.kind is RefusalKind.FRESH:
                 poll.fresh = True
-                poll.is_led |= endpoint == self._books.standing.coordinator and not self._books.is_stalled
+                is_led = endpoint == self._books.standing.coordinator or refusal.term_number >= self._next_number()
+                poll.is_led |= is_led and not self._books.is_stalled
         except CallFailed as error:
             poll.silent |= not (isinstance(error, PeerUnreachable) and error.refused)
         else:
