@@ -182,6 +182,20 @@ def bar_at_readmission(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "is_barred", lambda self, member: False)
 
 
+def state_of_a_standby(patch: pytest.MonkeyPatch) -> None:
+    """What a standby holds of a lost stage counts for nothing (3.3)."""
+    hello = Assembly.hello
+
+    def careless(self: Assembly, sender: Endpoint, said: Any, iteration: int) -> Any:
+        place = hello(self, sender, said, iteration)
+        guest = self._roster.get(sender.member)
+        assert guest is not None
+        guest.is_ours = guest.is_ours and guest.built
+        return place
+
+    patch.setattr(Assembly, "hello", careless)
+
+
 def lineage_of_a_shadow(patch: pytest.MonkeyPatch) -> None:
     """A shadow is used whatever lineage it stands on, and however far ahead it is (3.4)."""
     shadows = Assembly._shadows

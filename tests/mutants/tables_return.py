@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from swarmfree.policy import recovery, worth
+from swarmfree.policy.placement import STANDBY
 from swarmfree.swarm.actions import Copy, CopyNeighbour, Fresh, Merge, Stay
 from swarmfree.swarm.books import float32_bits
 from swarmfree.swarm.errors import PeerSilent, RefusalKind, Refused
@@ -280,6 +281,25 @@ def back_with_another_lineage() -> object:
 def back_while_barred() -> object:
     """It cannot work with its sibling."""
     return _back(None, barred=True)
+
+
+def standby_that_holds_a_lost_stage() -> object:
+    """A barred member stands by, and its sibling is lost beside a newcomer: who builds the stage, and how."""
+
+    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> tuple[str, str]:
+        roster.bar(ME.member, "it cannot average with its sibling")
+        assembly.hello(ME, _hello(1), 5)
+        barred = roster.get(ME.member)
+        assert barred is not None
+        assert barred.stage == STANDBY
+        barred.answer = replace(beat_answer(1), iteration=5)
+        roster.admit(endpoint("newcomer"), Hello(False, False, "", 0), 1)
+        roster.fence(SIBLING.member, "nobody listens")
+        assembly._use_standbys()
+        ((builder, action),) = assembly._work(assembly._present[2])
+        return builder.member.peer_id, type(action).__name__
+
+    return _assembly(story)
 
 
 def shadow_of_another_lineage() -> object:

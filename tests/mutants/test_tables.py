@@ -120,6 +120,7 @@ ROWS = (
     Row(removals_return.dispute_is_over, tables_return.back_after_a_dispute, (False, 1)),
     Row(removals_return.lineage_at_readmission, tables_return.back_with_another_lineage, (False, 0)),
     Row(removals_return.bar_at_readmission, tables_return.back_while_barred, (False, 0)),
+    Row(removals_return.state_of_a_standby, tables_return.standby_that_holds_a_lost_stage, ("b", "Stay")),
     Row(removals_return.lineage_of_a_shadow, tables_return.shadow_of_another_lineage, 0),
     Row(removals_return.rate_after_a_merge, tables_return.rate_of_a_merged_stage, (True, 0)),
     Row(removals_return.steps_of_a_merge, tables_return.rate_of_a_merged_stage, (True, 0)),

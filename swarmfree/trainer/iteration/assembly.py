@@ -125,6 +125,7 @@ class Assembly:
                 standby=hello.standby or is_barred,
             )
             guest = self._roster.admit(sender, hello, place.stage)
+            guest.is_ours = is_ours
             self._context.tell(Placed(sender.member.peer_id, place.stage))
             self._start_joins()
         return Place(self._context.here, guest.stage, self._roster.waiting_for, accepted=True)
@@ -229,6 +230,11 @@ class Assembly:
         """
         if not self._opened and self._context.now_s() - self._begun_s < STANDBY_WAIT_S:
             return
+        for guest in self._roster.guests():
+            held = guest.answer.stage if guest.stage == STANDBY and guest.answer is not None else STANDBY
+            if held != STANDBY and guest.held(held) >= 0 and not self._roster.holders(held):
+                guest.stage = held  # it was barred, and its siblings are lost
+                self._context.tell(Placed(guest.member.peer_id, held))
         for stage, count in enumerate(self._counts()):
             if count:
                 self._lost_since_s.pop(stage, None)
