@@ -20,7 +20,7 @@ from swarmfree.trainer.iteration.absent import Absent
 from swarmfree.trainer.iteration.coordinator import Coordinator
 from swarmfree.trainer.iteration.inheritance import Inheritance, InheritedGuest
 from swarmfree.trainer.iteration.meeting import Meeting, Rival
-from swarmfree.trainer.iteration.rolling import Rolling
+from swarmfree.trainer.iteration.rolling import Replanned, Rolling
 from swarmfree.trainer.iteration.roster import Guest, Roster
 from swarmfree.trainer.life import election
 
@@ -159,6 +159,16 @@ def average_of_everybody(patch: pytest.MonkeyPatch) -> None:
 def patience_with_the_last(patch: pytest.MonkeyPatch) -> None:
     """Silence is death, also that of a stage's last replica (3.2)."""
     patch.setattr(Roster, "_is_worth_waiting_for", lambda self, guest, error: False)
+
+
+def silent_joiners(patch: pytest.MonkeyPatch) -> None:
+    """A plan is made anew for one that is called for and does not answer, as often as it is looked (3.3)."""
+
+    def careless(self: Coordinator, plan: Plan) -> None:
+        if any(g.built and g.opened is None and self.assembly.admissible(g, plan.iteration) for g in self.roster.guests()):
+            raise Replanned("a joiner")
+
+    patch.setattr(Coordinator, "_look_for_joiners", careless)
 
 
 def open_to_who_is_back(patch: pytest.MonkeyPatch) -> None:

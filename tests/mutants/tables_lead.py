@@ -28,7 +28,7 @@ from swarmfree.trainer.iteration import recording
 from swarmfree.trainer.iteration.coordinator import Coordinator
 from swarmfree.trainer.iteration.inheritance import Inheritance
 from swarmfree.trainer.iteration.recording import StageAverage
-from swarmfree.trainer.iteration.rolling import Rolling
+from swarmfree.trainer.iteration.rolling import Replanned, Rolling
 from swarmfree.trainer.iteration.roster import Deposed
 from tests.mutants.alone import (
     LATER,
@@ -176,6 +176,25 @@ def record_with_the_highest_position() -> object:
     newer = Promise(0, record(loss=2.0), at(1, LATER))
     found = coordination.newest_sealed([older, newer])
     return found.loss if found is not None else None
+
+
+def joiner_that_is_silent() -> object:
+    """A member is called for that has promised nothing yet, and then it answers: whether the plan is made again."""
+
+    async def story(alone: Alone, coordinator: Coordinator) -> list[bool]:
+        guest = coordinator.roster.get(SIBLING.member)
+        assert guest is not None
+        guest.opened, guest.built_at, found = None, 0, list[bool]()
+        for guest.silent_since_s in (1.0, None):
+            try:
+                coordinator._look_for_joiners(plan(6))
+            except Replanned:
+                found.append(True)
+            else:
+                found.append(False)
+        return found
+
+    return _lead(story)
 
 
 def share_of_an_earlier_plan() -> object:

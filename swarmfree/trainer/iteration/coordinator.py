@@ -380,7 +380,8 @@ class Coordinator:
             Replanned: there is one.
         """
         for guest in self.roster.guests():
-            if guest.built and guest.opened is None and guest not in asked and self.assembly.admissible(guest, plan.iteration):
+            waits = guest.built and guest.opened is None and guest.silent_since_s is None and guest not in asked
+            if waits and self.assembly.admissible(guest, plan.iteration):
                 raise Replanned(str(guest.member))
 
     def _make_record(self, plan: Plan, averages: tuple[StageAverage, ...], losses: tuple[float, ...]) -> Record:
