@@ -300,7 +300,7 @@ class Cast:
         if (
             life.code != 0
             and not life.pace.stuck
-            and not (life.pace.compute > 1 and "device is stuck" in life.why)  # so slow that it looks so
+            and not (life.pace.begun > 1 and "device is stuck" in life.why)  # so slow that it looks so
             and life.member not in self.full
             and "are not written" not in life.why  # its disk has no room
             and self._newest[life.member.peer_id] == life.member

@@ -192,6 +192,23 @@ def test_a_device_raises_once() -> None:
     run_virtual(main)
 
 
+def test_a_device_goes_on_as_it_began() -> None:
+    """Slow work that is under way stays slow where the device is as fast as before, and it is known for as long as it lasts."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        pace, found = Pace(compute=10.0), list[float]()
+        device = VirtualExecutor(VirtualClock(loop, 0.0, 0.0), random.Random(1), 0.1, pace)
+        loop.call_later(0.1, lambda: setattr(pace, "compute", 1.0))
+        loop.call_later(0.4, lambda: found.append(pace.begun))
+        await device.run(lambda: 1)
+        await device.run(lambda: 2)
+        assert (found, pace.begun) == ([10.0], 1.0)
+
+    run_virtual(main)
+
+
 def test_a_shelf_is_slow_or_refuses() -> None:
     """A slow shelf takes its time; one that refuses keeps nothing, not even what was there, and finds nothing."""
 
