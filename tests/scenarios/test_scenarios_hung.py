@@ -71,6 +71,19 @@ def test_a_source_whose_device_hangs_is_not_waited_for(*, leads: bool) -> None:
     assert not lines(result, "StageLost")
 
 
+def test_a_replica_whose_device_hangs_does_not_keep_the_lead_vacant() -> None:
+    """It hangs as it steps, and cannot promise before it has; the coordinator dies: the others elect the next one in time without its answer."""
+
+    def strike(director: Director, _: Moment) -> None:
+        director.stick(director.members(STAGE)[0])
+        coordinator = director.coordinator
+        assert coordinator is not None
+        director.after(1.0, lambda: director.kill(coordinator))
+
+    result = play(sixteen(swarm(sources=2)), Once(is_asked(Commit, record__iteration=12), strike))
+    assert len(lines(result, "TookOver", "forced=False")) == 1
+
+
 def test_a_replica_whose_device_comes_back_is_a_member_again() -> None:
     """It is fenced while it is late, keeps its state, and says hello when its device answers again: no peer ends."""
     late: list[Member] = []

@@ -205,8 +205,10 @@ class Election:
         return Position(term, self._books.standing.iteration, 0, next(self._revisions))
 
     async def _ask_one(self, poll: Poll, endpoint: Endpoint, claim: Claim) -> None:
+        timing = self._context.timing
         try:
-            reply = await self._context.call(endpoint, claim, silence_s=self._context.timing.silence_s / 2)
+            async with asyncio.timeout(timing.silence_s):  # also for one whose device hangs as it steps
+                reply = await self._context.call(endpoint, claim, silence_s=timing.silence_s / 2)
         except Refused as refusal:
             if refusal.kind is RefusalKind.BEHIND:
                 poll.behind = max(poll.behind, refusal.term_number, claim.position.term.number)
@@ -214,7 +216,7 @@ class Election:
                 poll.fresh = True
                 is_led = endpoint == self._books.standing.coordinator or refusal.term_number >= self._next_number()
                 poll.is_led |= is_led and not self._books.is_stalled
-        except CallFailed as error:
+        except (CallFailed, TimeoutError) as error:
             poll.silent |= not (isinstance(error, PeerUnreachable) and error.refused)
         else:
             assert isinstance(reply.message, Promise), "the network checks response types"
