@@ -16,7 +16,7 @@ from swarmfree.sim.bounds import Bounds
 from swarmfree.sim.cast import Cast
 from swarmfree.sim.life import Life
 from swarmfree.sim.network import MemoryHub
-from swarmfree.swarm.events import Event, IterationCommitted, MemberLeft, MemberLost, Opened, TookOver
+from swarmfree.swarm.events import Event, IterationCommitted, LineageDropped, MemberLeft, MemberLost, Opened, TookOver
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.names import ENDS_STAGE, Member
 from swarmfree.swarm.plan import Plan
@@ -55,7 +55,7 @@ class Liveness:
         self._loses = bool(plan.late_rate or plan.request_loss_rate or plan.response_loss_rate)
         self._calm_s = 0.0 if not self._loses else math.inf
         self._plan: tuple[Plan, Member] | None = None
-        self._taken_s = self._planned_s = -math.inf
+        self._taken_s = self._planned_s = self._met_s = -math.inf
         self._led_s: dict[Member, float] = {}
         self._fenced_s: dict[str, float] = {}
         self._left_s: dict[Member, float] = {}  # since when a peer is without a place that it could have
@@ -79,6 +79,8 @@ class Liveness:
                     self._violated("I6", f"{member} took over in term {term}, though nothing went wrong for {quiet_s:.0f} s")
             case MemberLost(member=gone) | MemberLeft(member=gone):
                 self._fenced_s[gone] = now_s
+            case LineageDropped():
+                self._met_s = now_s
             case Opened() | IterationCommitted():
                 self._led_s[member] = now_s
             case _:
@@ -146,7 +148,7 @@ class Liveness:
         """Whoever had no trouble for long has a place, or all that it could have are taken, or promised to somebody who came later."""
         outside = self._outside(scene.plan) if self._leads(scene) else {}
         self._left_s = {
-            member: max(self._left_s.get(member, scene.now_s), self._taken_s, self._missed_s(member))
+            member: max(self._left_s.get(member, scene.now_s), self._taken_s, self._met_s, self._missed_s(member))
             for member, life in outside.items()
             if self._free(scene.plan, life) and not self._hub.history.is_out(member, scene.coordinator)
         }

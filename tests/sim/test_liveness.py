@@ -20,7 +20,7 @@ from swarmfree.sim.liveness import Liveness
 from swarmfree.sim.loop import VirtualLoop
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.peer_ports import Pace
-from swarmfree.swarm.events import IterationCommitted, MemberLost, TookOver
+from swarmfree.swarm.events import IterationCommitted, LineageDropped, MemberLost, TookOver
 from swarmfree.swarm.manifest import Manifest, ModelSection, StagesSection
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
 from swarmfree.swarm.plan import Plan, Replica
@@ -212,6 +212,19 @@ def test_everybody_is_back() -> None:
         found = [text for text in scene.play(int(bounds.SETTLED_S) + 5) if text.startswith("N2")]
         assert bool(found) != is_away
         assert is_away or "late.1 is in reach" in found[0]
+
+
+def test_who_led_another_lineage_has_its_time_from_the_meeting() -> None:
+    """Two sides meet no sooner than `remeet_s` after a break is mended: half a minute begins as one of them is dropped."""
+    scene = Scene()
+    late = scene.come("late")
+    scene.plan(*([Member(n, "1") for n in names] for names in (NAMES[:2], NAMES[2:4], NAMES[4:5])))
+    scene.after(20.5, lambda: scene.watch.told(late, LineageDropped(0, 0, "0" * 64, 4, "1" * 64)))
+    found = scene.play(int(bounds.SETTLED_S) + 25)
+    assert found
+    assert "in reach for 30 s" in found[0]
+    assert late.peer_id in found[0]
+    assert scene.watch._met_s == 20.5
 
 
 def test_a_leader_without_a_majority_gives_no_places() -> None:
