@@ -227,6 +227,18 @@ def sibling_is_enough(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "_is_worth_waiting_for", careless)
 
 
+def sibling_of_today(patch: pytest.MonkeyPatch) -> None:
+    """A silent replica is given up for any other one, however old its state is (3.2)."""
+    worth = Roster._is_worth_waiting_for
+
+    def careless(self: Roster, guest: Guest, error: CallFailed) -> bool:
+        for other in self.holders(guest.stage):
+            other.built_at = guest.iteration
+        return worth(self, guest, error)
+
+    patch.setattr(Roster, "_is_worth_waiting_for", careless)
+
+
 def vote_to_depose(patch: pytest.MonkeyPatch) -> None:
     """Whoever has promised a higher term deposes the coordinator, with a vote or without (3.2)."""
     yield_to = Roster.yield_to

@@ -106,6 +106,20 @@ def silence_beside_a_sibling() -> object:
     return _judge(PeerSilent("nothing"), ME, SIBLING, D)
 
 
+def silence_beside_an_older_state() -> object:
+    """The only replica of today says nothing, and one has come back with a state of four iterations ago: whether the first is there still."""
+
+    async def story(alone: Alone, roster: Roster) -> bool:
+        today, older = roster.get(ME.member), roster.get(SIBLING.member)
+        assert today is not None
+        assert older is not None
+        today.built_at, older.built_at, older.opened = 5, 1, None
+        await roster.judge(today, PeerSilent("nothing"))
+        return roster.get(ME.member) is today
+
+    return _roster(story, ME, SIBLING)
+
+
 def higher_term_without_a_vote() -> object:
     """A guest that has no vote has promised a higher term: whether this coordinator leads still, and whether the guest is told to join anew."""
 

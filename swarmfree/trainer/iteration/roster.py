@@ -376,9 +376,9 @@ class Roster:
     def _is_worth_waiting_for(self, guest: Guest, error: CallFailed) -> bool:
         """Silence is not death: what the only holder of a stage has is lost with it, so it is called for a while.
 
-        A life that has ended is known by its address: nobody listens there, or somebody else does.
+        A life that has ended is known by its address: nobody listens there, or somebody else does. One that came back further behind is no sibling.
         """
-        others = [other for other in self.holders(guest.stage) if other is not guest]
+        others = [g for g in self.holders(guest.stage) if g is not guest and (g.opened or g.iteration >= guest.iteration)]
         if is_over(error) or guest.stage == STANDBY or not guest.built or any(other.silent_since_s is None for other in others):
             return False
         if guest.silent_since_s is None:
