@@ -18,7 +18,7 @@ from swarmfree.trainer.iteration import assembly as assemblies
 from swarmfree.trainer.iteration.assembly import Assembly
 from swarmfree.trainer.iteration.member import MemberBooks
 from swarmfree.trainer.iteration.roster import Guest, Roster
-from swarmfree.trainer.life import build, copying, election
+from swarmfree.trainer.life import build, copying, election, replaying
 from swarmfree.trainer.life.build import Builder
 from swarmfree.trainer.life.copying import Copying
 from swarmfree.trainer.life.election import Election, Poll
@@ -312,6 +312,11 @@ def states_in_a_replay(patch: pytest.MonkeyPatch) -> None:
         return
 
     patch.setattr(Replaying, "_check_state", careless)
+
+
+def rebuilds_in_a_near_replay(patch: pytest.MonkeyPatch) -> None:
+    """A replay that is not exact goes on over whatever was put in the stage's place (3.10)."""
+    patch.setattr(replaying, "base_of", lambda lineage, rebuilt: Fitting(lineage))
 
 
 def sums_in_a_replay(patch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from swarmfree.swarm.actions import CopyNeighbour, Replay, Stay
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record
-from swarmfree.swarm.errors import CallFailed
+from swarmfree.swarm.errors import CallFailed, Refused
 from swarmfree.swarm.messages import Build, GetRecord, RecordAnswer, Request
-from swarmfree.swarm.names import Endpoint
+from swarmfree.swarm.names import Endpoint, base_of
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.life import build
 from swarmfree.trainer.life.replaying import Replaying
@@ -74,6 +74,25 @@ def replay_from_another_state() -> object:
         except CallFailed as error:
             return type(error).__name__
         return "goes on"
+
+    return _replay(story)
+
+
+def replay_past_a_rebuild() -> object:
+    """A replay that is near comes to an iteration before which some stage was rebuilt, and to one before which none was: what it says."""
+
+    async def story(alone: Alone, replaying: Replaying) -> list[str]:
+        replaying.exact, found = False, []
+        for rebuilt in (((1, "restored"),), ()):
+            one = replace(record(), base=base_of(record().before, rebuilt))
+            two = replace(one, stages=tuple(replace(entry, step_count=entry.step_count + 1) for entry in one.stages))
+            try:
+                await replaying._check_state(1, two, one)
+            except Refused:
+                found.append("Refused")
+            else:
+                found.append("replayed")
+        return found
 
     return _replay(story)
 

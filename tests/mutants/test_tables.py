@@ -140,6 +140,7 @@ ROWS = (
     Row(removals_return.state_that_stays, tables_copies.older_state_than_asked, ("failed", 1, 0)),
     Row(removals_return.nothing_held_while_building, tables_copies.build_that_fails, ("failed", -1, 0)),
     Row(removals_return.states_in_a_replay, tables_copies.replay_from_another_state, "Refused"),
+    Row(removals_return.rebuilds_in_a_near_replay, tables_copies.replay_past_a_rebuild, ["Refused", "replayed"]),
     Row(removals_return.sums_in_a_replay, tables_copies.replay_with_another_sum, False),
     Row(removals_return.record_that_fits, tables_copies.record_of_another_run, True),
     Row(removals_return.part_again, tables_copies.part_that_fell_behind, True),
