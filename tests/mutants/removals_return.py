@@ -22,6 +22,7 @@ from swarmfree.trainer.life import build, copying, election, replaying
 from swarmfree.trainer.life.build import Builder
 from swarmfree.trainer.life.copying import Copying
 from swarmfree.trainer.life.election import Election, Poll
+from swarmfree.trainer.life.joining import Joining
 from swarmfree.trainer.life.keeping import EndsKeeper
 from swarmfree.trainer.life.replaying import Replaying
 from swarmfree.trainer.lives import Lives
@@ -220,6 +221,16 @@ def rate_after_a_merge(patch: pytest.MonkeyPatch) -> None:
 def steps_of_a_merge(patch: pytest.MonkeyPatch) -> None:
     """A merged stage counts the steps of the one that was lost, though its moments are zero (CheckFree, section 4)."""
     patch.setattr(assemblies, "_steps_held", lambda action: assemblies.AS_RECORDED)
+
+
+def state_of_a_standby(patch: pytest.MonkeyPatch) -> None:
+    """A lost stage goes to the senior standby, whatever another one holds (3.3)."""
+    patch.setattr(Guest, "held", lambda self, stage: -1)
+
+
+def hello_once_more(patch: pytest.MonkeyPatch) -> None:
+    """What a standby could not vouch for when it said hello, it never tells (3.3)."""
+    patch.setattr(Joining, "_is_unknown", property(lambda self: False, lambda self, value: None), raising=False)
 
 
 def copies_of_older_states(patch: pytest.MonkeyPatch) -> None:

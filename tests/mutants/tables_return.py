@@ -14,7 +14,19 @@ from swarmfree.swarm.actions import Copy, CopyNeighbour, Fresh, Merge, Stay
 from swarmfree.swarm.books import float32_bits
 from swarmfree.swarm.errors import PeerSilent, RefusalKind, Refused
 from swarmfree.swarm.manifest import RecoverySection
-from swarmfree.swarm.messages import Build, Built, Claim, Committed, GetRecord, Hello, KeptShadow, Promise, RecordAnswer, Request
+from swarmfree.swarm.messages import (
+    Build,
+    Built,
+    Claim,
+    Committed,
+    GetRecord,
+    Hello,
+    KeptShadow,
+    Place,
+    Promise,
+    RecordAnswer,
+    Request,
+)
 from swarmfree.swarm.names import Endpoint
 from swarmfree.swarm.plan import Rebuilt
 from swarmfree.swarm.ports import Reply
@@ -22,6 +34,7 @@ from swarmfree.trainer.iteration.assembly import Assembly
 from swarmfree.trainer.iteration.roster import Roster
 from swarmfree.trainer.life import build
 from swarmfree.trainer.life.election import Election
+from swarmfree.trainer.life.joining import Joining
 from swarmfree.trainer.lives import Lives
 from tests.mutants.alone import (
     ME,
@@ -352,6 +365,45 @@ def build_beside_one_that_came_back() -> object:
         return len(assembly.rebuilt_stages())
 
     return _assembly(story)
+
+
+def standby_with_a_state() -> object:
+    """Two stand by, and the junior tells of a state of stage 1, which then is lost: who is placed there."""
+
+    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> list[str]:
+        for one in (endpoint("e"), ME):
+            roster.admit(one, Hello(False, True, "", 0), STANDBY)
+        assembly.hello(ME, _hello(1), 5)
+        guest = roster.get(ME.member)
+        assert guest is not None
+        guest.answer = beat_answer(1, iteration=5)
+        roster.fence(SIBLING.member, "it is gone")
+        assembly._use_standbys()
+        return [one.member.peer_id for one in roster.of_stage(1)]
+
+    return _assembly(story)
+
+
+def state_that_is_vouched_for_later() -> object:
+    """A standby steps with a state that it could not vouch for when it said hello: the stages that it tells."""
+
+    async def story(alone: Alone) -> list[int]:
+        async def lead(inherited: object) -> bool:
+            raise AssertionError(inherited)
+
+        alone.line.answer = lambda to, request: Reply(Place(to, STANDBY, "", accepted=True))
+        alone.standing.vouched = False
+        joining = Joining(alone.context, alone.books, alone.tasks, lead)
+        assert await joining._ask(A)
+        alone.tasks.start(joining._listen(), "listen")
+        alone.books.tied.tell()
+        await asyncio.sleep(0.2)
+        alone.standing.vouched = True
+        alone.books.tied.tell()
+        await asyncio.sleep(0.2)
+        return [request.stage for _, request in alone.line.asked if isinstance(request, Hello)]
+
+    return play(story)
 
 
 def copy_from_who_stays() -> object:

@@ -127,6 +127,8 @@ ROWS = (
     Row(removals_return.rate_after_a_merge, tables_return.rate_of_a_merged_stage, (True, 0)),
     Row(removals_return.steps_of_a_merge, tables_return.rate_of_a_merged_stage, (True, 0)),
     Row(removals_return.back_during_a_build, tables_return.build_beside_one_that_came_back, 0),
+    Row(removals_return.state_of_a_standby, tables_return.standby_with_a_state, ["b"]),
+    Row(removals_return.hello_once_more, tables_return.state_that_is_vouched_for_later, [-1, 1]),
     Row(removals_return.copies_of_older_states, tables_return.copy_from_who_stays, (1, [False, True])),
     Row(removals_return.step_before_a_count_of_votes, tables_return.vote_that_missed_a_commit, True),
     Row(removals_return.own_state_before_a_merge, tables_return.own_older_state, "Stay"),

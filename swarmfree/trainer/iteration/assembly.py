@@ -128,6 +128,8 @@ class Assembly:
             guest.is_ours = is_ours
             self._context.tell(Placed(sender.member.peer_id, place.stage))
             self._start_joins()
+        if guest.stage == STANDBY and hello.stage != STANDBY and is_ours and not is_barred:
+            guest.hello, guest.is_ours = hello, True  # it is no use now, and may be the last one soon
         return Place(self._context.here, guest.stage, self._roster.waiting_for, accepted=True)
 
     def _welcome_back(self, sender: Endpoint, hello: Hello, iteration: int) -> Guest | None:
@@ -243,8 +245,9 @@ class Assembly:
                 g for g in self._roster.guests() if g.stage == STANDBY and (stage != ENDS_STAGE or self._may_feed(g.hello))
             ]
             if waiting:
-                waiting[0].stage = stage
-                self._context.tell(Placed(waiting[0].member.peer_id, stage))
+                first = max(waiting, key=lambda g: g.held(stage))  # who holds the state, or the senior
+                first.stage = stage
+                self._context.tell(Placed(first.member.peer_id, stage))
             else:
                 self._lost_since_s.setdefault(stage, self._context.now_s())
         for guest in self._roster.guests():

@@ -244,6 +244,7 @@ async def keep_up(context: Context, books: MemberBooks, donors: tuple[Endpoint, 
             try:
                 await books.commit(Commit(record))
                 books.tell_news()
+                books.tied.tell()  # what is held here may have become worth telling
                 look_s = LOOK_S
             except Refused as refusal:
                 if refusal.kind is RefusalKind.GONE:

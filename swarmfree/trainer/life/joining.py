@@ -42,6 +42,7 @@ class Joining:
         self._keeping = keeping
         self._election = Election(context, books)
         self._said = ""
+        self._is_unknown = False
         self._has_begun = False
         self._all_answered = True
         self._is_heard, self._unwelcome, self._unwelcome_rounds = False, "", 0
@@ -118,8 +119,9 @@ class Joining:
         """Say hello to a peer, and to whom it names; whether that gave a place."""
         timing = self._context.timing
         for _ in range(2):
+            hello = self.hello()
             try:
-                reply = await self._context.call(endpoint, self.hello(), silence_s=timing.silence_s / 2)
+                reply = await self._context.call(endpoint, hello, silence_s=timing.silence_s / 2)
             except (PeerUnreachable, PeerSilent):
                 self._all_answered = False
                 return False
@@ -141,6 +143,7 @@ class Joining:
             self._is_heard = True
             if reply.message.accepted:
                 self._books.standing.coordinator = reply.message.coordinator
+                self._is_unknown = hello.stage == reply.message.stage == NO_STAGE
                 self._keep_up()
                 self._say(reply.message.waiting_for)
                 return True
@@ -202,6 +205,8 @@ class Joining:
         while books.hears_coordinator and books.heir is None:
             await books.tied.wait()
             self._say(books.waiting_for)
+            if self._is_unknown and self.hello().stage != NO_STAGE and books.standing.coordinator is not None:
+                await self._ask(books.standing.coordinator)  # it stands by, with a state that it could not vouch for before
 
     def _say(self, waiting_for: str) -> None:
         if waiting_for != self._said:
