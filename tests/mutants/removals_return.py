@@ -223,11 +223,6 @@ def steps_of_a_merge(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(assemblies, "_steps_held", lambda action: assemblies.AS_RECORDED)
 
 
-def state_of_a_standby(patch: pytest.MonkeyPatch) -> None:
-    """A lost stage goes to the senior standby, whatever another one holds (3.3)."""
-    patch.setattr(Guest, "held", lambda self, stage: -1)
-
-
 def hello_once_more(patch: pytest.MonkeyPatch) -> None:
     """What a standby could not vouch for when it said hello, it never tells (3.3)."""
     patch.setattr(Joining, "_is_unknown", property(lambda self: False, lambda self, value: None), raising=False)

@@ -245,9 +245,8 @@ class Assembly:
                 g for g in self._roster.guests() if g.stage == STANDBY and (stage != ENDS_STAGE or self._may_feed(g.hello))
             ]
             if waiting:
-                first = max(waiting, key=lambda g: g.held(stage))  # who holds the state, or the senior
-                first.stage = stage
-                self._context.tell(Placed(first.member.peer_id, stage))
+                waiting[0].stage = stage
+                self._context.tell(Placed(waiting[0].member.peer_id, stage))
             else:
                 self._lost_since_s.setdefault(stage, self._context.now_s())
         for guest in self._roster.guests():
