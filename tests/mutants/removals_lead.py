@@ -25,6 +25,16 @@ from swarmfree.trainer.iteration.roster import Guest, Roster
 from swarmfree.trainer.life import election
 
 
+def followers_while_building(patch: pytest.MonkeyPatch) -> None:
+    """A stage is rebuilt only where a majority can vote already (3.2)."""
+    check = Coordinator._check_quorum
+
+    def careless(self: Coordinator, *, building: bool = False, **limits: Any) -> bool:
+        return check(self, **limits)
+
+    patch.setattr(Coordinator, "_check_quorum", careless)
+
+
 def majority_for_open(patch: pytest.MonkeyPatch) -> None:
     """An iteration is opened without a majority's promises (3.1)."""
     opens = Coordinator._open

@@ -233,15 +233,6 @@ def copies_of_older_states(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assembly, "_void_joins", lambda self, stage: None)
 
 
-def step_before_a_count_of_votes(patch: pytest.MonkeyPatch) -> None:
-    """A minority waits for whoever is one step behind, and never has it step (3.2)."""
-
-    async def careless(self: Assembly, iteration: int, last: Any) -> None:
-        del self, iteration, last
-
-    patch.setattr(Assembly, "_bring_up", careless)
-
-
 def back_during_a_build(patch: pytest.MonkeyPatch) -> None:
     """What was built counts also where a replica came back meanwhile (3.3)."""
     run = Assembly._build

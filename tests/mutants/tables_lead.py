@@ -126,6 +126,17 @@ def open_without_promises() -> object:
     return _lead(story)
 
 
+def majority_of_followers() -> object:
+    """All follow, and three of four hold nothing that they could vote with: whether a stage may be built, and whether anything may be opened."""
+
+    async def story(alone: Alone, coordinator: Coordinator) -> tuple[bool, bool]:
+        for guest in coordinator.roster.guests()[1:]:
+            guest.built = False
+        return coordinator._check_quorum(building=True), coordinator._check_quorum()
+
+    return _lead(story)
+
+
 def seal_without_votes() -> object:
     """One member of four stores the record: whether it is decided."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -423,21 +422,6 @@ def copy_from_who_stays() -> object:
         await assembly._build(guest, Stay(1, 4, ""), 5, LINEAGE, replace(record(), iteration=4), limit_s=None)
         await joins
         return len(assembly.rebuilt_stages()), [one.built for one in (newcomer, guest)]
-
-    return _assembly(story)
-
-
-def vote_that_missed_a_commit() -> object:
-    """There is no majority without a member that came back one step behind: whether the swarm goes on."""
-
-    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> bool:
-        guest = roster.admit(ME, _hello(1), 1, built=True)
-        guest.built_at = 4
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(5.0):
-                await assembly.fill(5, LINEAGE, replace(record(), iteration=4), lambda: guest.iteration == 5)
-                return True
-        return False
 
     return _assembly(story)
 

@@ -130,7 +130,7 @@ ROWS = (
     Row(removals_return.back_during_a_build, tables_return.build_beside_one_that_came_back, 0),
     Row(removals_return.hello_once_more, tables_return.state_that_is_vouched_for_later, [-1, 1]),
     Row(removals_return.copies_of_older_states, tables_return.copy_from_who_stays, (1, [False, True])),
-    Row(removals_return.step_before_a_count_of_votes, tables_return.vote_that_missed_a_commit, True),
+    Row(removals_lead.followers_while_building, tables_lead.majority_of_followers, (True, False)),
     Row(removals_return.own_state_before_a_merge, tables_return.own_older_state, "Stay"),
     Row(removals_return.least_wait, tables_return.least_patience, True),
     Row(removals_return.whole_logs, tables_return.log_with_a_gap, "Restore"),

@@ -168,7 +168,6 @@ class Assembly:
         self._opened = self._opened or record is not None  # a successor goes on with whoever is there
         while True:
             if not check():
-                await self._bring_up(iteration, record)  # a vote may be among them that is missing
                 await self._roster.changed.wait(MINORITY_WAIT_S)
                 continue
             for guest in self._roster.guests():
@@ -181,7 +180,8 @@ class Assembly:
             self._start_joins()
             work = self._work(record)
             if work and record is not None:
-                await self._bring_up(iteration, record)
+                behind = [g for g in self._roster.guests() if g.built and g.iteration < iteration]
+                await self._telling.bring_up(behind, record)
                 kept: Sequence[KeptCopy] = ()
                 if any(guest.stage == ENDS_STAGE for guest, _ in work):
                     kept = await kept_copies(self._context, self._roster, iteration, self.past)
@@ -199,11 +199,6 @@ class Assembly:
                 self._opened = True
                 return
             await self._roster.changed.wait(1.0)
-
-    async def _bring_up(self, iteration: int, record: Record | None) -> None:
-        """Those that hold a state and missed the last commit step with it."""
-        if record is not None:
-            await self._telling.bring_up([g for g in self._roster.guests() if g.built and g.iteration < iteration], record)
 
     def _may_feed(self, hello: Hello) -> bool:
         return hello.can_feed and hello.corpus_hash == self._context.manifest.data.corpus_hash

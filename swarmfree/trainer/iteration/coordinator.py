@@ -151,7 +151,8 @@ class Coordinator:
     async def _one_iteration(self) -> None:
         begun_s = self._context.now_s()
         while True:
-            await self.assembly.fill(self._iteration, self._lineage, self._record, self._check_quorum)
+            check = partial(self._check_quorum, building=True)
+            await self.assembly.fill(self._iteration, self._lineage, self._record, check)
             plan = self._make_plan(self._context.manifest.batch.microbatches)
             try:
                 record = await self._attempt_once(plan)
@@ -291,8 +292,10 @@ class Coordinator:
         back = [g for g in self.roster.guests() if g.built and g.opened is None and g.iteration == self._iteration]
         return [*self._holders(), *(g for g in back if g.member in self._electorate())]
 
-    def _check_quorum(self, *, must: bool = False, until_s: float = math.inf) -> bool:
+    def _check_quorum(self, *, must: bool = False, building: bool = False, until_s: float = math.inf) -> bool:
         """A coordinator that has lost its majority falls silent, so that whoever has one can claim; one that may force only where it `must`.
+
+        While stages are built whoever follows counts: it may be a step behind, or be given the state that it needs for its vote.
 
         Returns:
             False where no majority answers, for a moment so far: nothing new may be opened, since a plan names who may lead next.
@@ -304,8 +307,9 @@ class Coordinator:
         self.roster.check()
         if self._context.now_s() >= until_s:
             raise TimeoutError
+        there = self.roster.guests() if building else self._voters()
         if (self._may_force and not must) or self._may_decide(
-            {self._context.me, *(g.member for g in self._voters() if g.silent_since_s is None)}
+            {self._context.me, *(g.member for g in there if g.silent_since_s is None)}
         ):
             self._minority_since_s = None
             return True
@@ -436,7 +440,7 @@ class Coordinator:
         while True:
             lost = self._lost()
             wait_s = timing.coordinator_silence_s if self._may_force else timing.join_wait_s
-            check = partial(self._check_quorum, until_s=self._context.now_s() + wait_s)
+            check = partial(self._check_quorum, building=True, until_s=self._context.now_s() + wait_s)
             try:
                 await self.assembly.fill(self._iteration, self._lineage, self._record, check)
                 plan = self._make_plan(0)
