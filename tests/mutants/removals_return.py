@@ -18,6 +18,7 @@ from swarmfree.trainer.iteration import assembly as assemblies
 from swarmfree.trainer.iteration.assembly import Assembly
 from swarmfree.trainer.iteration.member import MemberBooks
 from swarmfree.trainer.iteration.roster import Guest, Roster
+from swarmfree.trainer.iteration.standing import Standing
 from swarmfree.trainer.life import build, copying, election, replaying
 from swarmfree.trainer.life.build import Builder
 from swarmfree.trainer.life.copying import Copying
@@ -291,6 +292,11 @@ def state_that_stays(patch: pytest.MonkeyPatch) -> None:
         return await make(self, request, building)
 
     patch.setattr(Builder, "_make", careless)
+
+
+def decided_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
+    """Who holds what a majority decided goes back with whoever leads the beginning of it (3.4)."""
+    patch.setattr(Standing, "goes_on_from", lambda self, iteration, lineage, record: False)
 
 
 def nothing_held_while_building(patch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
-from swarmfree.swarm.actions import CopyNeighbour, Replay, Stay
+from swarmfree.swarm.actions import CopyNeighbour, Fresh, Replay, Stay
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record
 from swarmfree.swarm.errors import CallFailed, Refused
 from swarmfree.swarm.messages import Build, GetRecord, RecordAnswer, Request
@@ -47,6 +48,19 @@ def _build(request: Build, donors: Callable[[Endpoint, Request], Reply] | None =
 def older_state_than_asked() -> object:
     """A member is to keep its state of iteration 4, and holds another one."""
     return _build(Build(at(2), Stay(1, 4, "it holds it"), 5, GENESIS_LINEAGE, None, 0))
+
+
+def build_of_what_is_decided() -> object:
+    """A coordinator that leads the beginning of what a member holds has it build that: the answer after a majority's record, and a forced one."""
+
+    async def story(alone: Alone, forced: int) -> str:
+        newest = record(forced=forced)
+        alone.standing.install(1, 1, newest.lineage(), newest)
+        alone.standing.vouched = True
+        builder = build.Builder(alone.context, alone.books, alone.building)
+        return await word(builder.build(A, Build(at(2), Fresh(1, 0, "draw it"), 0, GENESIS_LINEAGE, None, 0)))
+
+    return [play(partial(story, forced=forced)) for forced in (0, 1)]
 
 
 def build_that_fails() -> object:

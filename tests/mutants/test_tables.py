@@ -139,6 +139,7 @@ ROWS = (
     Row(removals_return.word_of_the_coordinator, tables_return.coordinator_that_fenced_a_candidate, (True,) * 3),
     Row(removals_return.majority_after_catching_up, tables_return.electorate_of_a_missed_record, False),
     # building, replaying, copying
+    Row(removals_return.decided_without_the_coordinator, tables_copies.build_of_what_is_decided, ["past", "Built"]),
     Row(removals_return.state_that_stays, tables_copies.older_state_than_asked, ("failed", 1, 0)),
     Row(removals_return.nothing_held_while_building, tables_copies.build_that_fails, ("failed", -1, 0)),
     Row(removals_return.states_in_a_replay, tables_copies.replay_from_another_state, "Refused"),

@@ -399,6 +399,11 @@ class Assembly:
             if refusal.kind is RefusalKind.BEHIND:
                 await self._roster.yield_to(guest.member, refusal)
                 return
+            if (
+                refusal.kind is RefusalKind.PAST
+            ):  # a majority went on without this peer: whoever claims next finds what it decided
+                self._roster.depose(f"{guest.member}: {refusal}")
+                return
             guest.failed_builds += 1
             if isinstance(action, (CopyKept, Restore)):
                 self._failed_copies[action.holder.member] += 1

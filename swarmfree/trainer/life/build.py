@@ -56,10 +56,13 @@ class Builder:
         """Make the stage's state, or join the build that does.
 
         Raises:
-            Refused: as `MemberBooks.admit_claim`; `failed` when no donor could give what was asked.
+            Refused: as `MemberBooks.admit_claim`; `past`, what is held here goes on from there, so that whoever asks leads a beginning only;
+                `failed` when no donor could give what was asked.
         """
         standing = self._books.standing
         self._books.admit_claim(sender, request.position)
+        if standing.goes_on_from(request.iteration, request.lineage, request.record):
+            raise Refused(RefusalKind.PAST, f"iteration {request.iteration} is decided: this peer stands at {standing.iteration}")
         current = self._building
         if current is None or current.request != request:
             self._tasks.cancel_all()
