@@ -17,13 +17,27 @@ from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.messages import Commit, Goodbye, Open, Request, Train
 from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.ports import Ports
+from swarmfree.swarm.ports import Ports, Weights
 from swarmfree.trainer.life.peer import run_peer
 from tests.scenarios.scenario_world import SEED, STEADY, Once, is_asked, lines, play, swarm, unhurried
 
 GONE = replace(STEADY, replace_min_s=600.0, replace_max_s=600.0)
 LOST = Fate(request_delay_s=0.002, payload_delay_s=0.001, response_delay_s=0.002, request_lost=True)
 DONE = "why='all 4 iterations are committed'"
+
+
+class Hiccup:
+    """Weights of one peer, whose first try fails."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights, self._has_failed = weights, False
+
+    def write(self, stage: int, tensors: dict[str, tuple[tuple[int, ...], bytes]]) -> str:
+        """The second time."""
+        if not self._has_failed:
+            self._has_failed = True
+            raise SwarmfreeError("out of memory")
+        return self._weights.write(stage, tensors)
 
 
 class FullDisk:
@@ -93,6 +107,17 @@ def test_a_disk_is_full() -> None:
     assert written(result) == [0, 1, 2, 3]
     assert len(lines(result, "Ended", "code=1 ", "the weights of stage 2 are not written: no space left on device")) == 1
     assert len(lines(result, "Ended", "code=0", DONE)) == 7
+
+
+def test_each_first_try_to_write_fails() -> None:
+    """Nobody else holds the stages: each is asked once more, all are written, and everybody ends well."""
+
+    async def run(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, leave: asyncio.Event) -> int:
+        return await run_peer(replace(ports, weights=Hiccup(ports.weights)), manifest, local, rng, leave)
+
+    result = play(swarm(faults=GONE, replicas=1, standbys=0), Script(), factories=Factories(run_peer=run))
+    assert written(result) == [0, 1, 2, 3]
+    assert len(lines(result, "Ended", "code=0", DONE)) == 4
 
 
 def test_no_disk_of_a_stage_has_room() -> None:

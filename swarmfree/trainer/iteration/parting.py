@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmfree.policy.election import claim_order
-from swarmfree.swarm.errors import CallFailed, PeerUnreachable, Refused
+from swarmfree.swarm.errors import CallFailed, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import Note
 from swarmfree.swarm.messages import Farewell, Goodbye
 from swarmfree.swarm.names import Endpoint, Member
@@ -41,13 +41,15 @@ async def write_weights(context: Context, roster: Roster) -> Written:
     missing: dict[int, str] = {}
 
     async def ask(guest: Guest) -> str:
-        """Why it has not written; it is asked again as long as it answers beats."""
-        waits, is_first = context.backoff_s(), True
+        """Why it has not written; it is asked again as long as it answers beats, and once more where it failed."""
+        waits, is_first, may_fail = context.backoff_s(), True, True
         while True:
             try:
                 reply = await context.call(guest.endpoint, request)
             except Refused as refusal:
-                return str(refusal)
+                if refusal.kind is not RefusalKind.FAILED or not may_fail:
+                    return str(refusal)
+                may_fail = False  # a device may have been out of memory for a moment
             except CallFailed as error:
                 if roster.get(guest.member) is not guest or roster.is_deposed:
                     return str(error)
