@@ -186,6 +186,18 @@ def open_to_who_is_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "_is_heard_again", lambda self, guest: setattr(guest, "silent_since_s", None))
 
 
+def call_after_a_leave(patch: pytest.MonkeyPatch) -> None:
+    """The last replica of a stage leaves, and nobody calls for one that was fenced beside it (3.2)."""
+    recall, let_go = Roster._recall, Roster.let_go
+
+    def careless(self: Roster, guest: Guest) -> None:
+        patch.setattr(Roster, "_recall", lambda self, stage: None)
+        let_go(self, guest)
+        patch.setattr(Roster, "_recall", recall)
+
+    patch.setattr(Roster, "let_go", careless)
+
+
 def call_for_who_was_missed(patch: pytest.MonkeyPatch) -> None:
     """Whoever did not promise, and had a sibling that did, is never called for (3.2)."""
     miss = Roster.miss

@@ -194,6 +194,19 @@ def missed_at_a_takeover() -> object:
     return _roster(story, SIBLING)
 
 
+def missed_beside_a_leaver() -> object:
+    """A member fell silent beside a sibling that leaves: whether it is called for when that one has gone."""
+
+    async def story(alone: Alone, roster: Roster) -> bool:
+        roster.miss(ME, 1, Hello(False, False, "", 0))
+        leaver = roster.get(SIBLING.member)
+        assert leaver is not None
+        roster.let_go(leaver)
+        return roster.get(ME.member) is not None
+
+    return _roster(story, SIBLING)
+
+
 def absent_at_a_commit() -> object:
     """A member was fenced that worked on a rebuilt state, and its sibling is lost later: whether its state is what a record began with, or not."""
 

@@ -240,6 +240,7 @@ class Roster:
         """A guest that said goodbye is no longer needed."""
         if self._guests.get(guest.member) is guest:
             del self._guests[guest.member]
+            self._recall(guest.stage)
             self._context.tell(MemberLeft(str(guest.member), guest.member.peer_id, guest.stage))
             self.changed.tell()
 
