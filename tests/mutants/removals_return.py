@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 
 from swarmfree.policy import recovery, worth
 from swarmfree.swarm.actions import Stay
+from swarmfree.swarm.announcement import Announcement
 from swarmfree.swarm.messages import GetState
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.ports import Reply
@@ -227,6 +228,17 @@ def steps_of_a_merge(patch: pytest.MonkeyPatch) -> None:
 def hello_once_more(patch: pytest.MonkeyPatch) -> None:
     """What a standby could not vouch for when it said hello, it never tells (3.3)."""
     patch.setattr(Joining, "_is_unknown", property(lambda self: False, lambda self, value: None), raising=False)
+
+
+def founding_once(patch: pytest.MonkeyPatch) -> None:
+    """A founder that was started again founds the run once more, whatever it heard and read of the run before (3.1)."""
+    found = Joining._found
+
+    async def careless(self: Joining, announced: Sequence[Announcement]) -> bool:
+        self._are_led = self._has_begun = False
+        return await found(self, announced)
+
+    patch.setattr(Joining, "_found", careless)
 
 
 def copies_of_older_states(patch: pytest.MonkeyPatch) -> None:

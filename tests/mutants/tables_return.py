@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TypeVar
 
 from swarmfree.policy import recovery, worth
 from swarmfree.policy.placement import STANDBY
 from swarmfree.swarm.actions import Copy, CopyNeighbour, Fresh, Merge, Stay
+from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.books import float32_bits
 from swarmfree.swarm.errors import PeerSilent, RefusalKind, Refused
 from swarmfree.swarm.manifest import RecoverySection
@@ -26,7 +28,7 @@ from swarmfree.swarm.messages import (
     RecordAnswer,
     Request,
 )
-from swarmfree.swarm.names import Endpoint
+from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint
 from swarmfree.swarm.plan import Rebuilt
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.iteration.assembly import Assembly
@@ -401,6 +403,35 @@ def state_that_is_vouched_for_later() -> object:
         alone.books.tied.tell()
         await asyncio.sleep(0.2)
         return [request.stage for _, request in alone.line.asked if isinstance(request, Hello)]
+
+    return play(story)
+
+
+def _shown(of: Endpoint, state: PeerState) -> Announcement:
+    return Announcement(of, state, -1, 0, "", 0.0, 1.0, 0.0, 0, True, PROTOCOL_REVISION, 1e9)
+
+
+def founder_that_was_started_again() -> object:
+    """The second life of the founder hears of a coordinator, or reads once that others serve, then nothing of it: whether it founds."""
+    here, before, now = _shown(ME, PeerState.STANDBY), _shown(A, PeerState.STANDBY), _shown(A, PeerState.SERVING)
+
+    async def story(alone: Alone) -> list[bool]:
+        async def lead(inherited: object) -> bool:
+            return inherited is not None
+
+        async def founder() -> str:
+            return ME.member.peer_id
+
+        ports = replace(alone.context.ports, directory=SimpleNamespace(founder=founder))  # type: ignore[arg-type]
+        alone.line.answer = lambda to, request: Reply(Place(D, STANDBY, "", accepted=False))
+        alone.standing.stage, founds = STANDBY, []
+        for heard, first in ((False, before), (True, before), (False, now)):
+            joining = Joining(replace(alone.context, ports=ports), alone.books, alone.tasks, lead)
+            if heard:
+                await joining._ask(A)
+            await joining._found([first])
+            founds.append(await joining._found([here, before]))
+        return founds
 
     return play(story)
 

@@ -130,6 +130,7 @@ ROWS = (
     Row(removals_return.steps_of_a_merge, tables_return.rate_of_a_merged_stage, (True, 0)),
     Row(removals_return.back_during_a_build, tables_return.build_beside_one_that_came_back, 0),
     Row(removals_return.hello_once_more, tables_return.state_that_is_vouched_for_later, [-1, 1]),
+    Row(removals_return.founding_once, tables_return.founder_that_was_started_again, [True, False, False]),
     Row(removals_return.copies_of_older_states, tables_return.copy_from_who_stays, (1, [False, True])),
     Row(removals_lead.followers_while_building, tables_lead.majority_of_followers, (True, False)),
     Row(removals_return.own_state_before_a_merge, tables_return.own_older_state, "Stay"),

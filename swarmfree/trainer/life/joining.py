@@ -45,7 +45,7 @@ class Joining:
         self._is_unknown = False
         self._has_begun = False
         self._all_answered = True
-        self._is_heard, self._unwelcome, self._unwelcome_rounds = False, "", 0
+        self._is_heard, self._are_led, self._unwelcome, self._unwelcome_rounds = False, False, "", 0
         self._rounds = 0
 
     def hello(self) -> Hello:
@@ -78,7 +78,7 @@ class Joining:
             while self._books.device.lateness(self._context.timing.silence_s) > 1:
                 await asyncio.sleep(TICK_S)  # a place is of no use to a peer whose device hangs
             began_s = self._context.now_s()
-            self._all_answered, self._is_heard, self._unwelcome = True, False, ""
+            self._all_answered, self._is_heard, self._are_led, self._unwelcome = True, False, False, ""
             announced = await self._context.ports.directory.announcements()
             self._context.lives.hear(a.endpoint.member for a in announced)
             self._election.announced = announced
@@ -149,7 +149,7 @@ class Joining:
                 return True
             if reply.message.coordinator.member == self._context.me:
                 return False
-            endpoint = reply.message.coordinator
+            endpoint, self._are_led = reply.message.coordinator, True  # nobody founds who hears of a coordinator
         return False
 
     def _keep_up(self) -> None:
@@ -177,10 +177,10 @@ class Joining:
             self._say(self._said or "waiting for the coordinator")
             return False
         others = [a for a in announced if a.endpoint.member != self._context.me]
-        if len(others) == len(announced):
-            return False  # a directory that does not even show this peer says nothing about others
-        self._rounds += 1
         self._has_begun |= any(a.state is PeerState.SERVING or a.iteration > 0 for a in others)
+        if self._are_led or len(others) == len(announced):
+            return False  # a directory that does not even show this peer does not show all others either
+        self._rounds += 1
         if self._has_begun or not (self._all_answered or self._rounds >= FOUND_ROUNDS) or self._books.standing.stage != NO_STAGE:
             return False
         return not await self._lead(None)
