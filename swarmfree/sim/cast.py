@@ -148,6 +148,7 @@ class Cast:
             self._transcript.tell(str(life.member), "goes on")
             self._changed_s = self.hindered_s[life.member.peer_id] = self._stage.loop.time()
             self._stage.hub.thaw(life.member)
+            self._hinder_on()
 
     def leave(self, life: Life) -> None:
         """A peer is asked to leave; somebody will come for it when it has left."""
@@ -243,8 +244,9 @@ class Cast:
         if ended in self._stage.hub.breaks.lasting:
             self._changed_s = self._stage.loop.time()
             self._splits.pop(ended, None)
-            self._hinder(ended, self._changed_s)
             self._stage.hub.end_break(ended)
+            self._hinder(ended, self._changed_s)
+            self._hinder_on()
 
     def _hinder(self, held: Break, until_s: float) -> None:
         """Keep who is cut off by it from somebody."""
@@ -252,6 +254,12 @@ class Cast:
         for peer in peers:
             if any(held.parts(peer, other) for other in peers):
                 self.hindered_s[peer] = until_s
+
+    def _hinder_on(self) -> None:
+        """What has not ended yet keeps them on, whatever has just ended."""
+        for lasting in self._stage.hub.breaks.lasting:
+            self._hinder(lasting, math.inf)
+        self.hindered_s |= {member.peer_id: math.inf for member in self.lives if self._stage.hub.is_frozen(member)}
 
     def _replace(self, life: Life) -> None:
         """Somebody comes for it after a while: itself again, or a newcomer; at times nobody."""
