@@ -356,6 +356,16 @@ def beginning_never_wins(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Meeting, "follows", lambda self, iterations, lineage: False)
 
 
+def run_that_ended(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator refuses to end whoever says so, also one that it would give way to a moment later (3.4)."""
+
+    async def careless(self: Meeting, coordinator: Endpoint) -> bool:
+        del self, coordinator
+        return False
+
+    patch.setattr(Meeting, "loses_to", careless)
+
+
 def next_stranger(patch: pytest.MonkeyPatch) -> None:
     """Of the announced strangers one is called at a time, whether or not it answers (3.4)."""
 

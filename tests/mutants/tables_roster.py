@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import TypeVar
 
 from swarmfree.swarm.announcement import Announcement
 from swarmfree.swarm.books import float64_bits
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.messages import (
+    Farewell,
     Goodbye,
     Hello,
+    Meet,
     Met,
     Microloss,
     Request,
@@ -22,6 +26,8 @@ from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.iteration import meeting
 from swarmfree.trainer.iteration.meeting import Meeting, Rival
 from swarmfree.trainer.iteration.roster import Guest, Roster
+from swarmfree.trainer.life.ending import Ending
+from swarmfree.trainer.life.peer import Peer
 from tests.mutants.alone import (
     LATER,
     ME,
@@ -37,6 +43,7 @@ from tests.mutants.alone import (
     play,
     record,
     second_life,
+    word,
 )
 from tests.mutants.tables_lead import PLACES, answer
 from tests.trainer.test_election import announced
@@ -330,6 +337,27 @@ def rival_behind_those_that_have_ended() -> object:
         return any(member == D.member for member, _ in alone.line.asked)
 
     return play(story, A)
+
+
+def run_that_ends_elsewhere() -> object:
+    """A coordinator of another side ends the run, with nothing forced and then with two: what is said here, whom it tells, and how it ends."""
+
+    async def story(alone: Alone, roster: Roster, forced: int) -> tuple[str, int, list[int]]:
+        count, ended = alone.context.manifest.run.iterations, list[int]()
+        met, goodbye = Met(count, "e" * 64, forced, D, LATER, whole=False), Goodbye(run_over=True, finished=True, why="through")
+        alone.line.answer = lambda to, request: Reply(met if isinstance(request, Meet) else Farewell())
+        alone.standing.coordinator, alone.books.silent_ticks = alone.context.here, 0
+        mine = Meeting(alone.context, roster, TERM, record, lambda: False, {})
+        peer = SimpleNamespace(
+            context=alone.context,
+            coordinator=SimpleNamespace(meeting=mine, roster=roster),
+            ending=Ending(alone.context, alone.books, alone.tasks),
+            end=lambda end: ended.append(end.code),
+        )
+        said = await word(Peer._goodbye(peer, D, goodbye))  # type: ignore[arg-type]
+        return said, sum(request == goodbye for _, request in alone.line.asked), ended
+
+    return [_roster(partial(story, forced=forced), ME) for forced in (0, 2)]
 
 
 def two_rivals() -> object:

@@ -119,6 +119,11 @@ class Meeting:
             self._winner = rival  # who follows here is sent there at once, with what it holds
         self._roster.depose(f"{rival.coordinator.member} leads in term {rival.term.number}")
 
+    async def loses_to(self, coordinator: Endpoint) -> bool:
+        """Whether another coordinator, that ends the run with all its iterations, is one to give way to: what is left here would not count."""
+        rival = await self._visit(coordinator)
+        return rival is not None and rival.tip.iterations >= self._context.manifest.run.iterations and self._gives_way_to(rival)
+
     async def _look_beyond(self) -> Rival | None:
         announced = await self._context.ports.directory.announcements()
         strangers = [a.endpoint for a in announced if self._is_stranger(a.endpoint)]

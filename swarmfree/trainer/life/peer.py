@@ -54,6 +54,7 @@ from swarmfree.trainer.iteration.coordinator import Coordinator
 from swarmfree.trainer.iteration.inheritance import Inheritance
 from swarmfree.trainer.iteration.meeting import Rival
 from swarmfree.trainer.iteration.member import MemberBooks
+from swarmfree.trainer.iteration.parting import end_run
 from swarmfree.trainer.iteration.roster import Deposed
 from swarmfree.trainer.iteration.standing import NO_STAGE
 from swarmfree.trainer.life.build import Builder
@@ -208,7 +209,11 @@ class Peer:
 
     async def _goodbye(self, sender: Endpoint, request: Goodbye) -> Reply:
         if request.run_over:
-            self.ending.require_lead(sender)
+            mine = self.coordinator
+            if mine is not None and not request.write_weights and await mine.meeting.loses_to(sender):
+                await end_run(self.context, mine.roster, (), (), request.why)  # its own swarm follows nobody else
+            else:
+                self.ending.require_lead(sender)
             if request.write_weights:
                 return await self.ending.write()
             self.end(End(0 if request.finished else 3, request.why))
