@@ -366,6 +366,15 @@ def run_that_ended(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Meeting, "loses_to", careless)
 
 
+def look_before_the_end(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that is through ends the run, though it is about to give way (3.4)."""
+
+    async def careless(self: Meeting) -> None:
+        del self
+
+    patch.setattr(Meeting, "settle", careless)
+
+
 def next_stranger(patch: pytest.MonkeyPatch) -> None:
     """Of the announced strangers one is called at a time, whether or not it answers (3.4)."""
 

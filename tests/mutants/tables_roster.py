@@ -25,7 +25,7 @@ from swarmfree.swarm.names import Endpoint
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.iteration import meeting
 from swarmfree.trainer.iteration.meeting import Meeting, Rival
-from swarmfree.trainer.iteration.roster import Guest, Roster
+from swarmfree.trainer.iteration.roster import Deposed, Guest, Roster
 from swarmfree.trainer.life.ending import Ending
 from swarmfree.trainer.life.peer import Peer
 from tests.mutants.alone import (
@@ -358,6 +358,25 @@ def run_that_ends_elsewhere() -> object:
         return said, sum(request == goodbye for _, request in alone.line.asked), ended
 
     return [_roster(partial(story, forced=forced), ME) for forced in (0, 2)]
+
+
+def end_before_a_second_look() -> object:
+    """A coordinator is through half a second after one has called that it is about to give way to: whether it ends the run."""
+
+    async def story(alone: Alone) -> bool:
+        roster = Roster(alone.context, alone.tasks, lambda: at(1))
+        mine = Meeting(alone.context, roster, TERM, record, lambda: False, {})
+        alone.line.answer = lambda to, request: Reply(Met(9, "e" * 64, 0, D, replace(LATER, member=D.member), whole=True))
+        alone.tasks.start(mine.keep(), "meet strangers")
+        mine.hear(_rival(0, 9))
+        await asyncio.sleep(0.5)
+        try:
+            await mine.settle()
+        except Deposed:
+            return False
+        return True
+
+    return play(story, A)
 
 
 def two_rivals() -> object:

@@ -137,6 +137,7 @@ class Coordinator:
                 written = await self._evaluate_and_write()
             for stage, why_not in sorted(written.missing.items()):
                 self._context.tell(Note(f"stage {stage} is not written: {why_not}"))
+            await self.meeting.settle()
         except Deposed:
             self.roster.close()
             await self.meeting.give_way()

@@ -63,6 +63,7 @@ class Meeting:
         self._heard: Rival | None = None
         self._winner: Rival | None = None
         self._turn = 0
+        self._is_yielding, self._settled = False, Signal()
 
     def tip(self) -> Tip:
         """The end of this coordinator's lineage."""
@@ -91,10 +92,13 @@ class Meeting:
             if rival is None:
                 continue
             if self._gives_way_to(rival):
+                self._is_yielding = True
                 await asyncio.sleep(timing.coordinator_silence_s)
                 confirmed = await self._visit(rival.coordinator)  # that one, though a third may have called meanwhile
                 if confirmed is not None and self._gives_way_to(confirmed):
                     self._concede(confirmed)
+                self._is_yielding = False
+                self._settled.tell()
             if self._heard is not None and self._heard.coordinator == rival.coordinator:
                 self._heard = None  # it has only looked back
 
@@ -118,6 +122,16 @@ class Meeting:
         if rival.tip.lineage != self.tip().lineage or rival.term > self.term:
             self._winner = rival  # who follows here is sent there at once, with what it holds
         self._roster.depose(f"{rival.coordinator.member} leads in term {rival.term.number}")
+
+    async def settle(self) -> None:
+        """Wait for the second look at a rival to give way to: until then nothing may end by this coordinator's word.
+
+        Raises:
+            Deposed: it was given way to.
+        """
+        while self._is_yielding:
+            await self._settled.wait(1.0)
+        self._roster.check()
 
     async def loses_to(self, coordinator: Endpoint) -> bool:
         """Whether another coordinator, that ends the run with all its iterations, is one to give way to: what is left here would not count."""
