@@ -10,7 +10,7 @@ import pytest
 
 from swarmfree.policy import commit, lineages
 from swarmfree.swarm.books import Record
-from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, Refused
 from swarmfree.swarm.messages import BeatAnswer, Hello, Promise, Report
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.plan import Plan
@@ -267,6 +267,17 @@ def vote_to_depose(patch: pytest.MonkeyPatch) -> None:
 
     async def careless(self: Roster, member: Member, error: CallFailed) -> None:
         self.has_vote = lambda member: True
+        await yield_to(self, member, error)
+
+    patch.setattr(Roster, "yield_to", careless)
+
+
+def holder_of_a_higher_term(patch: pytest.MonkeyPatch) -> None:
+    """Whoever has promised a higher term and has no vote is fenced before it is told to come back, also where it holds its stage alone (3.2)."""
+    yield_to = Roster.yield_to
+
+    async def careless(self: Roster, member: Member, error: Refused) -> None:
+        self.holders = lambda stage: self.guests()  # type: ignore[method-assign]
         await yield_to(self, member, error)
 
     patch.setattr(Roster, "yield_to", careless)

@@ -115,6 +115,18 @@ def renounced_vote(patch: pytest.MonkeyPatch) -> None:
     _before_seal(patch, lambda books, request: setattr(books, "_renounced", None))
 
 
+def term_of_the_heir(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is told to come back to a coordinator gives up its term, where it follows that one already (3.2)."""
+    rejoin = MemberBooks.rejoin
+
+    async def careless(self: MemberBooks, sender: Endpoint, heir: Endpoint) -> None:
+        if self.standing.promised is not None:
+            self._abandoned.add(self.standing.promised.term)
+        await rejoin(self, sender, heir)
+
+    patch.setattr(MemberBooks, "rejoin", careless)
+
+
 def abandoned_terms(patch: pytest.MonkeyPatch) -> None:
     """Whoever leaves a lineage for another one goes on obeying its coordinator (3.4)."""
     rejoin = MemberBooks.rejoin

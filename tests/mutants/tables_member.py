@@ -165,6 +165,17 @@ def word_of_a_beaten_lineage() -> object:
     return play(story)
 
 
+def call_to_come_back_that_comes_twice() -> object:
+    """A member is told twice to come back to a coordinator, and follows it already the second time: what its next beat comes to."""
+
+    async def story(alone: Alone) -> str:
+        await alone.books.beat(A, Beat(at(1), 0, 0.0))
+        await alone.books.rejoin(A, A)
+        return await word(alone.books.beat(A, Beat(at(2), 0, 0.0)))
+
+    return play(story)
+
+
 def overtaken_open() -> object:
     """While an Open waits for the device, another coordinator beats in a higher term: the number of the term that is promised in the end."""
 

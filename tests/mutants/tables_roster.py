@@ -139,6 +139,22 @@ def higher_term_without_a_vote() -> object:
     return _roster(story, ME, SIBLING)
 
 
+def higher_term_of_a_sole_holder() -> object:
+    """A stage's only holder has no vote, and promised a higher term: whether it is there still, where it comes back and where it does not."""
+
+    async def story(alone: Alone, roster: Roster) -> tuple[bool, bool, bool]:
+        roster.has_vote = lambda member: member != ME.member
+        higher = Refused(RefusalKind.BEHIND, "term 6", 6)
+        alone.line.answer = lambda to, request: Reply(Farewell()) if isinstance(request, Goodbye) else answer(to, request)
+        await roster.yield_to(ME.member, higher)
+        is_there = roster.get(ME.member) is not None
+        alone.line.answer = answer
+        await roster.yield_to(ME.member, higher)
+        return is_there, roster.must_replan, roster.get(ME.member) is not None
+
+    return _roster(story, ME, D)
+
+
 def earlier_life() -> object:
     """A peer that was started again says hello: whether its earlier life is a guest still."""
 

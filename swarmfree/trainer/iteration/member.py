@@ -167,7 +167,7 @@ class MemberBooks:
         standing = self.standing
         if self.hears_another(sender):
             raise Refused(RefusalKind.STALE, f"{sender.member} is not this peer's coordinator")
-        if standing.promised is not None:
+        if standing.promised is not None and standing.promised.term.member != heir.member:  # else it was told so twice
             self._abandoned.add(standing.promised.term)
             self._renounced = standing.lineage, standing.promised.term
 

@@ -6,7 +6,6 @@ A broken beat is noticed at once, a silent one after `silence_s`; the directory 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -362,17 +361,28 @@ class Roster:
             self.fence(guest.member, str(error))
 
     async def yield_to(self, member: Member, error: Refused) -> None:
-        """Somebody follows a higher term: a member that decides on this iteration deposes this peer, any other one has to join anew."""
+        """Somebody follows a higher term: a member that decides on this iteration deposes this peer, any other one has to join anew.
+
+        Who holds its stage alone keeps its place unless it hears somebody else: what it has would be made anew before it says hello.
+        """
         if self.has_vote(member):
             self.depose(str(error))
             return
-        guest = self._guests.get(member)
-        self.fence(member, f"it promised a higher term, and has no vote here: {error}")
+        guest, why = self._guests.get(member), f"it promised a higher term, and has no vote here: {error}"
+        others = [] if guest is None else [g for g in self.holders(guest.stage) if g is not guest and g.silent_since_s is None]
+        is_alone = guest is not None and guest.built and not others
+        if not is_alone:
+            self.fence(member, why)
         if guest is None:
             return
         request = Goodbye(run_over=False, finished=False, why="this swarm goes on", heir=self._context.here, rejoin=True)
-        with contextlib.suppress(CallFailed):
+        try:
             await self._context.call(guest.endpoint, request, silence_s=self._context.timing.silence_s / 2)
+        except Refused:
+            self.fence(member, why)
+        except CallFailed:
+            return
+        self.must_replan = self.must_replan or is_alone  # it has dropped its plan
 
     def _is_worth_waiting_for(self, guest: Guest, error: CallFailed) -> bool:
         """Silence is not death: what the only holder of a stage has is lost with it, so it is called for a while.
