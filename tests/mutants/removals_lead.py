@@ -17,6 +17,7 @@ from swarmfree.swarm.plan import Plan
 from swarmfree.trainer.iteration import coordinator as coordination
 from swarmfree.trainer.iteration import roster as rosters
 from swarmfree.trainer.iteration.absent import Absent
+from swarmfree.trainer.iteration.assembly import Assembly
 from swarmfree.trainer.iteration.coordinator import Coordinator
 from swarmfree.trainer.iteration.inheritance import Inheritance, InheritedGuest
 from swarmfree.trainer.iteration.meeting import Meeting, Rival
@@ -270,6 +271,19 @@ def vote_to_depose(patch: pytest.MonkeyPatch) -> None:
         await yield_to(self, member, error)
 
     patch.setattr(Roster, "yield_to", careless)
+
+
+def past_of_a_decision(patch: pytest.MonkeyPatch) -> None:
+    """What a decided record gives is of this lineage when everybody was told of it, and not before (3.3)."""
+    decide = Coordinator._decide
+    decided = Assembly.decided
+
+    async def late(self: Coordinator, record: Record) -> None:
+        await decide(self, record)
+        decided(self.assembly, record)
+
+    patch.setattr(Assembly, "decided", lambda self, record: None)
+    patch.setattr(Coordinator, "_decide", late)
 
 
 def holder_of_a_higher_term(patch: pytest.MonkeyPatch) -> None:

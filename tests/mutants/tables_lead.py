@@ -13,6 +13,7 @@ from swarmfree.swarm.messages import (
     Beat,
     Commit,
     Committed,
+    Hello,
     Open,
     Promise,
     Report,
@@ -40,6 +41,7 @@ from tests.mutants.alone import (
     D,
     at,
     beat_answer,
+    endpoint,
     plan,
     play,
     record,
@@ -163,6 +165,25 @@ def forced_once() -> object:
         return await _outcome(go_on())
 
     return _lead(story, forced=True)
+
+
+def hello_before_all_are_told() -> object:
+    """A standby has stepped with a decided record, and says hello while the members are told of it: whether its state is this lineage's."""
+
+    async def story(alone: Alone, coordinator: Coordinator) -> bool:
+        made, early = record(), endpoint("e")
+
+        def reply(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Commit):
+                coordinator.hello(early, Hello(False, True, "", 0, 1, made.iteration + 1, made.lineage()))
+            return answer(to, request)
+
+        alone.line.answer = reply
+        await coordinator._decide(made)
+        guest = coordinator.roster.get(early.member)
+        return guest is not None and guest.is_ours
+
+    return _lead(story)
 
 
 def without_majority() -> object:

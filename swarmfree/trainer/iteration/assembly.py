@@ -87,10 +87,13 @@ class Assembly:
             )
         self._rebuilt[stage] = dataclasses.replace(known, disputes=known.disputes + 1)
 
-    def committed(self, record: Record) -> None:
-        """An iteration is committed: what was rebuilt before it has become a state like any other."""
+    def decided(self, record: Record) -> None:
+        """A record is decided: who has stepped with it holds a state of this lineage, also before everybody is told."""
         self.past[record.iteration + 1] = record.lineage()
         self.past.pop(record.iteration - PAST_MAX, None)
+
+    def committed(self) -> None:
+        """An iteration is committed: what was rebuilt before it has become a state like any other."""
         self._rebuilt, self.is_sealing = {}, False
         self._commits_s.append(self._context.now_s())
         self._failed_copies.clear()

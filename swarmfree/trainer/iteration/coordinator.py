@@ -199,6 +199,7 @@ class Coordinator:
         self.assembly.is_sealing = True  # from the first Seal on there is no way back
         await self._seal(record)
         lineage = record.lineage()
+        self.assembly.decided(record)
         for guest in self._holders():
             guest.is_ours = True  # also of one that cannot step: it holds what the record begins with
         self.roster.compare(record)
@@ -207,7 +208,7 @@ class Coordinator:
         await self._telling.all(self._holders(), Commit(record))
         self._record, self._lineage, self._iteration, self._attempt = record, lineage, record.iteration + 1, 0
         self._may_force, self._sealed = False, None
-        self.assembly.committed(record)
+        self.assembly.committed()
 
     def _make_plan(self, microbatches: int) -> Plan:
         manifest, self.roster.must_replan = self._context.manifest, False
