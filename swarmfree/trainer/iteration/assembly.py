@@ -398,22 +398,8 @@ class Assembly:
         except TimeoutError:
             self._roster.fence(guest.member, f"it did not load stage {stage} within {self._context.timing.join_wait_s:g} s")
             return
-        except Refused as refusal:  # a donor may have died: decide again with those who are left
-            if refusal.kind is RefusalKind.BEHIND:
-                await self._roster.yield_to(guest.member, refusal)
-                return
-            if (
-                refusal.kind is RefusalKind.PAST
-            ):  # a majority went on without this peer: whoever claims next finds what it decided
-                self._roster.depose(f"{guest.member}: {refusal}")
-                return
-            guest.failed_builds += 1
-            if isinstance(action, (CopyKept, Restore)):
-                self._failed_copies[action.holder.member] += 1
-            if isinstance(action, Replay):
-                self._failed_replays += 1
-            if guest.failed_builds > FAILED_BUILDS_MAX:
-                self._roster.bar(guest.member, str(refusal))
+        except Refused as refusal:
+            await self._refused(guest, action, refusal)
             return
         except CallFailed as error:
             self._roster.fence(guest.member, str(error))
@@ -448,6 +434,23 @@ class Assembly:
                 built.exact,
             )
         )
+
+    async def _refused(self, guest: Guest, action: BuildAction, refusal: Refused) -> None:
+        """A build came to nothing: a donor may have died, and it is decided again with those who are left, or this peer leads no longer."""
+        if refusal.kind is RefusalKind.BEHIND:
+            await self._roster.yield_to(guest.member, refusal)
+            return
+        if refusal.kind is RefusalKind.PAST:
+            # A majority went on without this peer: whoever claims next finds what it decided.
+            self._roster.depose(f"{guest.member}: {refusal}")
+            return
+        guest.failed_builds += 1
+        if isinstance(action, (CopyKept, Restore)):
+            self._failed_copies[action.holder.member] += 1
+        if isinstance(action, Replay):
+            self._failed_replays += 1
+        if guest.failed_builds > FAILED_BUILDS_MAX:
+            self._roster.bar(guest.member, str(refusal))
 
     def _void_joins(self, stage: int) -> None:
         """What joiners of a stage load is gone: their answers count no more, and they begin again."""
