@@ -399,7 +399,7 @@ class Assembly:
             self._roster.fence(guest.member, f"it did not load stage {stage} within {self._context.timing.join_wait_s:g} s")
             return
         except Refused as refusal:
-            await self._refused(guest, action, refusal)
+            await self._refused(guest, request, refusal)
             return
         except CallFailed as error:
             self._roster.fence(guest.member, str(error))
@@ -435,15 +435,19 @@ class Assembly:
             )
         )
 
-    async def _refused(self, guest: Guest, action: BuildAction, refusal: Refused) -> None:
+    async def _refused(self, guest: Guest, request: Build, refusal: Refused) -> None:
         """A build came to nothing: a donor may have died, and it is decided again with those who are left, or this peer leads no longer."""
         if refusal.kind is RefusalKind.BEHIND:
             await self._roster.yield_to(guest.member, refusal)
             return
         if refusal.kind is RefusalKind.PAST:
-            # A majority went on without this peer: whoever claims next finds what it decided.
-            self._roster.depose(f"{guest.member}: {refusal}")
+            if (
+                request.iteration == self._present[0] and not self.is_sealing
+            ):  # else it has only heard first of what this peer decides
+                # A majority went on without this peer: whoever claims next finds what it decided.
+                self._roster.depose(f"{guest.member}: {refusal}")
             return
+        action = request.action
         guest.failed_builds += 1
         if isinstance(action, (CopyKept, Restore)):
             self._failed_copies[action.holder.member] += 1
