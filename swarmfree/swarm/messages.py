@@ -143,7 +143,7 @@ class Promise:
         sealed_at: position of the Seal that brought it; the highest one counts.
         plan: the newest plan it has, so that a successor goes on where the last coordinator was; only in answer to a Claim.
         stage: whose state it holds, -1 for none.
-        base: of the work it holds, empty if none.
+        base: that its state was last opened in, empty if none.
         vouched: its state came out of a decided step, so it is that of its lineage in any base.
         newer_lives: heard from by the receiver, of peers whose earlier lives are in its electorate: those have ended.
     """

@@ -138,6 +138,17 @@ def abandoned_terms(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemberBooks, "rejoin", careless)
 
 
+def base_outlives_the_work(patch: pytest.MonkeyPatch) -> None:
+    """Whoever ends its work forgets which base its state belongs to: what was rebuilt there counts as lost (3.4)."""
+    rejoin = MemberBooks.rejoin
+
+    async def careless(self: MemberBooks, sender: Endpoint, heir: Endpoint) -> None:
+        await rejoin(self, sender, heir)
+        self.standing.opened = ""
+
+    patch.setattr(MemberBooks, "rejoin", careless)
+
+
 def promise_after_a_wait(patch: pytest.MonkeyPatch) -> None:
     """An Open that has waited for the device promises what it was asked for, whatever was promised meanwhile (3.1)."""
     answer, end_work = MemberBooks._open, MemberBooks._end_work

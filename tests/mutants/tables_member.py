@@ -176,6 +176,19 @@ def call_to_come_back_that_comes_twice() -> object:
     return play(story)
 
 
+def state_of_one_who_came_back() -> object:
+    """A member has opened a plan and is told to come back to its coordinator: the base in which it says that its state was opened."""
+
+    async def story(alone: Alone) -> str:
+        await alone.books.open(A, Open(plan(1)))
+        await alone.books.rejoin(A, A)
+        promise = (await alone.books.claim(D, Claim(at(1, LATER), only_asking=False))).message
+        assert isinstance(promise, Promise)
+        return promise.base
+
+    return play(story)
+
+
 def overtaken_open() -> object:
     """While an Open waits for the device, another coordinator beats in a higher term: the number of the term that is promised in the end."""
 

@@ -56,6 +56,7 @@ ROWS = (
     Row(removals_member.renounced_vote, tables_member.second_vote, "behind"),
     Row(removals_member.term_of_the_heir, tables_member.call_to_come_back_that_comes_twice, "BeatAnswer"),
     Row(removals_member.abandoned_terms, tables_member.word_of_a_beaten_lineage, ["behind"] * 2),
+    Row(removals_member.base_outlives_the_work, tables_member.state_of_one_who_came_back, "b0"),
     Row(removals_member.promise_after_a_wait, tables_member.overtaken_open, ("behind", 2)),
     Row(removals_member.stalled_coordinator, tables_member.coordinator_gets_nowhere, False),
     Row(removals_member.state_before_the_step, tables_member.step_from_another_state, ("gone", 0)),

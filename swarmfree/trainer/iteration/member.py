@@ -306,7 +306,7 @@ class MemberBooks:
             standing.promised, standing.coordinator = request.position, sender
         last, plan = standing.record_of(-1), standing.known_plan
         later = self.context.lives.later_than(electorate_of(last, plan))
-        where = (standing.stage, standing.base, standing.vouched, later)
+        where = (standing.stage, standing.opened, standing.vouched, later)
         return Reply(Promise(standing.iteration, standing.sealed, standing.sealed_at, plan, *where))
 
     async def _open(self, sender: Endpoint, request: Open) -> Reply:
@@ -330,14 +330,14 @@ class MemberBooks:
                 await self._end_work(Refused(RefusalKind.STALE, "another base was opened"))
             if standing.promised != plan.position:
                 raise self._behind(standing.promised or plan.position)
-            standing.plan, standing.base, standing.known_plan = plan, plan.base, plan
+            standing.plan, standing.base, standing.known_plan, standing.opened = plan, plan.base, plan, plan.base
             self.hop.follow(plan)
             self.source.follow(plan)  # with the same base the work that is there goes on, and so does the share
             self._idle.start(self.averaging.digest_when_idle(), "state digest")
             standing.moved.tell()
         sealed = standing.sealed if standing.sealed and standing.sealed.iteration == plan.iteration else None
         sealed_at = standing.sealed_at if sealed is not None else None
-        return Reply(Promise(standing.iteration, sealed, sealed_at, None, standing.stage, standing.base, standing.vouched))
+        return Reply(Promise(standing.iteration, sealed, sealed_at, None, standing.stage, standing.opened, standing.vouched))
 
     async def _seal(self, request: Seal) -> Reply:
         record, standing = request.record, self.standing
@@ -370,7 +370,7 @@ class MemberBooks:
             raise Refused(RefusalKind.GONE, f"record {record.iteration} does not follow lineage {standing.lineage[:8]}")
         entry = record.stages[standing.stage]
         if await self.averaging.state_digest() != entry.state_digest:
-            standing.vouched = False  # the stage was rebuilt while this peer was away
+            standing.vouched, standing.opened = False, ""  # the stage was rebuilt while this peer was away
             raise Refused(RefusalKind.GONE, f"record {record.iteration} starts stage {standing.stage} from another state")
         if self.averaging.kept != (record.iteration, entry.sum_digest):
             siblings = self._siblings()

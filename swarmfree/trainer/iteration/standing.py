@@ -33,6 +33,7 @@ class Standing:
         plan: in force, None before the first Open, and after the state was built anew.
         known_plan: the newest one seen, in force or not: who else there is.
         base: of the work under way; empty while it changes.
+        opened: the base that the state held here was last opened in, empty for none: what was rebuilt belongs to that one, also after its work ended.
         promised: highest position promised.
         coordinator: who made that claim.
         sealed: stored record of the present iteration that is not applied yet.
@@ -56,6 +57,7 @@ class Standing:
         self.plan: Plan | None = None
         self.known_plan: Plan | None = None
         self.base = ""
+        self.opened = ""
         self.promised: Position | None = None
         self.coordinator: Endpoint | None = None
         self.sealed: Record | None = None
@@ -98,7 +100,7 @@ class Standing:
     def install(self, stage: int, iteration: int, lineage: str, record: Record | None) -> None:
         """A stage's state was built here."""
         self.stage, self.iteration, self.lineage, self.vouched = stage, iteration, lineage, iteration == 0
-        self.plan, self.base = None, ""
+        self.plan, self.base, self.opened = None, "", ""
         if self.sealed is not None and self.sealed.iteration < iteration:  # else it is a vote, and stays
             self.sealed = self.sealed_at = None
         self.records = [record] if record is not None else []
