@@ -2,6 +2,8 @@
 
 A state counts as held by a member of a plan, and by a joiner some seconds after it was copied. Copies of the ends are known from beats: one that its
 keeper gives up while nobody else holds the ends still counts, since it was the last.
+
+What was made in place of a lost state and has not stepped since is no better than what the same way, or one that loses no more, makes again.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from swarmfree.policy.worth import FRESH_LOST, iterations_lost
 from swarmfree.sim import bounds
 from swarmfree.sim.history import History
-from swarmfree.swarm.actions import Copy, CopyNeighbour, Fresh, Merge, Stay
+from swarmfree.swarm.actions import BuildAction, Copy, CopyNeighbour, Fresh, Merge, Stay
 from swarmfree.swarm.messages import Build
 from swarmfree.swarm.names import ENDS_STAGE, Member
 from swarmfree.swarm.plan import Plan
@@ -63,6 +66,7 @@ class Holding:
         since_s: when the engine got a state of this stage.
         is_known: a plan has named this member; until then what it made by itself is nobody's.
         is_copy: it is the state of a sibling that counts, so that it does without a plan.
+        made: how it was made in place of a lost one, here or where it was copied from; None once it has stepped.
     """
 
     stage: int
@@ -70,6 +74,7 @@ class Holding:
     since_s: float
     is_known: bool = False
     is_copy: bool = False
+    made: BuildAction | None = None
 
 
 class Holdings:
@@ -94,7 +99,7 @@ class Holdings:
         held = self._held.get(member)
         if held is None or held.stage != stage:
             held = Holding(stage, lineage, now_s)
-        self._held[member] = replace(held, lineage=lineage)
+        self._held[member] = replace(held, lineage=lineage, made=None)
 
     def built(self, member: Member, build: Build, lineage: str, now_s: float) -> None:
         """A member says that it has built a stage's state, that after the record of `lineage`."""
@@ -103,7 +108,9 @@ class Holdings:
         stage = build.action.stage
         there = [held for other, held in self._held.items() if held.stage == stage and self._lives.is_alive(other)]
         is_copy = isinstance(build.action, Copy) and any(held.is_known or held.is_copy for held in there)
-        self._held[member] = Holding(stage, lineage, now_s, is_copy=is_copy)
+        like_it = [held.made for held in there if held.lineage == lineage]
+        made = build.action if not isinstance(build.action, Copy) else like_it[0] if like_it else None
+        self._held[member] = Holding(stage, lineage, now_s, is_copy=is_copy, made=made)
 
     def took_over(self, member: Member, now_s: float) -> None:
         """A member coordinates from now on: of those that are in no plan it knows what they have told it since."""
@@ -159,7 +166,10 @@ class Holdings:
             settled = held.is_known or (held.is_copy and now_s - held.since_s >= bounds.HELD_MIN_S)
             if held.stage != action.stage or not settled:
                 continue
-            if held.lineage == build.lineage:
+            if held.lineage == build.lineage and held.made is not None:
+                if _lost(action, build.iteration) > _lost(held.made, build.iteration):
+                    yield member, "what was made with less loss"
+            elif held.lineage == build.lineage:
                 yield member, "the present state"
             elif is_poor and record is not None and held.lineage == record.before:
                 yield member, "the state one step before"
@@ -180,3 +190,8 @@ class Holdings:
         if history.is_out(sender, member) and out_s < bounds.OUT_OF_REACH_MIN_S:
             return f"out of reach for {out_s:.1f} s only"
         return ""
+
+
+def _lost(action: BuildAction, iteration: int) -> tuple[int, int]:
+    """What a way of making a stage loses now; of two that lose all there is, what they lose later."""
+    return iterations_lost(action, iteration), iterations_lost(action, FRESH_LOST)

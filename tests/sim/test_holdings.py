@@ -44,6 +44,11 @@ class Story:
         build = Build(POSITION, Copy(stage, (AT[OTHER],), ""), 7, lineage, None, 0)
         self.holdings.built(member, build, lineage, self.now_s)
 
+    def made(self, member: Member, action: BuildAction) -> None:
+        """A member has made the lost stage 2, and a plan has the member."""
+        self.holdings.built(member, Build(POSITION, action, 7, LAST.lineage(), LAST, 0), LAST.lineage(), self.now_s)
+        self.holdings.opened(Plan(POSITION, "0" * 16, LAST.lineage(), ((), (), (Replica(AT[member]),)), (), LAST, 4))
+
     def is_alive(self, member: Member) -> bool:
         """As the story says."""
         return member in self.alive
@@ -107,6 +112,25 @@ def test_a_copy_counts_after_a_moment() -> None:
     nobodys.copied(OTHER, 2, LAST.lineage())
     nobodys.now_s += 9.0
     assert not nobodys.order(MERGED), "what it was copied from was never anybody's"
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "is_needless"), [(MERGED, MERGED, False), (Restore(2, AT[OTHER], 5, ""), MERGED, True)]
+)
+def test_what_was_made_and_has_not_stepped_may_be_made_again(first: BuildAction, again: BuildAction, is_needless: bool) -> None:  # noqa: FBT001 - tables
+    """The same way gives the same state; a worse one does not, and no way gives a state that has stepped, or a copy of it."""
+    story = Story(stage=1)
+    story.made(OTHER, first)
+    assert bool(story.order(again)) == is_needless
+    stepped, copied = Story(stage=1), Story(stage=1)
+    stepped.made(OTHER, first)
+    stepped.holdings.stepped(OTHER, 2, LAST.lineage(), stepped.now_s)
+    assert stepped.order(again)
+    copied.made(OTHER, first)
+    copied.copied(HOLDER, 2, LAST.lineage())
+    copied.holdings.lost(OTHER)
+    copied.now_s += 9.0
+    assert not copied.order(first), "a copy of what was made is no better than that"
 
 
 def test_another_lineage_is_no_present_state() -> None:
