@@ -1,7 +1,7 @@
 """How far from one process alone is the swarm? Loss by loss, in peace and with peers that die and come back.
 
-``python -m benchmarks.same_as_alone`` trains what the test of the same name trains (`tests.swarm.same_as_alone` says what that is) and prints the
-table; exit code 1 when a swarm leaves the bound or the bound would not notice a wrong sum. Another ``--seed`` kills at other moments.
+``python -m benchmarks.same_as_alone`` trains what the test of the same name trains (`tests.swarm.same_as_alone` says what that is), 100 iterations
+beside 20 orders of summation, and prints the table; exit code 1 when a swarm leaves the bound or the bound would not notice a wrong sum. Another ``--seed`` kills at other moments.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> int:
     with contextlib.ExitStack() as opened:
         folder = asked.out or Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="swarmfree-alone-")))
         try:
-            found = compare(folder, seed=asked.seed)
+            found = compare(folder, iterations=100, orders=20, seed=asked.seed)
         except (SwarmFailed, FileExistsError) as error:
             print(f"benchmarks.same_as_alone: {error}", file=sys.stderr)
             return 1

@@ -4,7 +4,7 @@ Two swarms of eight peers, two in each of four stages, learn the standard librar
 other one replica of each body stage gets SIGKILL at a seeded random moment and comes back. The process alone has the same first
 weights, data, schedule, clipping and optimizer step (`swarmfree.model.alone`); it knows no stage, no ring and no peer.
 
-How near is near is said by two things beside it: orders of summation, 20 runs alone that add the same microbatches in shuffled order and random
+How near is near is said by two things beside it: orders of summation, runs alone that add the same microbatches in shuffled order and random
 groups, which costs rounding only, and a control, a run alone in which one microbatch of one iteration counts twice.
 
 It decides nothing about the swarm and looks at what a report holds only.
@@ -42,7 +42,6 @@ from swarmfree.swarm.ports import Tokens
 ROOT = Path(__file__).resolve().parents[2]
 BOUND = 1e-5
 CONTROL_MIN = 100 * BOUND
-ORDERS = 20
 CONTROL = Twice(iteration=5, offset=3)
 PEERS = 8
 SWARM_WITHIN_S = 280
@@ -52,7 +51,7 @@ RUN = """\
 [run]
 name = "same-as-alone"
 seed = 5
-iterations = 100
+iterations = {iterations}
 evaluate_every = 0
 evaluate_windows = 2
 
@@ -194,9 +193,9 @@ class Comparison:
 # ---- alone ---------------------------------------------------------------------------------------------------------
 
 
-def run_of(folder: Path) -> tuple[Manifest, Tokens]:
+def run_of(folder: Path, iterations: int) -> tuple[Manifest, Tokens]:
     """The run's manifest as all peers will have it, as far as training goes, and its tokens on this machine."""
-    manifest = read_run(RUN, "the run of same_as_alone").manifest
+    manifest = read_run(RUN.format(iterations=iterations), "the run of same_as_alone").manifest
     corpus = prepare_corpus("", folder / "corpus", manifest.data.held_out_percent)
     manifest = replace(manifest, data=replace(manifest.data, corpus_hash=corpus.corpus_hash))
     order = SequenceOrder(manifest.run.seed, sequence_count(corpus.train_tokens, manifest.model.tokens_per_row))
@@ -234,7 +233,7 @@ def run_swarm(folder: Path, manifest: Manifest, kills: Sequence[Kill] = ()) -> S
         SwarmFailed: it did not end well, or not in time.
     """
     folder.mkdir(parents=True)
-    (folder / "run.toml").write_text(RUN)
+    (folder / "run.toml").write_text(RUN.format(iterations=manifest.run.iterations))
     options = {
         "run": folder / "run.toml",
         "peers": PEERS,
@@ -318,17 +317,19 @@ def _stand_back() -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
-def compare(folder: Path, *, seed: int = 0) -> Comparison:
+def compare(folder: Path, *, iterations: int, orders: int, seed: int = 0) -> Comparison:
     """Train everything: the swarms one after the other, the runs alone in one thread beside them.
 
     Args:
         folder: for configs and reports.
+        iterations: of every run.
+        orders: runs alone that sum in an order of their own.
         seed: of the moments at which peers are killed.
 
     Raises:
         SwarmFailed: a swarm did not come to its end.
     """
-    manifest, tokens = run_of(folder)
+    manifest, tokens = run_of(folder, iterations)
     with contextlib.ExitStack() as opened:
         pool = ThreadPoolExecutor(1, thread_name_prefix="alone", initializer=_stand_back)
         opened.callback(pool.shutdown, cancel_futures=True)
@@ -337,10 +338,10 @@ def compare(folder: Path, *, seed: int = 0) -> Comparison:
             return pool.submit(train_alone, manifest, tokens, grouping, twice)
 
         alone, control = start(), start(twice=CONTROL)
-        orders = [start(shuffled(manifest, number)) for number in range(ORDERS)]
+        shuffles = [start(shuffled(manifest, number)) for number in range(orders)]
         peaceful = run_swarm(folder / "peaceful", manifest)
         struck = run_swarm(folder / "struck", manifest, draw_kills(seed, manifest))
-        summed = tuple(order.result() for order in orders)
+        summed = tuple(order.result() for order in shuffles)
         return Comparison(manifest, alone.result(), summed, control.result(), peaceful, struck)
 
 
