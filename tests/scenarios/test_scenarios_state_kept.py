@@ -272,6 +272,20 @@ def test_a_source_that_can_be_spared_takes_a_lost_stage() -> None:
     assert result.statistics.longest_gap_s < 30.0
 
 
+def test_a_source_that_serves_the_body_takes_over_the_ends() -> None:
+    """The only source coordinates and dies, and nobody comes: its successor finds the other peer that has the corpus in a stage of the body."""
+    setup = unhurried(swarm(sources=1, standbys=0, faults=NOBODY_COMES), iterations=6)
+    setup = replace(setup, feeders=2, bodies=setup.bodies - 1)
+
+    def strike(director: Director, _: Moment) -> None:
+        assert len(director.members(0)) == 1
+        director.kill(*director.members(0))
+
+    result = play(setup, Once(WORK, strike))
+    assert lines(result, "StageBuilt", "stage=0", "iteration=3 ", "action=CopyKept")
+    assert result.statistics.longest_gap_s < 40.0
+
+
 def test_a_stage_that_has_just_lost_its_other_replica_gives_none_away() -> None:
     """Stage 2 waits for somebody to be spared, and a replica of stage 1 dies a moment before: the spare comes from stage 3."""
     setup = unhurried(swarm(standbys=0, faults=NOBODY_COMES), iterations=6)

@@ -263,10 +263,20 @@ class Assembly:
         if not late:
             return
         await each(self._roster.guests(), self._roster.ask_quietly, ASKED_AT_ONCE)
+        if ENDS_STAGE in late:
+            await self._look_for_sources()
         for stage in late:
             if self._counts()[stage]:
                 continue
             self._move_to(stage)
+
+    async def _look_for_sources(self) -> None:
+        """A successor knows of the members of the last plan who serves the ends; who else has the corpus stands in the directory."""
+        announced = {a.endpoint.member for a in await self._context.ports.directory.announcements() if a.can_feed}
+        corpus_hash = self._context.manifest.data.corpus_hash
+        for guest in self._roster.guests():
+            if guest.member in announced:
+                guest.hello = dataclasses.replace(guest.hello, can_feed=True, corpus_hash=corpus_hash)
 
     def _move_to(self, stage: int) -> None:
         spare: Guest | None = None
