@@ -16,6 +16,7 @@ from swarmfree.trainer.lives import PEERS_MAX
 
 ROOM = "swarmfree.trainer."
 TABLES = (dict, list, set, frozenset, deque)
+PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 
 LARGER: Mapping[str, tuple[int, str]] = {
     "Lives._latest": (PEERS_MAX, "one life of each peer that ever came, those of long ago forgotten"),
@@ -46,6 +47,8 @@ def sizes(root: object) -> Iterator[tuple[str, int]]:
     while waiting:
         one = waiting.popleft()
         for name, value in _attributes(one):
+            if type(value) in PLAIN:
+                continue
             if isinstance(value, TABLES):
                 yield f"{type(one).__name__}.{name}", _entries(value)
             for inner in _objects(value):
@@ -71,7 +74,8 @@ def _objects(value: Any) -> Iterator[Any]:
     """The trainer's objects in a value: itself, or in a table, or the owner of a method."""
     if isinstance(value, TABLES):
         for inner in (*value.keys(), *value.values()) if isinstance(value, dict) else tuple(value):
-            yield from _objects(inner)
+            if type(inner) not in PLAIN:
+                yield from _objects(inner)
         return
     owner = getattr(value, "__self__", None) if callable(value) else None
     for one in (value, owner):

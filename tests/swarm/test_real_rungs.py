@@ -15,8 +15,8 @@ pytestmark = pytest.mark.timeout(600)
 
 ONE_EACH = (1, 1, 1, 1)
 RUNGS = {
-    "a plain shadow": ('best = "replay"\nshadow_kind = "plain"\nshadow_every = 8', 2, "Restore"),
-    "a full shadow": ('best = "restore"\nshadow_kind = "full"\nshadow_every = 8', 3, "Restore"),
+    "a plain shadow": ('best = "replay"\nshadow_kind = "plain"\nshadow_every = 4', 2, "Restore"),
+    "a full shadow": ('best = "restore"\nshadow_kind = "full"\nshadow_every = 4', 3, "Restore"),
     "a merge": ('best = "merge"', 2, "Merge"),
     "a copy": ('mode = "checkfree"\nmerge = "copy"', 2, "CopyNeighbour"),
     "new weights": ('mode = "checkfree"\nmerge = "random"', 2, "Fresh"),
@@ -34,7 +34,7 @@ async def test_each_rung_can_be_forced(processes: Processes, rung: str) -> None:
     """The stage comes back that way, in time, and training goes on with losses that are numbers."""
     recovery, stage, action = RUNGS[rung]
     async with training(processes, recovery, ONE_EACH) as (world, running):
-        await world.until(lambda: world.audience.state.committed_count >= 24, "what is kept is kept")
+        await world.until(lambda: world.audience.state.committed_count >= 12, "what is kept is kept")
         story = await lose_stage(world, stage)
         tell(rung, story)
         event = built(world, stage)
