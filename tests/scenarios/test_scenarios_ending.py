@@ -154,6 +154,22 @@ def test_a_stage_is_lost_while_the_weights_are_written() -> None:
     assert len(lines(result, "Ended", "code=0", DONE)) == 4
 
 
+def test_a_leaver_outwaits_the_last_coordinator() -> None:
+    """It alone holds its stage, and the coordinator dies before it has had anything written: it writes, and leaves as it was asked to."""
+
+    def strike(director: Director, _: Moment) -> None:
+        director.leave(*director.members(2))
+        director.kill(*(member for member in director.members(0) if member == director.coordinator))
+
+    script = Once(is_asked(Train, key__iteration=4, key__stage=1), strike)
+    setup = swarm(faults=GONE, replicas=1, sources=2, standbys=0)
+    timing = replace(setup.manifest.timing, leave_s=1.0)
+    result = play(replace(setup, manifest=replace(setup.manifest, timing=timing)), script)
+    assert script.struck
+    assert written(result) == [0, 1, 2, 3]
+    assert len(lines(result, "Ended", "code=0", "why=left")) == 1
+
+
 def test_a_majority_and_a_stage_are_lost_in_the_last_evaluation() -> None:
     """Whoever takes over without a majority has the stage rebuilt by a standby that is there, since nobody says that its weights were written."""
 

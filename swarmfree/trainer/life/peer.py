@@ -6,6 +6,7 @@ Source: design sections 4 and 7, protocol sections 3.2 to 3.4, 6.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import random
 from dataclasses import dataclass, replace
@@ -230,7 +231,7 @@ class Peer:
         return Reply(Farewell())
 
     async def leave(self) -> None:
-        """Go without harm: hand the lead over, finish what this peer began, hand its state over where it is the last of its stage; then end."""
+        """Go without harm: hand the lead over, finish what this peer began, hand over or write what it alone may hold of its stage; then end."""
         waits = self.context.backoff_s()
         if self.coordinator is not None:
             await self.coordinator.hand_over()
@@ -250,6 +251,8 @@ class Peer:
                 break
             except (CallFailed, TimeoutError):
                 await asyncio.sleep(next(waits))
+        with contextlib.suppress(Refused):  # the run is not over; else this may be the last that can write the stage
+            await self.ending.write()
         self.end(End(0, "left"))
 
     async def _count_ticks(self) -> None:
