@@ -15,11 +15,11 @@ from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
-from swarmfree.swarm.messages import Reduce, Reduced, Train
+from swarmfree.swarm.messages import Open, Reduce, Reduced, Train
 from swarmfree.swarm.names import Member
 from swarmfree.swarm.ports import Incoming, Reply
 from swarmfree.trainer.iteration.averaging import Averaging
-from tests.scenarios.scenario_world import SEED, Once, is_answered, is_asked, lines, play, swarm, unhurried
+from tests.scenarios.scenario_world import SEED, STEADY, Once, is_answered, is_asked, lines, play, swarm, unhurried
 
 STAGE = 2
 
@@ -180,3 +180,30 @@ def test_what_a_leaver_did_is_done_again_where_the_iteration_outlasts_its_patien
     assert lines(result, "ended with code 0")
     assert lines(result, "IterationCommitted", "iteration=1 ", "attempt=0")
     assert not lines(result, "IterationCommitted", "iteration=1 ", "redone=0")
+
+
+class SuccessorDies(Script):
+    """The only replica of stage 2 leaves, and who has taken its place dies as the plan without the leaver sets out."""
+
+    def __init__(self) -> None:
+        self.leaver: Member | None = None
+        self.heirs: list[Member] = []
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Leave, then die."""
+        if self.leaver is None and is_asked(Train, key__iteration=1, key__stage=STAGE)(moment):
+            self.leaver = moment.receiver.member
+            director.leave(self.leaver)
+        elif self.leaver is not None and not self.heirs and isinstance(moment.request, Open):
+            self.heirs += [r.endpoint.member for r in moment.request.plan.replicas[STAGE] if r.endpoint.member != self.leaver]
+            director.kill(*self.heirs)
+
+
+def test_a_leaver_stays_where_its_successor_dies_at_once() -> None:
+    """It alone holds its stage again: it is not let go, goes on, and nothing is rebuilt."""
+    script = SuccessorDies()
+    faults = replace(STEADY, replace_min_s=600.0, replace_max_s=600.0)
+    result = play(unhurried(swarm(faults=faults, replicas=1)), script)
+    assert len(script.heirs) == 1
+    assert lines(result, "MemberLost", str(script.heirs[0]))
+    assert not lines(result, "RecoveryDecided", "iteration=1 ")

@@ -272,13 +272,15 @@ class Coordinator:
         return [g for g in there if not g.leaving] or there
 
     async def release(self, sender: Endpoint) -> None:
-        """Return when a member that leaves is no longer needed: it is in no plan any more, or never was."""
+        """Return when a member that leaves is no longer needed: it holds nothing, or another of its stage has promised a plan without it."""
         if (guest := self.roster.get(sender.member)) is None:
             return
         guest.leaving = True
         self.assembly.replace_leavers()
         while self.roster.get(sender.member) is guest:
-            if self._plan is None or all(endpoint.member != guest.member for endpoint in self._plan.members()):
+            plan, others = self._plan, [g for g in self.roster.holders(guest.stage) if g is not guest]
+            is_replaced = plan is not None and any(g.opened == plan.position for g in others)  # else it may be dead already
+            if plan is None or (plan.stage_of(guest.member) is None and (is_replaced or not guest.built)):
                 self.roster.let_go(guest)
                 return
             await self.roster.changed.wait(1.0)
