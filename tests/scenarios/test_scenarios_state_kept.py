@@ -33,6 +33,8 @@ from tests.scenarios.scenario_world import STEADY, Once, is_answered, is_asked, 
 NOBODY_COMES = replace(STEADY, replace_min_s=900.0, replace_max_s=900.0)
 WORK = is_asked(Train, key__iteration=3, key__stage=2)
 """Stage 2 begins to work on iteration 3."""
+ROUND = is_asked(TakeRoll, position__iteration=3, roll__stage=2)
+"""Stage 2 has done its work of iteration 3, and is asked for its average, as all others are."""
 
 
 def recoveries(result: RehearsalResult) -> list[str]:
@@ -156,15 +158,16 @@ def test_a_stage_that_the_coordinator_cannot_reach_is_copied_by_somebody_who_can
 
 
 class ComesBack(Once):
-    """The only replica of stage 2 stands still as iteration 3 begins, or is cut off from everybody, until this happens.
+    """The only replica of stage 2 stands still in iteration 3, or is cut off from everybody, until this happens.
 
     Args:
         returns: when it is there again.
+        fits: when it is lost.
         is_cut: it is cut off.
     """
 
-    def __init__(self, returns: Callable[[Moment], bool], *, is_cut: bool = False) -> None:
-        super().__init__(WORK, lambda director, _: self._lose(director))
+    def __init__(self, returns: Callable[[Moment], bool], fits: Callable[[Moment], bool] = WORK, *, is_cut: bool = False) -> None:
+        super().__init__(fits, lambda director, _: self._lose(director))
         self._returns, self._is_cut = returns, is_cut
         self.lost: Member | None = None
         self.is_back = False
@@ -195,10 +198,15 @@ def built_stage_2(moment: Moment) -> bool:
     return is_answered(Build)(moment) and isinstance(moment.request.action, Merge)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("is_cut", [False, True], ids=["frozen", "cut"])
-def test_a_replica_that_comes_back_before_the_seal_takes_its_stage_again(is_cut: bool) -> None:  # noqa: FBT001 - two ways to be away
+@pytest.mark.parametrize(
+    ("fits", "is_cut"), [(WORK, False), (WORK, True), (ROUND, False)], ids=["frozen", "cut", "frozen-after-its-work"]
+)
+def test_a_replica_that_comes_back_before_the_seal_takes_its_stage_again(
+    fits: Callable[[Moment], bool],
+    is_cut: bool,  # noqa: FBT001 - two ways to be away
+) -> None:
     """It was waited for in vain, and its stage merged: its own bytes replace what was made, and not a step is lost."""
-    script = ComesBack(built_stage_2, is_cut=is_cut)
+    script = ComesBack(built_stage_2, fits, is_cut=is_cut)
     result = play(slow(alone()), script)
     assert script.is_back
     assert script.lost is not None

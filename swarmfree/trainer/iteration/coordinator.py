@@ -221,6 +221,7 @@ class Coordinator:
         if last is None or last.base != base or last.microbatches != microbatches:
             shares = self._deal(replicas[ENDS_STAGE], microbatches)
             self.roster.told.clear()
+            self._rolling.forget()
         elif all(share.source in sources for share in last.shares):
             shares = last.shares
         else:

@@ -81,7 +81,6 @@ class Rolling:
         self._stale: Counter[Member] = Counter()
         self._spoilt: Counter[Member] = Counter()
         self._differing: set[int] = set()
-        self._base = ""
         self._averages: dict[int, StageAverage] = {}
         self._failures: dict[int, int] = {}
         self.redone = 0
@@ -107,7 +106,7 @@ class Rolling:
         for stage, replicas in enumerate(plan.replicas):
             if not any(r.endpoint.member in live for r in replicas):
                 raise StageGone(f"stage {stage}")
-        if self._base != plan.base or ENDS_STAGE not in self._averages:
+        if ENDS_STAGE not in self._averages:
             self._check_sources(plan)
 
     def _check_sources(self, plan: Plan) -> None:
@@ -115,6 +114,10 @@ class Rolling:
         gone = [share.source for share in plan.shares if share.source not in live]
         if gone:
             raise SourceGone(", ".join(map(str, gone)))
+
+    def forget(self) -> None:
+        """Another base was opened: whoever follows it forgets its work, so that nothing is left of a base which comes back."""
+        self._averages, self._failures, self.redone = {}, {}, 0
 
     async def average(self, plan: Plan) -> tuple[StageAverage, ...]:
         """Average every stage.
@@ -126,8 +129,6 @@ class Rolling:
             Deposed, Replanned, StageGone, SourceGone: see `check`.
             StatesDiffer: the work of this base is void.
         """
-        if self._base != plan.base:
-            self._base, self._averages, self._failures, self.redone = plan.base, {}, {}, 0
         self._failed_since_s.clear()
         self._pause_s = 0.0
         self._stale.clear()
