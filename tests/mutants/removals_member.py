@@ -198,6 +198,11 @@ def digest_of_an_average(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Averaging, "fetch", careless)
 
 
+def missed_parts_at_once(patch: pytest.MonkeyPatch) -> None:
+    """The parts of a missed average are asked for one after the other (3.10)."""
+    patch.setattr(averaging, "PARTS_IN_FLIGHT", 1)
+
+
 def size_of_a_contribution(patch: pytest.MonkeyPatch) -> None:
     """What a member contributes is added, whatever its size (3.6)."""
     patch.setattr(Averaging, "_check_contribution", lambda self, current, member, part, size_bytes: None)

@@ -239,6 +239,19 @@ def average_of_a_sibling() -> object:
     return play(story)
 
 
+def time_of_a_missed_average() -> object:
+    """A member has missed an average of two parts, and every answer of its sibling is slow: for how many answers in a row it waits."""
+
+    async def story(alone: Alone) -> int:
+        digest = await _own_average(alone)
+        alone.line.answer = lambda to, request: Reply(Average(), alone.engine.contribution([], 0))
+        begun_s = alone.context.now_s()
+        assert await alone.books.averaging.fetch(0, digest, (SIBLING,))
+        return int((alone.context.now_s() - begun_s) / alone.line.delay_s)
+
+    return play(story)
+
+
 def work_of_another_base() -> object:
     """Work is asked for that starts from another base than the member's: why it is not done."""
 

@@ -24,7 +24,7 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.standing import Standing
 from swarmfree.trainer.ring.book import AddendBook
 from swarmfree.trainer.ring.device import Device, Rank
-from swarmfree.trainer.tasks import Signal, Tasks
+from swarmfree.trainer.tasks import Signal, Tasks, each
 
 PARTS_IN_FLIGHT = 4
 DIGEST_BYTES = 24 << 20
@@ -179,20 +179,23 @@ class Averaging:
         return Reply(Average(), data)
 
     async def fetch(self, iteration: int, sum_digest: str, siblings: tuple[Endpoint, ...]) -> bool:
-        """Get a missed average from whoever keeps it; False if nobody does."""
+        """Get a missed average from whoever keeps it; False if nobody does. Several parts at a time, as a joiner has one iteration for all."""
         engine = self._context.ports.engine
         self.kept = None
         for sibling in siblings:
+            one = partial(self._fetch_part, sibling, iteration, sum_digest)
             try:
-                for part in range(engine.part_count(self._standing.stage)):
-                    data = (await self._context.call(sibling, GetAverage(iteration, sum_digest, part))).payload
-                    await self._device.run(Rank.BOOKS, 0, lambda part=part, data=data: engine.keep_average(part, data))  # type: ignore[misc]
+                await each(range(engine.part_count(self._standing.stage)), one, PARTS_IN_FLIGHT)
             except CallFailed:
                 continue
             if await self._device.run(Rank.BOOKS, 0, engine.average_digest) == sum_digest:
                 self.kept = (iteration, sum_digest)
                 return True
         return False
+
+    async def _fetch_part(self, sibling: Endpoint, iteration: int, sum_digest: str, part: int) -> None:
+        data = (await self._context.call(sibling, GetAverage(iteration, sum_digest, part))).payload
+        await self._device.run(Rank.BOOKS, 0, partial(self._context.ports.engine.keep_average, part, data))
 
     async def _admit_round(self, name: str) -> Round:
         until_s = self._context.now_s() + self._context.timing.hold_s
