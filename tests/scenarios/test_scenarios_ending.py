@@ -170,6 +170,35 @@ def test_a_leaver_outwaits_the_last_coordinator() -> None:
     assert len(lines(result, "Ended", "code=0", "why=left")) == 1
 
 
+class WriterIsCutOff(WriterDies):
+    """The first of stage 2 that is told to write is cut off; the other one dies as it is told in its place, and a second later the first is back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cut_off: list[Member] = []
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Cut off the first, kill the second."""
+        if not self.cut_off and self._is_told(moment):
+            self.cut_off.append(moment.receiver.member)
+            self._members.remove(moment.receiver.member)
+            director.partition(self.cut_off)
+        elif not self.struck and self._is_told(moment):
+            director.after(1.0, director.heal)
+        super().see(director, moment)
+
+
+def test_the_only_writer_that_is_left_was_fenced_before() -> None:
+    """It is called for when its sibling dies, and is told to write once more when it is heard: the run does not end without its stage."""
+    script = WriterIsCutOff()
+    result = play(swarm(faults=GONE, standbys=0), script)
+    assert script.struck
+    assert lines(result, "MemberLost", str(script.cut_off[0]))
+    assert not lines(result, "StageLost")
+    assert written(result) == [0, 1, 2, 3]
+    assert lines(result, str(script.cut_off[0]), "WeightsWritten stage=2")
+
+
 def test_a_majority_and_a_stage_are_lost_in_the_last_evaluation() -> None:
     """Whoever takes over without a majority has the stage rebuilt by a standby that is there, since nobody says that its weights were written."""
 

@@ -61,11 +61,11 @@ async def write_weights(context: Context, roster: Roster) -> Written:
             await asyncio.sleep(next(waits))
 
     async def write(stage: int) -> None:
-        asked, why = set[Member](), "nobody holds it"
+        asked, why = set[Guest](), "nobody holds it"  # one that is called for anew is asked anew
         # Others before this peer: they write while it still looks after the end.
-        while rest := [guest for guest in roster.holders(stage) if guest.member not in asked]:
+        while rest := [guest for guest in roster.holders(stage) if guest not in asked]:
             guest = min(rest, key=lambda g: (g.member == context.me, g.opened is None, g.admitted))
-            asked.add(guest.member)
+            asked.add(guest)
             why = await ask(guest)
             if not why:
                 return
