@@ -21,7 +21,7 @@ PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 LARGER: Mapping[str, tuple[int, str]] = {
     "Lives._latest": (PEERS_MAX, "one life of each peer that ever came, those of long ago forgotten"),
     "Device._measured": (512, "the last durations of each rank of work, a few dozen each"),
-    **{f"{name}.past": (PAST_MAX, "one lineage for each iteration") for name in ("Assembly", "Standing")},
+    **{f"{name}.past": (PAST_MAX, "one lineage for each iteration") for name in ("Assembly", "Standing", "Building", "Copying")},
     "Meeting._past": (PAST_MAX, "the same one as the assembly's"),
     "Slabs._spare": (4096, "bounded in bytes, and the slabs of a rehearsal are tiny"),
 }

@@ -87,6 +87,7 @@ class Build:
         lineage: of the last committed record.
         record: the last committed record, if any.
         step_count: optimizer steps done by the stage so far (copy) or 0.
+        past: lineages of the iterations right before this one, oldest first, as far back as the coordinator knows them.
     """
 
     position: Position
@@ -95,6 +96,7 @@ class Build:
     lineage: str
     record: Record | None
     step_count: int
+    past: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,8 @@ def vote_outlives_the_state(patch: pytest.MonkeyPatch) -> None:
     """The vote is forgotten when a state is loaded (3.1)."""
     install = Standing.install
 
-    def careless(self: Standing, stage: int, iteration: int, lineage: str, last: Record | None) -> None:
-        install(self, stage, iteration, lineage, last)
+    def careless(self: Standing, stage: int, iteration: int, lineage: str, last: Record | None, *past: Any) -> None:
+        install(self, stage, iteration, lineage, last, *past)
         self.sealed = self.sealed_at = None
 
     patch.setattr(Standing, "install", careless)

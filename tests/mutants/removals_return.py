@@ -294,6 +294,16 @@ def same_depth(patch: pytest.MonkeyPatch) -> None:
 # ---- building ------------------------------------------------------------------------------------------------------
 
 
+def past_with_a_build(patch: pytest.MonkeyPatch) -> None:
+    """Whoever builds a state learns no lineage from before it (3.10)."""
+    install = Standing.install
+    patch.setattr(
+        Standing,
+        "install",
+        lambda self, stage, iteration, lineage, record, _=None: install(self, stage, iteration, lineage, record),
+    )
+
+
 def state_that_stays(patch: pytest.MonkeyPatch) -> None:
     """A member that is to keep its state says yes whatever it holds (3.10)."""
     make = Builder._make

@@ -316,6 +316,21 @@ def standby_that_holds_a_lost_stage() -> object:
     return _assembly(story)
 
 
+def past_of_a_builder() -> object:
+    """A newcomer is to build a stage, and coordinates later: of which iterations it knows the lineage then."""
+
+    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> list[int]:
+        assembly.past |= {1: "far", 3: "three", 4: "four", 6: "decided since"}
+        guest = roster.admit(ME, Hello(False, False, "", 0), 1)
+        iteration, lineage, last = assembly._present
+        await assembly._build(guest, Fresh(1, 0, "draw it"), iteration, lineage, last, limit_s=9.0)
+        request = next(asked for _, asked in alone.line.asked if isinstance(asked, Build))
+        await build.Builder(alone.context, alone.books, alone.building).build(A, request)
+        return sorted(alone.standing.past)
+
+    return _assembly(story)
+
+
 def shadow_of_another_lineage() -> object:
     """A member keeps a shadow that stands on a lineage that gave way: how many shadows can be used."""
 

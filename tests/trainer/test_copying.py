@@ -10,6 +10,7 @@ import pytest
 
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
+from swarmfree.swarm.books import GENESIS_LINEAGE
 from swarmfree.swarm.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.messages import Average, GetAverage, GetRecord, GetState, RecordAnswer, Request, State
@@ -73,14 +74,15 @@ class Donors(Source):
                 raise Refused(RefusalKind.GONE, "not here")
 
 
-def _copy(donors: Donors) -> IntegerEngine:
-    """What a joiner has that begins after the first iteration."""
+def _copy(donors: Donors, past: dict[int, str] | None = None) -> IntegerEngine:
+    """What a joiner has that begins after the first iteration; `past` is what it knows of lineages, and comes to know."""
     machine, engine = Machine(), IntegerEngine(MANIFEST)
     engine.blank(0)
     ports = Ports(donors, None, machine, machine, engine, None, None, None, None, None)  # type: ignore[arg-type]
     context = Context(ports, MANIFEST, LocalConfig("memory"), random.Random(1), MANIFEST.fingerprint())
     device = Device(machine, machine)
     copying = Copying(context, Place(engine, device, lanes=1), 0, (BAD, GOOD), 1, donors.first)
+    copying.past = {} if past is None else past
 
     async def main() -> None:
         async with asyncio.TaskGroup() as group:
@@ -102,6 +104,18 @@ def test_what_does_not_fit_comes_from_the_next_donor(wrong: str) -> None:
     engine = _copy(donors)
     assert engine.state == donors.engine.state
     assert len(donors.records) == 2
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_copy_goes_on_with_the_past_that_its_donors_follow(*, is_ours: bool) -> None:
+    """An iteration commits meanwhile: its lineage is known beside those before it, which count for nothing where it does not follow them."""
+    donors = Donors()
+    donors.trains_after = 2
+    past = {0: GENESIS_LINEAGE, 1: donors.first.lineage() if is_ours else "another"}
+    _copy(donors, past)
+    assert past == {i: record.before for i, record in enumerate(donors.records) if is_ours or i} | {
+        2: donors.records[1].lineage()
+    }
 
 
 def test_a_copy_whose_donors_have_died_between_two_iterations_fails() -> None:

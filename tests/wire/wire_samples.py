@@ -60,7 +60,9 @@ REQUESTS: dict[str, Request] = {
     "claim": messages.Claim(POSITION, only_asking=True),
     "meet": messages.Meet(7, LINEAGE, 1, POSITION.term, whole=True),
     "build_fresh": messages.Build(POSITION, actions.Fresh(1, 4, "nobody has it"), 0, "0" * 64, None, 0),
-    "build_copy": messages.Build(POSITION, actions.Copy(1, (AT_ALICE, AT_BOB), "a sibling lives"), 7, LINEAGE, RECORD, 7),
+    "build_copy": messages.Build(
+        POSITION, actions.Copy(1, (AT_ALICE, AT_BOB), "a sibling lives"), 7, LINEAGE, RECORD, 7, ("1" * 64, "2" * 64)
+    ),
     "build_merge": messages.Build(POSITION, MERGE, 7, LINEAGE, RECORD, 0),
     "build_kept": messages.Build(
         POSITION, actions.CopyKept(0, AT_ALICE, 6, "one iteration behind", LINEAGE), 7, LINEAGE, RECORD, 0

@@ -11,7 +11,7 @@ import dataclasses
 import statistics
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from swarmfree.policy.keepers import KeptCopy, StageShadow, border_dtype
 from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence
@@ -401,7 +401,8 @@ class Assembly:
         steps = record.stages[stage].step_count if record is not None and not lost else 0
         guest.builds += 1
         number = guest.builds
-        request = Build(self._position(), action, iteration, lineage, record, steps)
+        known = tuple(takewhile(bool, (self.past.get(before, "") for before in range(iteration - 1, -1, -1))))
+        request = Build(self._position(), action, iteration, lineage, record, steps, known[::-1])
         try:
             async with asyncio.timeout(limit_s):
                 built = await self._ask(guest, request)

@@ -6,7 +6,7 @@ A member follows one coordinator, and no other one while it hears that one. Sour
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from swarmfree.policy.election import electorate_of
@@ -29,7 +29,7 @@ from swarmfree.swarm.names import Endpoint, Member, Position, Term
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.averaging import Averaging
-from swarmfree.trainer.iteration.standing import NO_STAGE, Standing
+from swarmfree.trainer.iteration.standing import NO_PAST, NO_STAGE, Standing
 from swarmfree.trainer.ring.book import AddendBook
 from swarmfree.trainer.ring.borders import Borders, Bounds
 from swarmfree.trainer.ring.device import Device, Rank
@@ -144,12 +144,14 @@ class MemberBooks:
         """Step with a decided record."""
         return await self._in_turn(lambda: self._commit(request.record))
 
-    async def install(self, stage: int, iteration: int, lineage: str, record: Record | None) -> None:
-        """A stage's state was built here: hold it from now on."""
+    async def install(
+        self, stage: int, iteration: int, lineage: str, record: Record | None, past: Mapping[int, str] = NO_PAST
+    ) -> None:
+        """A stage's state was built here: hold it from now on, and know of the past what whoever ordered it knows."""
 
         async def act() -> Reply:
             await self._end_work(Refused(RefusalKind.STALE, "the stage was built anew"))
-            self.standing.install(stage, iteration, lineage, record)
+            self.standing.install(stage, iteration, lineage, record, past)
             self.averaging.forget()
             self.tell_news()
             return Reply(Committed(iteration))

@@ -6,6 +6,8 @@ Everything that waits for the books waits here. Source: protocol sections 3.1, 3
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from swarmfree.policy.keepers import borders_kept
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record
@@ -19,6 +21,7 @@ from swarmfree.trainer.tasks import Signal
 NO_STAGE = -1
 RECORDS_KEPT = 16
 PAST_MAX = 4096
+NO_PAST: Mapping[int, str] = MappingProxyType({})
 
 
 class Standing:
@@ -97,20 +100,14 @@ class Standing:
                 return plan.endpoint(share.source)
         return None
 
-    def install(self, stage: int, iteration: int, lineage: str, record: Record | None) -> None:
-        """A stage's state was built here."""
+    def install(self, stage: int, iteration: int, lineage: str, record: Record | None, past: Mapping[int, str] = NO_PAST) -> None:
+        """A stage's state was built here; `past` is what is known of the lineages before it."""
         self.stage, self.iteration, self.lineage, self.vouched = stage, iteration, lineage, iteration == 0
         self.plan, self.base, self.opened = None, "", ""
         if self.sealed is not None and self.sealed.iteration < iteration:  # else it is a vote, and stays
             self.sealed = self.sealed_at = None
         self.records = [record] if record is not None else []
-        if self.past.get(iteration, lineage) != lineage or (
-            record is not None and self.past.get(record.iteration) != record.before
-        ):
-            self.past = {0: GENESIS_LINEAGE}  # of another lineage, or there is a gap
-        if record is not None:
-            self.past[record.iteration] = record.before
-        self.past[iteration] = lineage
+        self.past = {0: GENESIS_LINEAGE, **past, iteration: lineage}
         self.moved.tell()
 
     def apply(self, record: Record) -> None:

@@ -37,6 +37,7 @@ class Building:
     """One build and whoever waits for it."""
 
     request: Build
+    past: dict[int, str]
     done: asyncio.Future[Built]
     received_bytes: int = 0
     exact: bool = False
@@ -69,7 +70,8 @@ class Builder:
             if current is not None and not current.done.done():
                 current.done.set_exception(Refused(RefusalKind.SUPERSEDED, "another build was asked for"))
                 current.done.exception()
-            current = self._building = Building(request, asyncio.get_running_loop().create_future())
+            past = dict(enumerate((*request.past, request.lineage), request.iteration - len(request.past)))
+            current = self._building = Building(request, past, asyncio.get_running_loop().create_future())
             standing.promised, standing.coordinator = request.position, sender
             self._tasks.start(self._run(current), f"build stage {request.action.stage}")
         return Reply(await asyncio.shield(current.done))
@@ -83,7 +85,7 @@ class Builder:
             level, record = await self._make(request, building)
             digest = await self._books.device.run(Rank.BOOKS, 0, engine.state_digest)
             lineage = request.lineage if record is None else record.lineage()
-            await self._books.install(request.action.stage, level, lineage, record)
+            await self._books.install(request.action.stage, level, lineage, record, building.past)
         except CallFailed as error:
             building.done.set_exception(Refused(RefusalKind.FAILED, f"build of stage {request.action.stage}: {error}"))
             building.done.exception()
@@ -111,6 +113,7 @@ class Builder:
         match action:
             case Copy(donors=donors):
                 copying = Copying(self._context, Place(engine, device), stage, donors, request.iteration, request.record)
+                copying.past = building.past
                 await copying.run()
                 building.received_bytes = copying.received_bytes
                 return copying.level, copying.record

@@ -57,6 +57,7 @@ class Copying:
         level: the iteration that every part is ready for, once `run` has returned.
         record: the one before it; None before the first.
         received_bytes: what came from donors.
+        past: iteration -> lineage, what whoever ordered the copy knows, and what was stepped by since.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Copying:
         self.level = iteration
         self.record = record
         self.received_bytes = 0
+        self.past: dict[int, str] = {}
         self._asked = -1
 
     async def run(self) -> None:
@@ -159,6 +161,9 @@ class Copying:
                 async with asyncio.TaskGroup() as group:
                     for _ in range(min(self._place.lanes, len(ready))):
                         group.create_task(self._step_all(ready, record))
+            if self.past.get(record.iteration) != record.before:
+                self.past.clear()  # the donors are of another lineage than whoever ordered the copy
+            self.past |= {record.iteration: record.before, record.iteration + 1: record.lineage()}
             self.level, self.record = record.iteration + 1, record
 
     async def _step_all(self, ready: deque[int], record: Record) -> None:

@@ -144,6 +144,7 @@ class BuildRequest(google.protobuf.message.Message):
     LINEAGE_FIELD_NUMBER: builtins.int
     RECORD_FIELD_NUMBER: builtins.int
     STEP_COUNT_FIELD_NUMBER: builtins.int
+    PAST_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """The iteration that the donors' state and the state to be made are ready for; zero is the first."""
     lineage: builtins.str
@@ -166,6 +167,10 @@ class BuildRequest(google.protobuf.message.Message):
     def record(self) -> swarmfree.wire.v1.books_pb2.Record:
         """The last committed record; absent before the first."""
 
+    @property
+    def past(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """64 hex digits each: lineages of the iterations right before this one, oldest first, as far back as the coordinator knows them."""
+
     def __init__(
         self,
         *,
@@ -176,9 +181,10 @@ class BuildRequest(google.protobuf.message.Message):
         lineage: builtins.str = ...,
         record: swarmfree.wire.v1.books_pb2.Record | None = ...,
         step_count: builtins.int = ...,
+        past: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action", b"action", "header", b"header", "position", b"position", "record", b"record"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action", b"action", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "position", b"position", "record", b"record", "step_count", b"step_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action", b"action", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "past", b"past", "position", b"position", "record", b"record", "step_count", b"step_count"]) -> None: ...
 
 global___BuildRequest = BuildRequest
 
