@@ -115,14 +115,27 @@ def renounced_vote(patch: pytest.MonkeyPatch) -> None:
     _before_seal(patch, lambda books, request: setattr(books, "_renounced", None))
 
 
+def highest_renounced_promise(patch: pytest.MonkeyPatch) -> None:
+    """Whoever leaves coordinators of one lineage twice knows only what it promised the second one (3.4)."""
+    rejoin = MemberBooks.rejoin
+
+    async def careless(self: MemberBooks, sender: Endpoint, heir: Endpoint) -> None:
+        self._renounced = None
+        await rejoin(self, sender, heir)
+
+    patch.setattr(MemberBooks, "rejoin", careless)
+
+
 def term_of_the_heir(patch: pytest.MonkeyPatch) -> None:
-    """Whoever is told to come back to a coordinator gives up its term, where it follows that one already (3.2)."""
+    """Whoever is told to come back to a coordinator obeys no term of it that it followed, or that it left before (3.2)."""
     rejoin = MemberBooks.rejoin
 
     async def careless(self: MemberBooks, sender: Endpoint, heir: Endpoint) -> None:
         if self.standing.promised is not None:
             self._abandoned.add(self.standing.promised.term)
+        left = set(self._abandoned)
         await rejoin(self, sender, heir)
+        self._abandoned |= left
 
     patch.setattr(MemberBooks, "rejoin", careless)
 

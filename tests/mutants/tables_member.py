@@ -24,7 +24,7 @@ from swarmfree.swarm.messages import (
     TakeRoll,
     Train,
 )
-from swarmfree.swarm.names import AddendId, Endpoint, WorkKey, WorkKind
+from swarmfree.swarm.names import AddendId, Endpoint, Term, WorkKey, WorkKind
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.context import PayloadAtHand
 from swarmfree.trainer.iteration.member import TICK_S
@@ -154,6 +154,19 @@ def second_vote() -> object:
     return play(story)
 
 
+def second_vote_after_coming_and_going() -> object:
+    """A member promised term 3, then in the same lineage, told to join another coordinator each time, term 1; then that of term 2 has it store."""
+
+    async def story(alone: Alone) -> str:
+        await alone.books.claim(SIBLING, Claim(at(1, Term(3, SIBLING.member)), only_asking=False))
+        await alone.books.rejoin(SIBLING, A)
+        await alone.books.beat(A, Beat(at(1), 0, 0.0))
+        await alone.books.rejoin(A, D)
+        return await word(alone.books.seal(Seal(at(2, LATER), record())))
+
+    return play(story)
+
+
 def word_of_a_beaten_lineage() -> object:
     """The coordinator of the lineage that gave way beats, and opens, as if nothing had happened."""
 
@@ -185,6 +198,19 @@ def state_of_one_who_came_back() -> object:
         promise = (await alone.books.claim(D, Claim(at(1, LATER), only_asking=False))).message
         assert isinstance(promise, Promise)
         return promise.base
+
+    return play(story)
+
+
+def call_back_by_the_one_that_was_left() -> object:
+    """A coordinator that had slept has a member leave the one that leads, and then that one calls it back: what its next beat comes to."""
+
+    async def story(alone: Alone) -> str:
+        await alone.books.claim(D, Claim(at(1, LATER), only_asking=False))
+        alone.books.lose_coordinator()  # its beats come to nothing while it is frozen
+        await alone.books.rejoin(A, A)
+        await alone.books.rejoin(D, D)
+        return await word(alone.books.beat(D, Beat(at(2, LATER), 0, 0.0)))
 
     return play(story)
 

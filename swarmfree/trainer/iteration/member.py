@@ -169,9 +169,12 @@ class MemberBooks:
         standing = self.standing
         if self.hears_another(sender):
             raise Refused(RefusalKind.STALE, f"{sender.member} is not this peer's coordinator")
-        if standing.promised is not None and standing.promised.term.member != heir.member:  # else it was told so twice
+        if standing.promised is not None:
             self._abandoned.add(standing.promised.term)
-            self._renounced = standing.lineage, standing.promised.term
+            renounced, before = (standing.lineage, standing.promised.term), self._renounced
+            self._renounced = renounced if before is None or before[0] != renounced[0] else max(before, renounced)
+        # The heir leads: perhaps one that had slept, and leads no longer, had this peer leave it.
+        self._abandoned = {term for term in self._abandoned if term.member != heir.member}
 
         async def act() -> Reply:
             await self._end_work(Refused(RefusalKind.STALE, "another lineage won"))
