@@ -246,7 +246,8 @@ class Checks:
         member = receiver.member
         match outcome.message:
             case Sealed() if isinstance(request, Seal):
-                self._found_fault("I3", self._votes.stored(member, request.position, self._lineage_of(request.record)))
+                lineage = self._lineage_of(request.record)
+                self._found_fault("I3", self._votes.stored(member, request.position, lineage, self._now_s()))
             case Promise(sealed=sealed, sealed_at=sealed_at):
                 if sealed is not None and sealed_at is not None:
                     self._learn(sealed)

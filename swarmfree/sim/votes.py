@@ -36,13 +36,16 @@ class Votes:
         self.unforced: dict[str, dict[Member, None]] = {}
 
     # -- what members say
-    def stored(self, member: Member, position: Position, lineage: str) -> str:
-        """A member says that it has stored this record; a sentence if it must not have done so."""
+    def stored(self, member: Member, position: Position, lineage: str, now_s: float = 0.0) -> str:
+        """A member says that it has stored this record; a sentence if it must not have done so.
+
+        As with promises, what it says at the very moment at which it promises a higher term may have been done before that.
+        """
         fault, (held_at, held) = "", self._sealed.get(member, (position, lineage))
         if member in self._applied.get(lineage, ()):
             return ""  # it has stepped by it: a repeated Seal finds it so
         promised = self._promised.get(member)
-        if promised is not None and position.term < promised.term:
+        if promised is not None and position.term < promised.term and not self._is_just_promised(member, now_s):
             fault = f"{member} stored a record of term {position.term.number}, and had promised term {promised.term.number}"
         elif held != lineage and self._records[held].iteration == self._records[lineage].iteration and position < held_at:
             fault = f"{member} stored a record in the place of one that was sealed after it"
@@ -70,12 +73,16 @@ class Votes:
         """
         before = self._promised.get(member)
         if before is not None and position.term < before.term:
-            if now_s and self._promised_s.get(member) == now_s:
+            if self._is_just_promised(member, now_s):
                 return ""
             return f"{member} promised term {position.term.number} after term {before.term.number}"
-        if before is None or position > before:
+        if before is None or position.term > before.term:
             self._promised[member], self._promised_s[member] = position, now_s
         return ""
+
+    def _is_just_promised(self, member: Member, now_s: float) -> bool:
+        """Whether the member has first told of its present term at this very moment."""
+        return now_s > 0 and self._promised_s.get(member) == now_s
 
     def dropped(self, member: Member) -> None:
         """A member gave up its lineage for another one: what it had not applied is gone."""
