@@ -48,6 +48,7 @@ class Hello:
         stage: whose state it holds, -1 for none: a member that was fenced keeps its state.
         iteration: the iteration that state is ready for.
         lineage: of the last record in it, empty without a stage.
+        forced: how many records of that lineage had no majority; -1 where it is given up for whatever the receiver has.
     """
 
     can_feed: bool
@@ -57,6 +58,7 @@ class Hello:
     stage: int = -1
     iteration: int = 0
     lineage: str = ""
+    forced: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -563,6 +565,7 @@ class Goodbye:
         write_weights: with `run_over`: the receiver writes its stage's weights, answers when that is done, and stays.
         heir: from a coordinator that leaves: who may claim at once; from one that lost against another lineage: whom to join anew.
         rejoin: that other lineage won: what is held here counts for nothing there.
+        all_written: with `write_weights`: every stage is written, and whoever leads next need not rebuild one that has ended since.
 
     A member that leaves gets its answer when it is no longer needed: until then it goes on with what it began.
     """
@@ -573,6 +576,7 @@ class Goodbye:
     write_weights: bool = False
     heir: Endpoint | None = None
     rejoin: bool = False
+    all_written: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -615,9 +619,15 @@ class Met:
 
 @dataclass(frozen=True, slots=True)
 class Farewell:
-    """Heard."""
+    """Heard.
+
+    Args:
+        note: one line for people; empty if nothing is to be said.
+        all_written: the weights of every stage are written, as a coordinator has said.
+    """
 
     note: str = field(default="")
+    all_written: bool = False
 
 
 Request = (

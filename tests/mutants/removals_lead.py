@@ -376,6 +376,11 @@ def lineages_before_wholeness(patch: pytest.MonkeyPatch) -> None:
     _meets(patch, lambda self, rival: rival.is_whole if rival.is_whole != self._is_whole() else None)
 
 
+def fewer_forced_records(patch: pytest.MonkeyPatch) -> None:
+    """Whoever comes from a lineage that a majority went on with has to drop it for a forced one, as its own coordinator has just fallen (3.4)."""
+    patch.setattr(Meeting, "counts_less_than", lambda *_: False)
+
+
 def beginning_never_wins(patch: pytest.MonkeyPatch) -> None:
     """A coordinator that has slept may win with the beginning of this very lineage (3.4)."""
     patch.setattr(Meeting, "follows", lambda self, iterations, lineage: False)

@@ -118,6 +118,24 @@ async def _outcome(work: Awaitable[object]) -> str:
     return "done"
 
 
+def peer_of_another_lineage() -> object:
+    """To a coordinator of four iterations, one forced, peers come from other lineages: with none forced, with one, given up, or at its beginning."""
+
+    async def story(alone: Alone, coordinator: Coordinator) -> list[str]:
+        coordinator._record, said = replace(record(forced=1), iteration=3), list[str]()
+        coordinator.assembly.past[2] = "c" * 64
+        for forced, iterations, lineage in ((0, 9, "e" * 64), (1, 9, "e" * 64), (-1, 9, "e" * 64), (0, 2, "c" * 64)):
+            try:
+                said.append(
+                    type(coordinator.hello(endpoint("e"), Hello(False, False, "", 0, 1, iterations, lineage, forced))).__name__
+                )
+            except Refused as refusal:
+                said.append(refusal.kind.value)
+        return said
+
+    return _lead(story)
+
+
 def open_without_promises() -> object:
     """One member of four promises, and all of them live: whether the iteration is opened."""
 

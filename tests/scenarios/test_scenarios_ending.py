@@ -154,6 +154,61 @@ def test_a_stage_is_lost_while_the_weights_are_written() -> None:
     assert len(lines(result, "Ended", "code=0", DONE)) == 4
 
 
+def test_a_stage_and_the_coordinator_are_lost_while_the_weights_are_written() -> None:
+    """Others have written before that, and nobody has ended: the successor has the stage rebuilt and written, since it was written by nobody."""
+    stuck: list[Member] = []
+
+    def strike(director: Director, _: Moment) -> None:
+        stuck.extend(director.members(2))
+        director.stick(*stuck)
+        director.after(0.2, lambda: director.kill(*stuck, *(m for m in director.members(0) if m == director.coordinator)))
+
+    script = Once(bids_farewell(write=True), strike)
+    result = play(swarm(faults=GONE, replicas=1, sources=2, standbys=1), script)
+    assert stuck
+    assert lines(result, "StageBuilt", "stage=2", "iteration=4")
+    assert set(written(result)) == {0, 1, 2, 3}
+
+
+class EndsAmongThem(Script):
+    """The coordinator dies when a source and the only replica of stage 2 have ended well, and nobody else has heard of it."""
+
+    is_dead = False
+
+    def __init__(self) -> None:
+        self._stages: dict[Member, int] = {}
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Kill it as stage 2 has heard."""
+        if isinstance(moment.request, Open):
+            for stage, replicas in enumerate(moment.request.plan.replicas):
+                self._stages |= {replica.endpoint.member: stage for replica in replicas}
+        if not self.is_dead and bids_farewell(write=False)(moment) and self._stages.get(moment.receiver.member) == 2:
+            director.after(0.1, lambda: self._die(director, moment.sender.member))
+
+    def _die(self, director: Director, member: Member) -> None:
+        self.is_dead = True
+        director.kill(member)
+
+    def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
+        """Nobody of stages 1 and 3 hears that the run is over until then."""
+        del sender
+        is_end = isinstance(request, Goodbye) and request.run_over and not request.write_weights
+        return LOST if is_end and not self.is_dead and self._stages.get(receiver.member) in {1, 3} else None
+
+
+def test_a_coordinator_dies_when_some_have_ended_well() -> None:
+    """Those that are left know that every stage is written: they end at once, and rebuild nothing."""
+    script = EndsAmongThem()
+    result = play(swarm(faults=GONE, replicas=1, sources=2, standbys=0), script)
+    assert script.is_dead
+    assert written(result) == [0, 1, 2, 3]
+    assert len(lines(result, "Ended", "code=0", DONE)) == 4
+    assert not lines(result, "RecoveryDecided", "iteration=4")
+    assert not lines(result, "Note", "is not written")
+    assert result.statistics.virtual_s < 15.0
+
+
 def test_a_leaver_outwaits_the_last_coordinator() -> None:
     """It alone holds its stage, and the coordinator dies before it has had anything written: it writes, and leaves as it was asked to."""
 

@@ -56,7 +56,7 @@ MERGE = actions.Merge(2, AT_ALICE, AT_BOB, 1, 3, 0x3F400000, 0x3E800000, 3.0, 1.
 
 REQUESTS: dict[str, Request] = {
     "hello": messages.Hello(can_feed=True, standby=False, corpus_hash="ee" * 32, memory_bytes=1 << 34),
-    "hello_again": messages.Hello(True, False, "ee" * 32, 0, 2, 7, LINEAGE),
+    "hello_again": messages.Hello(True, False, "ee" * 32, 0, 2, 7, LINEAGE, 1),
     "claim": messages.Claim(POSITION, only_asking=True),
     "meet": messages.Meet(7, LINEAGE, 1, POSITION.term, whole=True),
     "build_fresh": messages.Build(POSITION, actions.Fresh(1, 4, "nobody has it"), 0, "0" * 64, None, 0),
@@ -99,7 +99,9 @@ REQUESTS: dict[str, Request] = {
     "get_record": messages.GetRecord(-1),
     "get_plan": messages.GetPlan(),
     "get_manifest": messages.GetManifest(),
-    "goodbye": messages.Goodbye(run_over=True, finished=True, why="all iterations are done", write_weights=True),
+    "goodbye": messages.Goodbye(
+        run_over=True, finished=True, why="all iterations are done", write_weights=True, all_written=True
+    ),
     "goodbye_heir": messages.Goodbye(False, False, "another lineage won", False, AT_BOB, True),
 }
 
@@ -159,7 +161,7 @@ RESPONSES: dict[str, tuple[str, Response]] = {
     "plan_answer": ("GetPlan", messages.PlanAnswer(PLAN, "")),
     "plan_answer_empty": ("GetPlan", messages.PlanAnswer(None, "a replica of stage 2")),
     "manifest_answer": ("GetManifest", messages.ManifestAnswer()),
-    "farewell": ("Goodbye", messages.Farewell("good luck")),
+    "farewell": ("Goodbye", messages.Farewell("good luck", all_written=True)),
 }
 BY_NAME: dict[str, Rpc] = {rpc.name: rpc for rpc in RPCS}
 PAYLOAD_SIZE_BYTES = 300

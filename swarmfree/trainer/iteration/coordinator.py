@@ -16,6 +16,7 @@ from functools import partial
 from swarmfree.policy.answers import fitting_record
 from swarmfree.policy.commit import may_decide
 from swarmfree.policy.election import FOUNDERS_TERM, electorate_of
+from swarmfree.policy.lineages import Tip
 from swarmfree.policy.router import deal_again, deal_shares
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float64
 from swarmfree.swarm.errors import RefusalKind, Refused
@@ -29,7 +30,7 @@ from swarmfree.trainer.iteration.dealing import replicas_of
 from swarmfree.trainer.iteration.inheritance import Inheritance, newest_sealed
 from swarmfree.trainer.iteration.losses import all_losses, told
 from swarmfree.trainer.iteration.meeting import Meeting
-from swarmfree.trainer.iteration.parting import Written, end_run, name_heir, write_weights
+from swarmfree.trainer.iteration.parting import Written, end_run, name_heir, tell_all_written, write_weights
 from swarmfree.trainer.iteration.recording import (
     Circumstances,
     StageAverage,
@@ -105,6 +106,10 @@ class Coordinator:
         """Give a newcomer its place, and a member that kept its state its old one."""
         if self.roster.is_superseded(sender.member):
             raise Refused(RefusalKind.SUPERSEDED, f"a newer life of {sender.member.peer_id} is already here")
+        if self.meeting.counts_less_than(Tip(hello.forced, hello.iteration, hello.lineage)):
+            raise Refused(
+                RefusalKind.NOT_YET, "your lineage counts more than the one that is led here: choose a coordinator of your own"
+            )
         return self.assembly.hello(sender, hello, self._iteration)
 
     def is_whole(self) -> bool:
@@ -132,9 +137,12 @@ class Coordinator:
                 await self._one_iteration()
             looking = self._tasks.start(self._context.ports.directory.announcements(), "look who is announced")
             written = Written({}, {}) if begun < iterations else await write_weights(self._context, self.roster)
-            # A successor that finds weights written before, or those of all stages without a majority, comes when some have ended well.
-            if begun < iterations or not (any(written.by.values()) or (self._may_force and not written.missing)):
+            # A successor that finds those of all stages written before, or now, and without a majority, comes when some have ended well.
+            is_done = written.all_before or (not written.missing and (any(written.by.values()) or self._may_force))
+            if begun < iterations or not is_done:
                 written = await self._evaluate_and_write()
+            if not (written.missing or written.all_before):
+                await tell_all_written(self._context, self.roster, written.by)
             for stage, why_not in sorted(written.missing.items()):
                 self._context.tell(Note(f"stage {stage} is not written: {why_not}"))
             await self.meeting.settle()

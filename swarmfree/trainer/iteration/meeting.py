@@ -73,6 +73,10 @@ class Meeting:
         """Whether another lineage, of so many iterations, is the beginning of this one."""
         return lineage != self.tip().lineage and self._past.get(iterations) == lineage
 
+    def counts_less_than(self, tip: Tip) -> bool:
+        """Whether a peer comes from another lineage that has fewer forced records, and may have a coordinator again soon: this one would give way."""
+        return self._past.get(tip.iterations) != tip.lineage and 0 <= tip.forced < self.tip().forced
+
     def hear(self, rival: Rival) -> None:
         """Another coordinator of this run has called: look at it soon."""
         self._heard = rival

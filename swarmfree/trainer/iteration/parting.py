@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,10 +24,12 @@ class Written:
     Args:
         by: who has written, with a note where that was for an earlier coordinator.
         missing: stages that nobody has written, each with the reason.
+        all_before: an earlier coordinator has had all written; who is not there has ended well.
     """
 
     by: Mapping[Member, str]
     missing: Mapping[int, str]
+    all_before: bool = False
 
 
 async def write_weights(context: Context, roster: Roster) -> Written:
@@ -39,9 +42,11 @@ async def write_weights(context: Context, roster: Roster) -> Written:
 
     written: dict[Member, str] = {}
     missing: dict[int, str] = {}
+    all_before = False
 
     async def ask(guest: Guest) -> str:
         """Why it has not written; it is asked again as long as it answers beats, and once more where it failed."""
+        nonlocal all_before
         waits, is_first, may_fail = context.backoff_s(), True, True
         while True:
             try:
@@ -56,6 +61,7 @@ async def write_weights(context: Context, roster: Roster) -> Written:
             else:
                 assert isinstance(reply.message, Farewell), "the network checks response types"
                 written[guest.member] = reply.message.note if is_first else ""
+                all_before |= reply.message.all_written
                 return ""
             is_first = False
             await asyncio.sleep(next(waits))
@@ -75,7 +81,22 @@ async def write_weights(context: Context, roster: Roster) -> Written:
         for stage in range(context.manifest.stage_count):
             group.create_task(write(stage))
     roster.check()
-    return Written(written, missing)
+    return Written(written, {} if all_before else missing, all_before)
+
+
+async def tell_all_written(context: Context, roster: Roster, writers: Collection[Member]) -> None:
+    """Nobody has ended yet, and each stage is written: those who wrote know it before the first one goes, so that a successor rebuilds none."""
+    request = Goodbye(run_over=True, finished=True, why="every stage is written", write_weights=True, all_written=True)
+
+    async def one(guest: Guest) -> None:
+        with contextlib.suppress(CallFailed):
+            await context.call(guest.endpoint, request, silence_s=context.timing.silence_s / 2)
+
+    async with asyncio.TaskGroup() as group:
+        for guest in roster.guests():
+            if guest.member in writers:
+                group.create_task(one(guest))
+    roster.check()
 
 
 async def end_run(context: Context, roster: Roster, writers: Collection[Member], announced: Sequence[Endpoint], why: str) -> None:

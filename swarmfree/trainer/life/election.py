@@ -125,6 +125,11 @@ class Election:
             pause_s = min(PAUSE_GROWTH * pause_s, timing.silence_s / 2)
         return None
 
+    @property
+    def hopes(self) -> bool:
+        """Whether somebody may still lead this peer's own lineage: it has not been without a coordinator for `split_wait_s`."""
+        return self._is_led() or self._context.now_s() - self._alone_since_s < self._context.timing.split_wait_s
+
     def _is_led(self) -> bool:
         """Whether a coordinator has been heard since the campaign began."""
         return self._books.beat_count != self._beats_before

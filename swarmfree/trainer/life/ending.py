@@ -21,6 +21,7 @@ class Ending:
 
     Attributes:
         failure: why the weights that this peer was to write are not written; empty while nothing went wrong.
+        all_written: a coordinator has said that every stage is.
     """
 
     def __init__(self, context: Context, books: MemberBooks, tasks: Tasks) -> None:
@@ -31,6 +32,7 @@ class Ending:
         self._writing: asyncio.Task[str] | None = None
         self._writes = NO_STAGE
         self.failure = ""
+        self.all_written = False
 
     def require_lead(self, sender: Endpoint) -> None:
         """Nobody ends the run but this peer's own coordinator, or anybody at all where it has followed none for long.
@@ -65,7 +67,7 @@ class Ending:
         if self.failure:
             self._writing = None  # it may be asked again
             raise Refused(RefusalKind.FAILED, self.failure)
-        return Reply(Farewell(note))
+        return Reply(Farewell(note, self.all_written))
 
     async def _write(self, stage: int) -> str:
         ports, device = self._context.ports, self._books.device

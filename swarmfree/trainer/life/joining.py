@@ -55,7 +55,9 @@ class Joining:
         standing = self._books.standing
         if standing.stage == NO_STAGE or not standing.vouched:
             return Hello(can_feed, self._context.local.standby, corpus_hash, 0)
-        return Hello(can_feed, self._context.local.standby, corpus_hash, 0, standing.stage, standing.iteration, standing.lineage)
+        last, held = standing.record_of(-1), (standing.stage, standing.iteration, standing.lineage)
+        forced = (last.forced if last is not None else 0) if self._election.hopes else -1
+        return Hello(can_feed, self._context.local.standby, corpus_hash, 0, *held, forced)
 
     async def keep(self) -> None:
         """Get a place; stay until beats stop; claim the lead or find who has it; for ever.

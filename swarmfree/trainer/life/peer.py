@@ -216,6 +216,7 @@ class Peer:
             else:
                 self.ending.require_lead(sender)
             if request.write_weights:
+                self.ending.all_written |= request.all_written
                 return await self.ending.write()
             self.end(End(0 if request.finished else 3, request.why))
         elif request.rejoin and request.heir is not None:

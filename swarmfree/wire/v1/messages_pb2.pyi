@@ -65,6 +65,7 @@ class HelloRequest(google.protobuf.message.Message):
     STAGE_FIELD_NUMBER: builtins.int
     ITERATION_FIELD_NUMBER: builtins.int
     LINEAGE_FIELD_NUMBER: builtins.int
+    FORCED_FIELD_NUMBER: builtins.int
     can_feed: builtins.bool
     """It may be a source."""
     standby: builtins.bool
@@ -79,6 +80,8 @@ class HelloRequest(google.protobuf.message.Message):
     """The iteration that state is ready for; zero is the first."""
     lineage: builtins.str
     """64 hex digits: lineage of the last record in it; empty without a stage."""
+    forced: builtins.int
+    """How many records of that lineage had no majority; -1 where it is given up for another one."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -94,9 +97,10 @@ class HelloRequest(google.protobuf.message.Message):
         stage: builtins.int = ...,
         iteration: builtins.int = ...,
         lineage: builtins.str = ...,
+        forced: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["can_feed", b"can_feed", "corpus_hash", b"corpus_hash", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "memory_bytes", b"memory_bytes", "stage", b"stage", "standby", b"standby"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["can_feed", b"can_feed", "corpus_hash", b"corpus_hash", "forced", b"forced", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "memory_bytes", b"memory_bytes", "stage", b"stage", "standby", b"standby"]) -> None: ...
 
 global___HelloRequest = HelloRequest
 
@@ -1571,6 +1575,7 @@ class GoodbyeRequest(google.protobuf.message.Message):
     WRITE_WEIGHTS_FIELD_NUMBER: builtins.int
     HEIR_FIELD_NUMBER: builtins.int
     REJOIN_FIELD_NUMBER: builtins.int
+    ALL_WRITTEN_FIELD_NUMBER: builtins.int
     run_over: builtins.bool
     """True from the coordinator: everybody ends."""
     finished: builtins.bool
@@ -1581,6 +1586,8 @@ class GoodbyeRequest(google.protobuf.message.Message):
     """The receiver writes its stage's weights before it ends."""
     rejoin: builtins.bool
     """Another lineage won: what is held counts for nothing there."""
+    all_written: builtins.bool
+    """With write_weights: every stage is written; the receiver tells a successor."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -1599,9 +1606,10 @@ class GoodbyeRequest(google.protobuf.message.Message):
         write_weights: builtins.bool = ...,
         heir: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
         rejoin: builtins.bool = ...,
+        all_written: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header", "heir", b"heir"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["finished", b"finished", "header", b"header", "heir", b"heir", "rejoin", b"rejoin", "run_over", b"run_over", "why", b"why", "write_weights", b"write_weights"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["all_written", b"all_written", "finished", b"finished", "header", b"header", "heir", b"heir", "rejoin", b"rejoin", "run_over", b"run_over", "why", b"why", "write_weights", b"write_weights"]) -> None: ...
 
 global___GoodbyeRequest = GoodbyeRequest
 
@@ -1610,14 +1618,18 @@ class GoodbyeResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     NOTE_FIELD_NUMBER: builtins.int
+    ALL_WRITTEN_FIELD_NUMBER: builtins.int
     note: builtins.str
     """One line for people; empty if nothing is to be said."""
+    all_written: builtins.bool
+    """The weights of every stage are written, as a coordinator has said."""
     def __init__(
         self,
         *,
         note: builtins.str = ...,
+        all_written: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["note", b"note"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["all_written", b"all_written", "note", b"note"]) -> None: ...
 
 global___GoodbyeResponse = GoodbyeResponse
 
