@@ -211,8 +211,10 @@ class MemberBooks:
         return self._stalled_ticks * TICK_S >= self.context.timing.stall_s
 
     def lose_coordinator(self) -> None:
-        """This peer leads no longer itself: whoever claims next has its promise."""
-        self.standing.coordinator = None
+        """This peer leads no longer itself: whoever claims next has its promise, unless it gave way to somebody."""
+        coordinator = self.standing.coordinator
+        if coordinator is not None and coordinator.member == self.context.me:
+            self.standing.coordinator = None
         self.silent_ticks = SILENT_FOR_LONG
         self.tied.tell()
 
