@@ -180,9 +180,9 @@ class Checks:
                 found.append((lineage, record))
         if not found:
             return False
-        # Two coordinators may have sealed records that differ in their electorates alone: the one that was decided was stepped by.
-        decided = [(lineage, record) for lineage, record in found if self._votes.is_decided(lineage)]
-        lineage, record = (decided or found)[0]
+        # Coordinators may have sealed records that differ in their electorates alone: it was one that is decided, and rather one stored here.
+        votes, member = self._votes, step.member
+        lineage, record = max(found, key=lambda pair: (votes.is_decided(pair[0]), member in votes.holders(pair[0])))
         self._check_step(step, record, lineage)
         return True
 

@@ -193,6 +193,17 @@ def test_two_records_of_one_iteration_are_found() -> None:
     assert "two records of iteration 0" in story.the_one().text
 
 
+def test_a_step_is_by_the_record_that_its_member_stored() -> None:
+    """Of two decided records that differ in who forced them alone, the other one is known last, and a member has the first."""
+    story = Story()
+    first = story.record(0)
+    story.seal(first)
+    story.checks.asked(EVERYONE[0], Seal(POSITION, replace(first, forced=1)), b"")
+    story.step(first, 1)
+    assert (first.lineage(), 1) in story.checks._stepped
+    assert not story.found
+
+
 def test_a_step_with_another_average_is_found() -> None:
     """A member that steps with something else than the record says is found at that step."""
     story = Story()
