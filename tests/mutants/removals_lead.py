@@ -182,6 +182,15 @@ def silent_joiners(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Coordinator, "_look_for_joiners", careless)
 
 
+def joiners_that_cannot_step(patch: pytest.MonkeyPatch) -> None:
+    """A joiner that has missed an average for good stays as it is until the next iteration begins (3.3)."""
+
+    async def careless(self: Coordinator, joiners: Sequence[Guest], record: Record) -> None:
+        await self._telling.bring_up(joiners, record)
+
+    patch.setattr(Coordinator, "_tell_joiners", careless)
+
+
 def open_to_who_is_back(patch: pytest.MonkeyPatch) -> None:
     """Whoever was silent when a plan was opened goes on by the one before it (3.3)."""
     patch.setattr(Roster, "_is_heard_again", lambda self, guest: setattr(guest, "silent_since_s", None))

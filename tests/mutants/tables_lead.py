@@ -247,6 +247,26 @@ def joiner_that_is_silent() -> object:
     return _lead(story)
 
 
+def joiner_that_cannot_step() -> object:
+    """A joiner has not got the average of a decided record: what the coordinator asks of it in the next second, besides how it stands."""
+
+    async def story(alone: Alone, coordinator: Coordinator) -> list[str]:
+        def gone(to: Endpoint, request: Request) -> Reply:
+            if to == SIBLING and isinstance(request, Commit):
+                raise Refused(RefusalKind.GONE, "nobody keeps the average")
+            return answer(to, request)
+
+        guest = coordinator.roster.get(SIBLING.member)
+        assert guest is not None
+        guest.opened, alone.line.answer = None, gone
+        await coordinator._decide(record())
+        await asyncio.sleep(1.0)
+        asked = dict.fromkeys(type(request).__name__ for member, request in alone.line.asked if member == SIBLING.member)
+        return [name for name in asked if name in {"Commit", "Build"}]
+
+    return _lead(story)
+
+
 def share_of_an_earlier_plan() -> object:
     """A source has done its share of the plan before this one, of the same base: whether it has fed this one's."""
     told = replace(beat_answer(0), share_done=True, position=at(1))

@@ -81,6 +81,7 @@ ROWS = (
     Row(removals_lead.silence_without_majority, tables_lead.without_majority, "deposed"),
     Row(removals_lead.highest_sealed_record, tables_lead.record_with_the_highest_position, 2.0),
     Row(removals_lead.silent_joiners, tables_lead.joiner_that_is_silent, [False, True]),
+    Row(removals_lead.joiners_that_cannot_step, tables_lead.joiner_that_cannot_step, ["Commit", "Build"]),
     Row(removals_lead.share_of_this_plan, tables_lead.share_of_an_earlier_plan, False),
     Row(removals.vote_of_an_incarnation, tables_lead.votes_of_a_later_life, False),
     Row(removals_lead.senior_half, tables_lead.half_without_the_senior, [False, True]),

@@ -130,7 +130,7 @@ class Assembly:
             guest = self._roster.admit(sender, hello, place.stage)
             guest.is_ours = is_ours
             self._context.tell(Placed(sender.member.peer_id, place.stage))
-            self._start_joins()
+            self.start_joins()
         if guest.stage == STANDBY and hello.stage != STANDBY and is_ours and not is_barred:
             guest.hello, guest.is_ours = hello, True  # it is no use now, and may be the last one soon
         return Place(self._context.here, guest.stage, self._roster.waiting_for, accepted=True)
@@ -180,7 +180,7 @@ class Assembly:
             self._use_standbys()
             if self._opened:
                 await self._move_spares()
-            self._start_joins()
+            self.start_joins()
             work = self._work(record)
             if work and record is not None:
                 behind = [g for g in self._roster.guests() if g.built and g.iteration < iteration]
@@ -343,7 +343,7 @@ class Assembly:
         there = [g for g in holders if g.iteration == iteration]
         return there or list(holders)
 
-    def _start_joins(self) -> None:
+    def start_joins(self) -> None:
         """Newcomers of stages that others hold load their state meanwhile."""
         iteration, lineage, record = self._present
         for guest in self._roster.guests():
@@ -367,13 +367,13 @@ class Assembly:
     def replace_leavers(self) -> None:
         """Somebody said goodbye: where it is the last of its stage, a standby takes its place."""
         self._use_standbys()
-        self._start_joins()
+        self.start_joins()
 
     def admissible(self, guest: Guest, iteration: int) -> bool:
         """Whether a joiner that holds its stage's state is where the swarm is; one that has fallen behind loads it anew."""
         if 0 <= guest.iteration < iteration - FALLEN_BEHIND:
             guest.built = False
-            self._start_joins()
+            self.start_joins()
         return guest.iteration == iteration
 
     def admits(self, guest: Guest, iteration: int) -> bool:

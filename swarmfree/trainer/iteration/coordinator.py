@@ -212,11 +212,16 @@ class Coordinator:
             guest.is_ours = True  # also of one that cannot step: it holds what the record begins with
         self.roster.compare(record)
         joiners = [g for g in self.roster.guests() if g.built and g.opened is None]  # nobody waits for them
-        self._tasks.start(self._telling.bring_up(joiners, record), "tell joiners")
+        self._tasks.start(self._tell_joiners(joiners, record), "tell joiners")
         await self._telling.all(self._holders(), Commit(record))
         self._record, self._lineage, self._iteration, self._attempt = record, lineage, record.iteration + 1, 0
         self._may_force, self._sealed = False, None
         self.assembly.committed()
+
+    async def _tell_joiners(self, joiners: Sequence[Guest], record: Record) -> None:
+        """Have joiners step; who cannot loads its state again at once, not only as the next iteration begins."""
+        await self._telling.bring_up(joiners, record)
+        self.assembly.start_joins()
 
     def _make_plan(self, microbatches: int) -> Plan:
         manifest, self.roster.must_replan = self._context.manifest, False
