@@ -246,6 +246,18 @@ def copies_of_older_states(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assembly, "_void_joins", lambda self, stage: None)
 
 
+def copies_begun_again(patch: pytest.MonkeyPatch) -> None:
+    """A newcomer whose copy came to nothing waits until stages are filled again (3.10)."""
+    join = Assembly._join
+
+    async def careless(self: Assembly, *args: Any) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(self, "_start_joins", lambda: None)
+            await join(self, *args)
+
+    patch.setattr(Assembly, "_join", careless)
+
+
 def back_during_a_build(patch: pytest.MonkeyPatch) -> None:
     """What was built counts also where a replica came back meanwhile (3.3)."""
     run = Assembly._build

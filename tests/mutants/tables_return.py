@@ -32,7 +32,7 @@ from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint
 from swarmfree.swarm.plan import Rebuilt
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.iteration.assembly import Assembly
-from swarmfree.trainer.iteration.roster import Roster
+from swarmfree.trainer.iteration.roster import Guest, Roster
 from swarmfree.trainer.life import build
 from swarmfree.trainer.life.election import Election
 from swarmfree.trainer.life.joining import Joining
@@ -451,10 +451,10 @@ def founder_that_was_started_again() -> object:
     return play(story)
 
 
-def copy_from_who_stays() -> object:
-    """A newcomer copies from a replica that is one step behind, and stays there for good: what is rebuilt, and who holds it."""
+def _copy_from_who_stays(answers: Callable[[Alone, Assembly, list[Guest]], Awaitable[T]], *, slow: bool = False) -> T:
+    """A newcomer copies from a replica that is one step behind, and stays there for good; a `slow` copy ends after that."""
 
-    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> tuple[int, list[bool]]:
+    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> T:
         def built(to: Endpoint, request: Request) -> Reply:
             return Reply(Built("older", 1.0, 0, 5)) if isinstance(request, Build) else answer(to, request)
 
@@ -465,11 +465,34 @@ def copy_from_who_stays() -> object:
         assembly._joining.add(newcomer.member)
         joins = alone.tasks.start(assembly._join(newcomer, Copy(1, (ME,), ""), 5, LINEAGE, None), "join")
         await asyncio.sleep(alone.line.delay_s / 2)
+        alone.line.delay_s /= 4 if slow else 1
         await assembly._build(guest, Stay(1, 4, ""), 5, LINEAGE, replace(record(), iteration=4), limit_s=None)
         await joins
-        return len(assembly.rebuilt_stages()), [one.built for one in (newcomer, guest)]
+        return await answers(alone, assembly, [newcomer, guest])
 
     return _assembly(story)
+
+
+def copy_from_who_stays() -> object:
+    """What is rebuilt then, and who holds it."""
+
+    async def answers(alone: Alone, assembly: Assembly, guests: list[Guest]) -> tuple[int, list[bool]]:
+        del alone
+        return len(assembly.rebuilt_stages()), [one.built for one in guests]
+
+    return _copy_from_who_stays(answers)
+
+
+def copy_once_more() -> object:
+    """How often the newcomer is told to copy a tenth of a second later, and whether it holds the stage."""
+
+    async def answers(alone: Alone, assembly: Assembly, guests: list[Guest]) -> tuple[int, bool]:
+        del assembly
+        await asyncio.sleep(0.1)
+        copies = [asked for _, asked in alone.line.asked if isinstance(asked, Build) and isinstance(asked.action, Copy)]
+        return len(copies), guests[0].built
+
+    return _copy_from_who_stays(answers, slow=True)
 
 
 def own_older_state() -> object:

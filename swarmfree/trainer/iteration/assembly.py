@@ -360,8 +360,11 @@ class Assembly:
             await self._build(guest, action, iteration, lineage, record, limit_s=None)
         finally:
             self._joining.discard(guest.member)
-        if self._rebuilt.get(guest.stage) not in {before, None} and guest.builds == number:
+        rebuilt = self._rebuilt.get(guest.stage) not in {before, None}
+        if rebuilt and guest.builds == number:
             guest.built = False  # its donors are gone, and the stage was rebuilt with other bytes meanwhile
+        if rebuilt or guest.builds != number:
+            self._start_joins()  # what it has loaded counts for nothing: it begins again
         self._roster.changed.tell()
 
     def replace_leavers(self) -> None:
