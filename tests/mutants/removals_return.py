@@ -246,6 +246,11 @@ def copies_of_older_states(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assembly, "_void_joins", lambda self, stage: None)
 
 
+def time_for_a_keeper(patch: pytest.MonkeyPatch) -> None:
+    """The ends are drawn anew as soon as the last keeper of a copy is silent (3.10)."""
+    patch.setattr(Assembly, "_waits_for_a_keeper", lambda self, action: False)
+
+
 def copies_begun_again(patch: pytest.MonkeyPatch) -> None:
     """A newcomer whose copy came to nothing waits until stages are filled again (3.10)."""
     join = Assembly._join

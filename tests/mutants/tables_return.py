@@ -331,6 +331,24 @@ def past_of_a_builder() -> object:
     return _assembly(story)
 
 
+def keeper_that_is_missed() -> object:
+    """The ends are lost beside a silent keeper: whether they are drawn at once, where its copy is of another past, and after a minute."""
+
+    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> list[bool]:
+        roster.fence(A.member, "nobody listens")
+        roster.admit(ME, Hello(False, False, "", 0), 1, built=True).opened = at(1)
+        found = []
+        for lineage, wait_s in ((LINEAGE, 0.0), (OTHER_LINEAGE, 0.0), (LINEAGE, 60.0)):
+            keeper = roster.admit(SIBLING, Hello(False, False, "", 0), 1, built=True)
+            keeper.answer = replace(beat_answer(1), ends_iteration=5, ends_lineage=lineage)
+            await roster.judge(keeper, PeerSilent("it hangs"))
+            await asyncio.sleep(wait_s)
+            found.append(not assembly._waits_for_a_keeper(Fresh(0, 0, "draw it")))
+        return found
+
+    return _assembly(story)
+
+
 def shadow_of_another_lineage() -> object:
     """A member keeps a shadow that stands on a lineage that gave way: how many shadows can be used."""
 

@@ -143,6 +143,7 @@ ROWS = (
     Row(removals_return.hello_once_more, tables_return.state_that_is_vouched_for_later, [-1, 1]),
     Row(removals_return.founding_once, tables_return.founder_that_was_started_again, [True, False, False]),
     Row(removals_return.copies_of_older_states, tables_return.copy_from_who_stays, (1, [False, True])),
+    Row(removals_return.time_for_a_keeper, tables_return.keeper_that_is_missed, [False, True, True]),
     Row(removals_return.copies_begun_again, tables_return.copy_once_more, (2, True)),
     Row(removals_lead.followers_while_building, tables_lead.majority_of_followers, (True, False)),
     Row(removals_return.own_state_before_a_merge, tables_return.own_older_state, "Stay"),

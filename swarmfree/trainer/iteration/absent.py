@@ -5,10 +5,13 @@ Source: protocol section 3.3.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from swarmfree.policy.placement import STANDBY
 from swarmfree.swarm.errors import CallFailed, PeerUnreachable, Refused
+from swarmfree.swarm.messages import BeatAnswer
 from swarmfree.trainer.context import Context
 
 if TYPE_CHECKING:
@@ -46,6 +49,12 @@ class Absent:
         """This peer is there again, in the same life or another one."""
         self._gone.pop(peer_id, None)
 
+    def keeper_missed_s(self, past: Mapping[int, str]) -> float:
+        """Since when the last keeper of a copy of the ends, of this past, is missing that may live; minus infinity for none."""
+        missed = [(guest, since_s) for guest, since_s in self._gone.values() if _keeps(guest.answer, past)]
+        ended = self._context.lives.ended([guest.member for guest, _ in missed])
+        return max((since_s for guest, since_s in missed if guest.member not in ended), default=-math.inf)
+
     def take(self, stage: int) -> list[tuple[Guest, float]]:
         """Those of one stage that may live, which are missing no longer: whoever asks calls for them."""
         found = [(guest, since_s) for guest, since_s in self._gone.values() if guest.stage == stage]
@@ -53,3 +62,7 @@ class Absent:
             self.discard(guest.member.peer_id)
         ended = self._context.lives.ended([guest.member for guest, _ in found])
         return [(guest, since_s) for guest, since_s in found if guest.member not in ended]
+
+
+def _keeps(answer: BeatAnswer | None, past: Mapping[int, str]) -> bool:
+    return answer is not None and past.get(answer.ends_iteration) == answer.ends_lineage

@@ -189,7 +189,7 @@ class Assembly:
                 if any(guest.stage == ENDS_STAGE for guest, _ in work):
                     kept = await kept_copies(self._context, self._roster, iteration, self.past)
                     check()
-                work = self._work(record, kept)
+                work = [(guest, action) for guest, action in self._work(record, kept) if not self._waits_for_a_keeper(action)]
             join_wait_s = self._context.timing.join_wait_s
             if work:
                 async with asyncio.TaskGroup() as group:
@@ -308,6 +308,13 @@ class Assembly:
             held = builder.held(stage) if record is not None and builder.failed_builds < FAILED_STAYS_MAX else -1
             work.append((builder, or_stay(action, held, self._present[0])))
         return work
+
+    def _waits_for_a_keeper(self, action: BuildAction) -> bool:
+        """Whether the ends would be drawn anew before a keeper of a copy, that merely paused, has noticed it and said hello."""
+        timing = self._context.timing
+        missed_s = self._context.now_s() - self._roster.keeper_missed_s(self.past)
+        is_drawn = isinstance(action, Fresh) and action.stage == ENDS_STAGE
+        return is_drawn and missed_s < timing.coordinator_silence_s + timing.silence_s
 
     def _choose(self, stage: int, record: Record | None, kept: Sequence[KeptCopy], *, without: bool = False) -> BuildAction:
         """How a stage comes back; `without` those that hold it now."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
 from swarmfree.policy.deadline import is_given_up
@@ -280,6 +280,10 @@ class Roster:
                 if guest.built_digest != record.stages[guest.stage].state_digest:
                     self.differ(guest, "")
                 guest.built_digest = ""
+
+    def keeper_missed_s(self, past: Mapping[int, str]) -> float:
+        """Since when the last keeper of a copy of the ends is missing; see `Absent`."""
+        return self._absent.keeper_missed_s(past)
 
     def is_barred(self, member: Member) -> bool:
         """Whether this peer may only stand by."""
