@@ -12,7 +12,7 @@ from swarmfree.policy import recovery, worth
 from swarmfree.swarm.actions import Stay
 from swarmfree.swarm.announcement import Announcement
 from swarmfree.swarm.messages import GetState
-from swarmfree.swarm.names import Endpoint, Member
+from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration import assembly as assemblies
@@ -197,6 +197,27 @@ def state_of_a_standby(patch: pytest.MonkeyPatch) -> None:
         return place
 
     patch.setattr(Assembly, "hello", careless)
+
+
+def place_of_a_feeder(patch: pytest.MonkeyPatch) -> None:
+    """Who can feed, and serves another stage alone, stays there when stage 0 is lost (A run's life)."""
+    move_to = Assembly._move_to
+
+    def careless(self: Assembly, stage: int) -> None:
+        able = [guest for guest in self._roster.guests() if self._may_feed(guest.hello)]
+        if stage != ENDS_STAGE or any(len(self._roster.holders(guest.stage)) > 1 for guest in able):
+            move_to(self, stage)
+
+    patch.setattr(Assembly, "_move_to", careless)
+
+
+def word_of_a_feeder(patch: pytest.MonkeyPatch) -> None:
+    """A successor takes those whom it inherits for peers that cannot feed (A run's life)."""
+
+    async def careless(self: Assembly) -> None:
+        return
+
+    patch.setattr(Assembly, "_hear_who_can_feed", careless)
 
 
 def lineage_of_a_shadow(patch: pytest.MonkeyPatch) -> None:

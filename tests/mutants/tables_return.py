@@ -54,6 +54,7 @@ from tests.mutants.alone import (
 )
 from tests.mutants.tables_lead import answer
 from tests.trainer import test_keeping
+from tests.trainer.test_election import announced
 
 T = TypeVar("T")
 LINEAGE = "1" * 64
@@ -344,6 +345,28 @@ def keeper_that_is_missed() -> object:
             await roster.judge(keeper, PeerSilent("it hangs"))
             await asyncio.sleep(wait_s)
             found.append(not assembly._waits_for_a_keeper(Fresh(0, 0, "draw it")))
+        return found
+
+    return _assembly(story)
+
+
+def feeder_that_serves_alone() -> object:
+    """The last source is lost, and the one that can feed, as it announces, serves a stage alone: where a spare and it are, twice."""
+
+    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> list[tuple[int, int]]:
+        async def shown() -> list[Announcement]:
+            return [replace(announced(D, 5), can_feed=True)]
+
+        directory = SimpleNamespace(announcements=shown)
+        assembly._context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))  # type: ignore[arg-type]
+        spare = roster.admit(ME, Hello(False, False, "", 0), 1, built=True)
+        roster.fence(A.member, "nobody listens")
+        assembly._lost_since_s, found, feeder = {0: -100.0}, list[tuple[int, int]](), roster.get(D.member)
+        assert feeder is not None
+        for _ in range(2):
+            await assembly._move_spares()
+            found.append((spare.stage, feeder.stage))
+            spare.built = True  # it has copied what the other one holds
         return found
 
     return _assembly(story)

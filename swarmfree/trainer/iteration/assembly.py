@@ -264,18 +264,20 @@ class Assembly:
             return
         await each(self._roster.guests(), self._roster.ask_quietly, ASKED_AT_ONCE)
         if ENDS_STAGE in late:
-            await self._look_for_sources()
+            await self._hear_who_can_feed()
         for stage in late:
             if self._counts()[stage]:
                 continue
             self._move_to(stage)
 
-    async def _look_for_sources(self) -> None:
-        """A successor knows of the members of the last plan who serves the ends; who else has the corpus stands in the directory."""
-        announced = {a.endpoint.member for a in await self._context.ports.directory.announcements() if a.can_feed}
-        corpus_hash = self._context.manifest.data.corpus_hash
+    async def _hear_who_can_feed(self) -> None:
+        """A successor has not had the hellos of those whom it inherited: what they announce says so, too."""
+        if any(self._may_feed(guest.hello) for guest in self._roster.guests() if guest.member != self._context.me):
+            return
+        feeders = {a.endpoint.member for a in await self._context.ports.directory.announcements() if a.can_feed}
         for guest in self._roster.guests():
-            if guest.member in announced:
+            if guest.member in feeders:
+                corpus_hash = self._context.manifest.data.corpus_hash
                 guest.hello = dataclasses.replace(guest.hello, can_feed=True, corpus_hash=corpus_hash)
 
     def _move_to(self, stage: int) -> None:
@@ -289,6 +291,11 @@ class Assembly:
         if spare is not None:
             spare.stage, spare.built, spare.opened = stage, False, None
             self._context.tell(Placed(spare.member.peer_id, stage))
+        elif stage == ENDS_STAGE:  # who could feed serves another stage alone: somebody copies that first
+            able = [g for g in self._roster.guests() if g.member != self._context.me and self._may_feed(g.hello)]
+            alone = [g.stage for g in able if g.stage != STANDBY and self._counts()[g.stage] == 1]
+            if alone:
+                self._move_to(alone[0])
 
     def _work(self, record: Record | None, kept: Sequence[KeptCopy] = ()) -> list[tuple[Guest, BuildAction]]:
         """What has to be built before the swarm can go on: one newcomer of each stage that nobody holds; `kept` are copies of the ends."""
