@@ -278,7 +278,7 @@ def copies_begun_again(patch: pytest.MonkeyPatch) -> None:
 
     async def careless(self: Assembly, *args: Any) -> None:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(self, "_start_joins", lambda: None)
+            inner.setattr(self, "start_joins", lambda: None)
             await join(self, *args)
 
     patch.setattr(Assembly, "_join", careless)

@@ -378,7 +378,7 @@ class Assembly:
         if rebuilt and guest.builds == number:
             guest.built = False  # its donors are gone, and the stage was rebuilt with other bytes meanwhile
         if rebuilt or guest.builds != number:
-            self._start_joins()  # what it has loaded counts for nothing: it begins again
+            self.start_joins()  # what it has loaded counts for nothing: it begins again
         self._roster.changed.tell()
 
     def replace_leavers(self) -> None:
