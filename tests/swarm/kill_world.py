@@ -78,19 +78,18 @@ class World:
 
 @contextlib.asynccontextmanager
 async def training(
-    processes: Processes, recovery: str = 'mode = "checkfree"', whole: tuple[int, ...] = WHOLE
+    processes: Processes, recovery: str = 'mode = "checkfree"', whole: tuple[int, ...] = WHOLE, microbatches: int = 16
 ) -> AsyncIterator[tuple[World, asyncio.Task[Ending]]]:
     """A swarm of one source, these body stages, two standbys and a bootstrap node in which every stage has its replicas and training goes on."""
     run = write_run(
         processes.folder,
         iterations=ITERATIONS,
         stages=f"body = {len(whole) - 1}\nreplicas_min = {whole[1]}\nreplicas_max = {whole[1]}",
-        microbatches=16,
+        microbatches=microbatches,
         recovery=recovery,
         blocks=len(whole) - 1,
     )
     manifest = load_run(run).manifest
-    await processes.starter()
     report = processes.folder / "report"
     report.mkdir()
     order = SwarmOrder(

@@ -100,6 +100,7 @@ async def join_late(world: World, invite: str) -> Child:
 
 async def test_real_kills_one_after_the_other(processes: Processes) -> None:
     """A swarm outlives SIGKILL of a replica, of each body stage, of a p2pd and of the bootstrap node, takes a late peer in, and leaves nothing."""
+    await processes.starter()  # from which the one that joins late is forked
     async with training(processes) as (world, running):
         await require_in_time_and_repaired(world)
         for stage, action in ((1, "CopyNeighbour"), (2, "Merge"), (3, "CopyNeighbour")):

@@ -33,7 +33,7 @@ def built(world: World, stage: int) -> StageBuilt:
 async def test_each_rung_can_be_forced(processes: Processes, rung: str) -> None:
     """The stage comes back that way, in time, and training goes on with losses that are numbers."""
     recovery, stage, action = RUNGS[rung]
-    async with training(processes, recovery, ONE_EACH) as (world, running):
+    async with training(processes, recovery, ONE_EACH, microbatches=4) as (world, running):
         await world.until(lambda: world.audience.state.committed_count >= 12, "what is kept is kept")
         story = await lose_stage(world, stage)
         tell(rung, story)

@@ -6,6 +6,7 @@ import dataclasses
 import fcntl
 import os
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -216,8 +217,13 @@ def test_socket_is_reached_without_its_name(tmp_path: Path) -> None:
     assert not any(path.name == "sockets" for path in tmp_path.rglob("*"))
 
 
-def test_without_proc_plain_paths_are_used(tmp_path: Path) -> None:
+def test_without_proc_plain_paths_are_used() -> None:
     """Where the system has no /proc, sockets have plain paths, are removed at the end, and too long a path is told."""
+    with tempfile.TemporaryDirectory() as folder:  # a short path
+        _use_plain_paths(Path(folder))
+
+
+def _use_plain_paths(tmp_path: Path) -> None:
     sockets = SocketFolder(tmp_path, proc=tmp_path / "none")
     with listening(sockets.prefix + "a.sock"):
         assert sockets.pin("a.sock") == str(tmp_path / "sockets" / "a.sock")
