@@ -77,7 +77,7 @@ class Chain:
             if winner.get(record.iteration) == lineage or self._is_same(path, winner):
                 continue
             parted = min(i for i in path if winner.get(i) != path[i])
-            if record.forced == (self._records[path[parted - 1]].forced if parted - 1 in path else 0):
+            if record.forced == (self._records[path[parted - 1]].forced if parted - 1 in path else ()):
                 found.append(lineage)
         return tuple(found)
 
@@ -93,7 +93,7 @@ class Chain:
         """Whether at least one of two lineages had no majority since they parted; which of them goes on is seen later, in `undone`."""
         fork = self.back_from(one), self.back_from(other)
         parted = min(i for i in fork[0] if fork[1].get(i) != fork[0][i])
-        common = self._records[fork[0][parted - 1]].forced if parted else 0
+        common = self._records[fork[0][parted - 1]].forced if parted else ()
         return max(self._records[one].forced, self._records[other].forced) > common
 
     def back_from(self, lineage: str) -> dict[int, str]:

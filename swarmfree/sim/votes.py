@@ -103,7 +103,7 @@ class Votes:
     def is_forced(self, record: Record) -> bool:
         """Whether a record says that it was sealed without a majority."""
         before = self._records.get(record.before)
-        return record.forced > (before.forced if before is not None else 0)
+        return record.forced > (before.forced if before is not None else ())
 
     def is_decided(self, lineage: str) -> bool:
         """Whether it is, now or since some time; a forced record is what it says it is."""

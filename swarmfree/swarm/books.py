@@ -221,7 +221,7 @@ class Record:
         tokens: how many tokens were predicted.
         evaluation_bits: float64 bits of the held-out loss, nats per token, taken before this iteration's work; empty if none was.
         electorate: who votes on the next iteration, senior first.
-        forced: how many records so far were sealed without a majority.
+        forced: iterations so far that were sealed without a majority.
 
     Source: protocol section 3.1.
     """
@@ -236,7 +236,7 @@ class Record:
     tokens: int
     evaluation_bits: str
     electorate: tuple[Member, ...]
-    forced: int = 0
+    forced: tuple[int, ...] = ()
     _lineage: str = field(default="", init=False, repr=False, compare=False)  # computed once
 
     @property
@@ -287,7 +287,7 @@ def record_to_json(record: Record) -> dict[str, Any]:
         "tokens": record.tokens,
         "evaluation": record.evaluation_bits,
         "electorate": [_member_to_json(m) for m in record.electorate],
-        "forced": record.forced,
+        "forced": list(record.forced),
     }
 
 
@@ -321,7 +321,7 @@ def record_from_json(content: Mapping[str, Any]) -> Record:
         tokens=int(content["tokens"]),
         evaluation_bits=str(content["evaluation"]),
         electorate=tuple(Member(*m) for m in content["electorate"]),
-        forced=int(content["forced"]),
+        forced=tuple(int(iteration) for iteration in content["forced"]),
     )
 
 

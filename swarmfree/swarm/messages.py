@@ -48,7 +48,7 @@ class Hello:
         stage: whose state it holds, -1 for none: a member that was fenced keeps its state.
         iteration: the iteration that state is ready for.
         lineage: of the last record in it, empty without a stage.
-        forced: how many records of that lineage had no majority; -1 where it is given up for whatever the receiver has.
+        forced: iterations of that lineage's records that had no majority; -1 alone where it is given up for whatever the receiver has.
     """
 
     can_feed: bool
@@ -58,7 +58,7 @@ class Hello:
     stage: int = -1
     iteration: int = 0
     lineage: str = ""
-    forced: int = -1
+    forced: tuple[int, ...] = (-1,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -586,7 +586,7 @@ class Meet:
     Args:
         iteration: how many iterations are committed.
         lineage: of the last record.
-        forced: how many of them were sealed without a majority.
+        forced: which of them were sealed without a majority.
         term: of the sender's claim; of two coordinators of one lineage the one with the lower term gives way.
         whole: it goes on: every stage is served, and a majority follows.
 
@@ -595,7 +595,7 @@ class Meet:
 
     iteration: int
     lineage: str
-    forced: int
+    forced: tuple[int, ...]
     term: Term
     whole: bool
 
@@ -610,7 +610,7 @@ class Met:
 
     iteration: int
     lineage: str
-    forced: int
+    forced: tuple[int, ...]
     coordinator: Endpoint | None
     term: Term | None
     whole: bool

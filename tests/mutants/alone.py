@@ -149,7 +149,12 @@ def plan(revision: int, term: Term = TERM, base: str = "b0", *, iteration: int =
 
 
 def record(
-    *, state: str = "state", average: str = "average", loss: float = 1.0, before: str = GENESIS_LINEAGE, forced: int = 0
+    *,
+    state: str = "state",
+    average: str = "average",
+    loss: float = 1.0,
+    before: str = GENESIS_LINEAGE,
+    forced: tuple[int, ...] = (),
 ) -> Record:
     """Of iteration 0; all four decide on the next one."""
     scalars, members = StepScalars(1, 2, 3, 4, 5, 6, 7, 8, 9), (ME.member, SIBLING.member)

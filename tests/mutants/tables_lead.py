@@ -122,9 +122,9 @@ def peer_of_another_lineage() -> object:
     """To a coordinator of four iterations, one forced, peers come from other lineages: with none forced, with one, given up, or at its beginning."""
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[str]:
-        coordinator._record, said = replace(record(forced=1), iteration=3), list[str]()
+        coordinator._record, said = replace(record(forced=(0,)), iteration=3), list[str]()
         coordinator.assembly.past[2] = "c" * 64
-        for forced, iterations, lineage in ((0, 9, "e" * 64), (1, 9, "e" * 64), (-1, 9, "e" * 64), (0, 2, "c" * 64)):
+        for forced, iterations, lineage in (((), 9, "e" * 64), ((0,), 9, "e" * 64), ((-1,), 9, "e" * 64), ((), 2, "c" * 64)):
             try:
                 said.append(
                     type(coordinator.hello(endpoint("e"), Hello(False, False, "", 0, 1, iterations, lineage, forced))).__name__
@@ -172,7 +172,7 @@ def forced_once() -> object:
 
     async def story(alone: Alone, coordinator: Coordinator) -> str:
         alone.line.answer = deaf_to(Seal, Beat, Commit)
-        await coordinator._decide(record(forced=1))
+        await coordinator._decide(record(forced=(0,)))
 
         async def go_on() -> None:
             while coordinator._check_quorum():

@@ -295,8 +295,8 @@ def state_that_differs_again() -> object:
 # ---- two coordinators ----------------------------------------------------------------------------------------------
 
 
-def _gives_way(rival: Rival, *, forced: int = 0, whole: bool = True) -> bool:
-    """Whether the coordinator of four iterations, so many of them forced, gives way."""
+def _gives_way(rival: Rival, *, forced: tuple[int, ...] = (), whole: bool = True) -> bool:
+    """Whether the coordinator of four iterations, these of them forced, gives way."""
 
     async def story(alone: Alone) -> bool:
         roster = Roster(alone.context, alone.tasks, lambda: at(1))
@@ -307,29 +307,29 @@ def _gives_way(rival: Rival, *, forced: int = 0, whole: bool = True) -> bool:
     return play(story, A)
 
 
-def _rival(forced: int, iterations: int, lineage: str = "e" * 64) -> Rival:
+def _rival(forced: tuple[int, ...], iterations: int, lineage: str = "e" * 64) -> Rival:
     return Rival(meeting.Tip(forced, iterations, lineage), LATER, D, is_whole=True)
 
 
 def more_iterations_but_forced() -> object:
     """Another lineage has more iterations, and two of them were forced."""
-    return _gives_way(_rival(2, 9))
+    return _gives_way(_rival((2, 3), 9))
 
 
 def whole_but_forced() -> object:
     """Another lineage, forced, has every stage, while one is lost here."""
-    return _gives_way(_rival(2, 9), whole=False)
+    return _gives_way(_rival((2, 3), 9), whole=False)
 
 
 def beginning_of_this_one() -> object:
     """The other lineage is the beginning of this one: its coordinator has slept. One stage is lost here."""
-    return _gives_way(_rival(0, 2, OTHER_LINEAGE), whole=False)
+    return _gives_way(_rival((), 2, OTHER_LINEAGE), whole=False)
 
 
 def two_terms_of_one_lineage() -> object:
     """Another coordinator has the same lineage, and a higher term."""
     lineage = replace(record(), iteration=3).lineage()
-    return _gives_way(_rival(0, 4, lineage))
+    return _gives_way(_rival((), 4, lineage))
 
 
 def rival_behind_those_that_have_ended() -> object:
@@ -343,7 +343,7 @@ def rival_behind_those_that_have_ended() -> object:
         def one(to: Endpoint, request: Request) -> Reply:
             if to.member.peer_id not in {"v", D.member.peer_id}:
                 raise PeerSilent(f"{to.member} says nothing")
-            return Reply(Met(9, "e" * 64, 0, D, LATER, whole=True))
+            return Reply(Met(9, "e" * 64, (), D, LATER, whole=True))
 
         alone.line.answer = one
         context = replace(alone.context, ports=replace(alone.context.ports, directory=Directory()))  # type: ignore[arg-type]
@@ -358,7 +358,7 @@ def rival_behind_those_that_have_ended() -> object:
 def run_that_ends_elsewhere() -> object:
     """A coordinator of another side ends the run, with nothing forced and then with two: what is said here, whom it tells, and how it ends."""
 
-    async def story(alone: Alone, roster: Roster, forced: int) -> tuple[str, int, list[int]]:
+    async def story(alone: Alone, roster: Roster, forced: tuple[int, ...]) -> tuple[str, int, list[int]]:
         count, ended = alone.context.manifest.run.iterations, list[int]()
         met, goodbye = Met(count, "e" * 64, forced, D, LATER, whole=False), Goodbye(run_over=True, finished=True, why="through")
         alone.line.answer = lambda to, request: Reply(met if isinstance(request, Meet) else Farewell())
@@ -373,7 +373,7 @@ def run_that_ends_elsewhere() -> object:
         said = await word(Peer._goodbye(peer, D, goodbye))  # type: ignore[arg-type]
         return said, sum(request == goodbye for _, request in alone.line.asked), ended
 
-    return [_roster(partial(story, forced=forced), ME) for forced in (0, 2)]
+    return [_roster(partial(story, forced=forced), ME) for forced in ((), (2, 3))]
 
 
 def end_before_a_second_look() -> object:
@@ -382,9 +382,9 @@ def end_before_a_second_look() -> object:
     async def story(alone: Alone) -> bool:
         roster = Roster(alone.context, alone.tasks, lambda: at(1))
         mine = Meeting(alone.context, roster, TERM, record, lambda: False, {})
-        alone.line.answer = lambda to, request: Reply(Met(9, "e" * 64, 0, D, replace(LATER, member=D.member), whole=True))
+        alone.line.answer = lambda to, request: Reply(Met(9, "e" * 64, (), D, replace(LATER, member=D.member), whole=True))
         alone.tasks.start(mine.keep(), "meet strangers")
-        mine.hear(_rival(0, 9))
+        mine.hear(_rival((), 9))
         await asyncio.sleep(0.5)
         try:
             await mine.settle()
@@ -402,8 +402,8 @@ def two_rivals() -> object:
         roster = Roster(alone.context, alone.tasks, lambda: at(1))
         mine = Meeting(alone.context, roster, TERM, lambda: replace(record(), iteration=3), lambda: False, {})
         winner, loser = (
-            replace(_rival(0, 9), is_whole=False),
-            Rival(meeting.Tip(0, 1, OTHER_LINEAGE), LATER, SIBLING, is_whole=False),
+            replace(_rival((), 9), is_whole=False),
+            Rival(meeting.Tip((), 1, OTHER_LINEAGE), LATER, SIBLING, is_whole=False),
         )
 
         def met(to: Endpoint, request: Request) -> Reply:

@@ -162,7 +162,7 @@ def test_a_forced_record_needs_no_majority() -> None:
     """A record that says it had no majority is what it says."""
     story = Story()
     story.whole(0)
-    record = replace(story.record(1), forced=1)
+    record = replace(story.record(1), forced=(1,))
     story.seal(record, voters=())
     story.commit(record)
     assert story.found == []
@@ -198,7 +198,7 @@ def test_a_step_is_by_the_record_that_its_member_stored() -> None:
     story = Story()
     first = story.record(0)
     story.seal(first)
-    story.checks.asked(EVERYONE[0], Seal(POSITION, replace(first, forced=1)), b"")
+    story.checks.asked(EVERYONE[0], Seal(POSITION, replace(first, forced=(1,))), b"")
     story.step(first, 1)
     assert (first.lineage(), 1) in story.checks._stepped
     assert not story.found

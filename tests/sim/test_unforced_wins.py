@@ -40,7 +40,7 @@ def split() -> tuple[Story, Mortals, Record, Record]:
     story.whole(0)
     record = story.record(1)
     entry = replace(record.stages[1], sum_digest="ab")
-    other = replace(record, stages=(record.stages[0], entry, *record.stages[2:]), forced=1)
+    other = replace(record, stages=(record.stages[0], entry, *record.stages[2:]), forced=(1,))
     story.seal(record)
     story.checks.asked(EVERYONE[0], Commit(record), b"")
     story.seal(other, voters=(), position=LATER)
@@ -51,7 +51,7 @@ def split() -> tuple[Story, Mortals, Record, Record]:
 
 def drop(story: Story, loser: Record, winner: Record) -> None:
     """A coordinator says that its lineage gave way."""
-    told = LineageDropped(loser.iteration + 1, loser.forced, loser.lineage(), winner.iteration + 1, winner.lineage())
+    told = LineageDropped(loser.iteration + 1, len(loser.forced), loser.lineage(), winner.iteration + 1, winner.lineage())
     story.checks.told(told)
 
 
@@ -98,7 +98,7 @@ def test_whoever_was_sent_home_has_not_died() -> None:
 def test_the_same_sums_sealed_again_undo_nothing() -> None:
     """A successor without a majority that finds the record and seals it as forced has kept what was trained."""
     story, _, record, _ = split()
-    again = replace(record, forced=1, electorate=MEMBERS[1:])
+    again = replace(record, forced=(1,), electorate=MEMBERS[1:])
     story.seal(again, voters=(), position=LATER)
     drop(story, record, again)
     assert story.found == []
@@ -134,7 +134,7 @@ def test_two_sides_may_both_come_to_the_end() -> None:
     """Sides that never meet both train all iterations: neither has undone the other one's, forced as one of them may be."""
     story, _, record, other = split()
     for last in (
-        replace(record, iteration=2, before=record.lineage(), forced=2),
+        replace(record, iteration=2, before=record.lineage(), forced=(1, 2)),
         replace(other, iteration=2, before=other.lineage()),
     ):
         story.seal(last, position=LATER)

@@ -12,7 +12,7 @@ FIVE = tuple(Member(f"peer{k}", "1") for k in range(5))
 FIRST, SECOND = Term(1, FIVE[0]), Term(2, FIVE[1])
 
 
-def record(iteration: int, before: str, *, base: str = "0" * 16, forced: int = 0) -> Record:
+def record(iteration: int, before: str, *, base: str = "0" * 16, forced: tuple[int, ...] = ()) -> Record:
     """A record without stages."""
     return Record(iteration, before, FIRST, 0, base, (), float64_bits(1.0), 1, "", FIVE, forced)
 
@@ -84,7 +84,7 @@ def test_the_founder_decides_on_the_first_record() -> None:
 def test_a_forced_record_is_what_it_says() -> None:
     """It is decided without votes, and not among those that were decided without force."""
     story = Story()
-    forced = replace(story.one, forced=1)
+    forced = replace(story.one, forced=(1,))
     story.records[forced.lineage()] = forced
     assert story.votes.is_decided(forced.lineage())
     assert not story.votes.unforced

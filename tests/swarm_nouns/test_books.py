@@ -128,7 +128,7 @@ def test_lineage_is_of_everything_else() -> None:
         dataclasses.replace(base, tokens=1),
         dataclasses.replace(base, evaluation_bits=float64_bits(1.0)),
         dataclasses.replace(base, electorate=MEMBERS[::-1]),
-        dataclasses.replace(base, forced=1),
+        dataclasses.replace(base, forced=(1,)),
     ]
     assert len({other.lineage() for other in others}) == len(others)
 

@@ -39,7 +39,9 @@ ADDENDS = (Addend(AddendId(ALICE, 0), MicrobatchSet.of((0, 2, 9)), (2, 0, 9)), A
 ROLL = Roll(7, BASE, 2, ADDENDS, (AT_ALICE, AT_BOB), 1)
 SCALARS = StepScalars(0x3F800000, 0x3F666666, 0x3DCCCCD0, 0x3F733333, 0x3D4CCCD0, 0x3F000000, 0x322BCC77, 0x3A83126F, 0x3F7FFF58)
 ENTRY = StageEntry("11" * 32, float64_bits(2.5), "22" * 32, 8, 0x3F800000, SCALARS, (ALICE, BOB), (((2, 0, 9), (1,)), ((3,),)))
-RECORD = Record(7, LINEAGE, POSITION.term, 1, BASE, (ENTRY, ENTRY), float64_bits(3.25), 8192, float64_bits(3.5), (ALICE, BOB), 1)
+RECORD = Record(
+    7, LINEAGE, POSITION.term, 1, BASE, (ENTRY, ENTRY), float64_bits(3.25), 8192, float64_bits(3.5), (ALICE, BOB), (2, 5)
+)
 FIRST_RECORD = Record(0, "0" * 64, Term(0, ALICE), 0, BASE, (ENTRY,), float64_bits(5.5), 8192, "", (ALICE,))
 PLAN = Plan(
     POSITION,
@@ -56,9 +58,9 @@ MERGE = actions.Merge(2, AT_ALICE, AT_BOB, 1, 3, 0x3F400000, 0x3E800000, 3.0, 1.
 
 REQUESTS: dict[str, Request] = {
     "hello": messages.Hello(can_feed=True, standby=False, corpus_hash="ee" * 32, memory_bytes=1 << 34),
-    "hello_again": messages.Hello(True, False, "ee" * 32, 0, 2, 7, LINEAGE, 1),
+    "hello_again": messages.Hello(True, False, "ee" * 32, 0, 2, 7, LINEAGE, (2, 5)),
     "claim": messages.Claim(POSITION, only_asking=True),
-    "meet": messages.Meet(7, LINEAGE, 1, POSITION.term, whole=True),
+    "meet": messages.Meet(7, LINEAGE, (2, 5), POSITION.term, whole=True),
     "build_fresh": messages.Build(POSITION, actions.Fresh(1, 4, "nobody has it"), 0, "0" * 64, None, 0),
     "build_copy": messages.Build(
         POSITION, actions.Copy(1, (AT_ALICE, AT_BOB), "a sibling lives"), 7, LINEAGE, RECORD, 7, ("1" * 64, "2" * 64)
@@ -110,8 +112,8 @@ RESPONSES: dict[str, tuple[str, Response]] = {
     "built": ("Build", messages.Built("22" * 32, 0.75, 123_456_789, 7)),
     "promise": ("Open", messages.Promise(7, RECORD, POSITION)),
     "claimed": ("Claim", messages.Promise(7, RECORD, POSITION, PLAN, newer_lives=(BOB,))),
-    "met": ("Meet", messages.Met(7, LINEAGE, 1, AT_BOB, POSITION.term, whole=True, follows=True)),
-    "met_nobody": ("Meet", messages.Met(0, "0" * 64, 0, None, None, whole=False)),
+    "met": ("Meet", messages.Met(7, LINEAGE, (2, 5), AT_BOB, POSITION.term, whole=True, follows=True)),
+    "met_nobody": ("Meet", messages.Met(0, "0" * 64, (), None, None, whole=False)),
     "promise_empty": ("Open", messages.Promise(0, None)),
     "beat_answer": (
         "Beat",

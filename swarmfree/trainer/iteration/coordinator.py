@@ -198,7 +198,7 @@ class Coordinator:
         if self._may_force and not self._may_decide(heard):
             there = [member for member in sealed.electorate if member in heard]
             there = there or [guest.member for guest in self._holders()]  # nobody decides for an electorate of nobody
-            sealed = dataclasses.replace(sealed, forced=sealed.forced + 1, electorate=tuple(there))
+            sealed = dataclasses.replace(sealed, forced=(*sealed.forced, sealed.iteration), electorate=tuple(there))
         await self._decide(sealed)
         self._context.tell(committed_event(sealed, self._context.now_s() - begun_s, 0))
 
@@ -427,7 +427,7 @@ class Coordinator:
             Deposed: no majority can be reached, or it follows somebody else; whoever claims next finds what was stored.
         """
         position = self._position_next()
-        is_forced = record.forced > (self._record.forced if self._record is not None else 0)
+        is_forced = record.forced > (self._record.forced if self._record is not None else ())
         stored: set[Member] = set()
         while True:
             rest = [g for g in self._voters() if g.member not in stored]

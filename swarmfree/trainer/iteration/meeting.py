@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from swarmfree.policy.lineages import Tip, wins
+from swarmfree.policy.lineages import Tip, forced_later, wins
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed
 from swarmfree.swarm.events import LineageDropped
@@ -74,8 +74,8 @@ class Meeting:
         return lineage != self.tip().lineage and self._past.get(iterations) == lineage
 
     def counts_less_than(self, tip: Tip) -> bool:
-        """Whether a peer comes from another lineage that has fewer forced records, and may have a coordinator again soon: this one would give way."""
-        return self._past.get(tip.iterations) != tip.lineage and 0 <= tip.forced < self.tip().forced
+        """Whether a peer comes from another lineage that was forced later, and may have a coordinator again soon: this one would give way."""
+        return self._past.get(tip.iterations) != tip.lineage and forced_later(tip.forced, self.tip().forced)
 
     def hear(self, rival: Rival) -> None:
         """Another coordinator of this run has called: look at it soon."""
@@ -109,7 +109,7 @@ class Meeting:
     def _gives_way_to(self, rival: Rival) -> bool:
         """The lineages decide: nothing that a majority committed gives way to what was forced.
 
-        Of lineages with as many forced records the one whose swarm goes on wins, and within one lineage the higher term.
+        Of lineages forced in the same iterations the one whose swarm goes on wins, and within one lineage the higher term.
         """
         mine, am_whole = self.tip(), self._is_whole()
         if self.follows(rival.tip.iterations, rival.tip.lineage):
@@ -180,7 +180,7 @@ class Meeting:
             return
         theirs, mine = self._winner.tip, self.tip()
         if theirs.lineage != mine.lineage:
-            self._context.tell(LineageDropped(mine.iterations, mine.forced, mine.lineage, theirs.iterations, theirs.lineage))
+            self._context.tell(LineageDropped(mine.iterations, len(mine.forced), mine.lineage, theirs.iterations, theirs.lineage))
         request = Goodbye(
             run_over=False, finished=False, why="another coordinator won", heir=self._winner.coordinator, rejoin=True
         )

@@ -141,7 +141,7 @@ def make_record(plan: Plan, averages: Sequence[StageAverage], manifest: Manifest
         tokens=manifest.tokens_per_iteration,
         evaluation_bits=circumstances.evaluation,
         electorate=tuple(electorate),
-        forced=(last.forced if last is not None else 0) + int(circumstances.forced),
+        forced=(last.forced if last is not None else ()) + (plan.iteration,) * circumstances.forced,
     )
 
 
@@ -162,5 +162,5 @@ def committed_event(record: Record, seconds: float, redone: int) -> IterationCom
         squared_norms=[entry.squared_norm for entry in record.stages],
         lineage=record.lineage(),
         redone=redone,
-        forced=record.forced,
+        forced=len(record.forced),
     )

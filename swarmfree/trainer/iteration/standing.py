@@ -122,7 +122,7 @@ class Standing:
 
     def goes_on_from(self, iteration: int, lineage: str, record: Record | None) -> bool:
         """Whether the state held here is further than that one, by records that majorities decided."""
-        newest, forced = self.record_of(-1), record.forced if record is not None else 0
+        newest, forced = self.record_of(-1), record.forced if record is not None else ()
         is_beyond = self.vouched and iteration < self.iteration and self.past.get(iteration) == lineage
         return is_beyond and newest is not None and newest.forced == forced
 

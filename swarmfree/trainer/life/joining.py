@@ -56,7 +56,7 @@ class Joining:
         if standing.stage == NO_STAGE or not standing.vouched:
             return Hello(can_feed, self._context.local.standby, corpus_hash, 0)
         last, held = standing.record_of(-1), (standing.stage, standing.iteration, standing.lineage)
-        forced = (last.forced if last is not None else 0) if self._election.hopes else -1
+        forced = (last.forced if last is not None else ()) if self._election.hopes else (-1,)
         return Hello(can_feed, self._context.local.standby, corpus_hash, 0, *held, forced)
 
     async def keep(self) -> None:

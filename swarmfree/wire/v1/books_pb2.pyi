@@ -260,8 +260,6 @@ class Record(google.protobuf.message.Message):
     """How many tokens were predicted; zero means none were."""
     evaluation_bits: builtins.int
     """Held-out loss before this iteration's work, nats per token, float64 bits; absent if none was taken."""
-    forced: builtins.int
-    """How many records so far were sealed without a majority; zero is the healthy case."""
     @property
     def term(self) -> swarmfree.wire.v1.names_pb2.Term:
         """Who sealed it; required; not part of the lineage."""
@@ -273,6 +271,10 @@ class Record(google.protobuf.message.Message):
     @property
     def electorate(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.names_pb2.Member]:
         """Who votes on the next iteration, senior first."""
+
+    @property
+    def forced(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Iterations so far that were sealed without a majority; none is the healthy case."""
 
     def __init__(
         self,
@@ -287,7 +289,7 @@ class Record(google.protobuf.message.Message):
         tokens: builtins.int = ...,
         evaluation_bits: builtins.int | None = ...,
         electorate: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Member] | None = ...,
-        forced: builtins.int = ...,
+        forced: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_evaluation_bits", b"_evaluation_bits", "evaluation_bits", b"evaluation_bits", "term", b"term"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["_evaluation_bits", b"_evaluation_bits", "attempt", b"attempt", "base", b"base", "before", b"before", "electorate", b"electorate", "evaluation_bits", b"evaluation_bits", "forced", b"forced", "iteration", b"iteration", "loss_bits", b"loss_bits", "stages", b"stages", "term", b"term", "tokens", b"tokens"]) -> None: ...

@@ -80,11 +80,13 @@ class HelloRequest(google.protobuf.message.Message):
     """The iteration that state is ready for; zero is the first."""
     lineage: builtins.str
     """64 hex digits: lineage of the last record in it; empty without a stage."""
-    forced: builtins.int
-    """How many records of that lineage had no majority; -1 where it is given up for another one."""
     @property
     def header(self) -> global___Header:
         """Required."""
+
+    @property
+    def forced(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Iterations of that lineage's records that had no majority; -1 alone where it is given up for another one."""
 
     def __init__(
         self,
@@ -97,7 +99,7 @@ class HelloRequest(google.protobuf.message.Message):
         stage: builtins.int = ...,
         iteration: builtins.int = ...,
         lineage: builtins.str = ...,
-        forced: builtins.int = ...,
+        forced: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["can_feed", b"can_feed", "corpus_hash", b"corpus_hash", "forced", b"forced", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "memory_bytes", b"memory_bytes", "stage", b"stage", "standby", b"standby"]) -> None: ...
@@ -1649,13 +1651,15 @@ class MeetRequest(google.protobuf.message.Message):
     """How many iterations are committed; zero before the first."""
     lineage: builtins.str
     """64 hex digits: lineage of the last record, 64 zeros before the first."""
-    forced: builtins.int
-    """How many of them had no majority; zero is the healthy case."""
     whole: builtins.bool
     """It goes on: every stage is served, and a majority follows."""
     @property
     def header(self) -> global___Header:
         """Required."""
+
+    @property
+    def forced(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Which of them had no majority; none is the healthy case."""
 
     @property
     def term(self) -> swarmfree.wire.v1.names_pb2.Term:
@@ -1667,7 +1671,7 @@ class MeetRequest(google.protobuf.message.Message):
         header: global___Header | None = ...,
         iteration: builtins.int = ...,
         lineage: builtins.str = ...,
-        forced: builtins.int = ...,
+        forced: collections.abc.Iterable[builtins.int] | None = ...,
         term: swarmfree.wire.v1.names_pb2.Term | None = ...,
         whole: builtins.bool = ...,
     ) -> None: ...
@@ -1691,12 +1695,14 @@ class MeetResponse(google.protobuf.message.Message):
     """How many iterations are committed there; zero before the first."""
     lineage: builtins.str
     """64 hex digits: lineage of the last record, 64 zeros before the first."""
-    forced: builtins.int
-    """How many of them had no majority; zero is the healthy case."""
     whole: builtins.bool
     """From a coordinator: it goes on."""
     follows: builtins.bool
     """From a coordinator: the sender's last record lies in its own past."""
+    @property
+    def forced(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Which of them had no majority; none is the healthy case."""
+
     @property
     def coordinator(self) -> swarmfree.wire.v1.names_pb2.Endpoint:
         """Who coordinates there; absent where it is not known."""
@@ -1710,7 +1716,7 @@ class MeetResponse(google.protobuf.message.Message):
         *,
         iteration: builtins.int = ...,
         lineage: builtins.str = ...,
-        forced: builtins.int = ...,
+        forced: collections.abc.Iterable[builtins.int] | None = ...,
         coordinator: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
         term: swarmfree.wire.v1.names_pb2.Term | None = ...,
         whole: builtins.bool = ...,
