@@ -390,6 +390,18 @@ def fewer_forced_records(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Meeting, "counts_less_than", lambda *_: False)
 
 
+def decided_before_it_is_told(patch: pytest.MonkeyPatch) -> None:
+    """A record that is decided counts against a rival only once everybody was told of it (3.4)."""
+    decide = Coordinator._decide
+
+    async def careless(self: Coordinator, record: Record) -> None:
+        before = self._record
+        patch.setattr(self.meeting, "_last_record", lambda: before)
+        await decide(self, record)
+
+    patch.setattr(Coordinator, "_decide", careless)
+
+
 def beginning_never_wins(patch: pytest.MonkeyPatch) -> None:
     """A coordinator that has slept may win with the beginning of this very lineage (3.4)."""
     patch.setattr(Meeting, "follows", lambda self, iterations, lineage: False)

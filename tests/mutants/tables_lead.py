@@ -28,6 +28,7 @@ from swarmfree.trainer.iteration import coordinator as coordination
 from swarmfree.trainer.iteration import recording
 from swarmfree.trainer.iteration.coordinator import Coordinator
 from swarmfree.trainer.iteration.inheritance import Inheritance
+from swarmfree.trainer.iteration.meeting import Rival
 from swarmfree.trainer.iteration.recording import StageAverage
 from swarmfree.trainer.iteration.rolling import Replanned, Rolling
 from swarmfree.trainer.iteration.roster import Deposed
@@ -132,6 +133,26 @@ def peer_of_another_lineage() -> object:
             except Refused as refusal:
                 said.append(refusal.kind.value)
         return said
+
+    return _lead(story)
+
+
+def rival_while_a_record_is_told() -> object:
+    """Another coordinator had the same lineage, and a higher term; now members are told of the next record: whether this one would give way."""
+
+    async def story(alone: Alone, coordinator: Coordinator) -> list[bool]:
+        coordinator._iteration, coordinator._record = 1, record()
+        coordinator.assembly.past[1] = record().lineage()
+        rival, found = Rival(coordinator.meeting.tip(), replace(LATER, number=LATER.number + 1), D, is_whole=True), list[bool]()
+
+        def one(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Commit):
+                found.append(coordinator.meeting._gives_way_to(rival))
+            return answer(to, request)
+
+        alone.line.answer = one
+        await coordinator._decide(replace(record(before=record().lineage()), iteration=1))
+        return found
 
     return _lead(story)
 

@@ -206,7 +206,7 @@ class Coordinator:
         """Have the record stored by a majority: that is the decision; then tell everyone."""
         self.assembly.is_sealing = True  # from the first Seal on there is no way back
         await self._seal(record)
-        lineage = record.lineage()
+        self._record, self._lineage = record, record.lineage()  # at once: a rival that is met meanwhile may not count more
         self.assembly.decided(record)
         for guest in self._holders():
             guest.is_ours = True  # also of one that cannot step: it holds what the record begins with
@@ -214,7 +214,7 @@ class Coordinator:
         joiners = [g for g in self.roster.guests() if g.built and g.opened is None]  # nobody waits for them
         self._tasks.start(self._tell_joiners(joiners, record), "tell joiners")
         await self._telling.all(self._holders(), Commit(record))
-        self._record, self._lineage, self._iteration, self._attempt = record, lineage, record.iteration + 1, 0
+        self._iteration, self._attempt = record.iteration + 1, 0
         self._may_force, self._sealed = False, None
         self.assembly.committed()
 
