@@ -120,6 +120,11 @@ def seniority_in_a_record(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(coordination, "make_record", careless)
 
 
+def proof_before_the_claim(patch: pytest.MonkeyPatch) -> None:
+    """Whoever goes on by force is not forced any more once all others are proven to have ended (3.1)."""
+    patch.setattr(coordination, "is_majority", lambda electorate, answered: electorate[0] in answered)
+
+
 def vouched_voters(patch: pytest.MonkeyPatch) -> None:
     """A successor takes what anybody has built for the state of its stage (3.1)."""
     guests = Inheritance.guests

@@ -313,6 +313,19 @@ def all_who_live() -> object:
     return coordination.may_decide(electorate, electorate[:1], electorate[1:])
 
 
+def record_beside_the_dead() -> object:
+    """A coordinator that goes on by force is alone, then hears that all others of the electorate have ended: how many forced records it counts."""
+
+    async def story(alone: Alone, coordinator: Coordinator) -> int:
+        for other in (ME, SIBLING, D):
+            coordinator.roster.fence(other.member, "it is gone")
+        alone.context.lives.hear(second_life(other).member for other in (ME, SIBLING, D))
+        average = StageAverage("average", float64_bits(1.0), "state", (A.member,))
+        return coordinator._make_record(plan(1), (average,) * 3, (1.0,)).forced
+
+    return _lead(story, forced=True)
+
+
 def nobody_to_decide() -> object:
     """Nobody is of the electorate: whether anybody decides."""
     return coordination.may_decide([], [A.member], [])

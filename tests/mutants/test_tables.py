@@ -86,6 +86,7 @@ ROWS = (
     Row(removals.vote_of_an_incarnation, tables_lead.votes_of_a_later_life, False),
     Row(removals_lead.senior_half, tables_lead.half_without_the_senior, [False, True]),
     Row(removals_lead.proven_ends, tables_lead.all_who_live, True),
+    Row(removals_lead.proof_before_the_claim, tables_lead.record_beside_the_dead, 1),
     Row(removals_lead.nobody_decides_for_nobody, tables_lead.nobody_to_decide, False),
     Row(removals_lead.states_alike, tables_lead.states_of_siblings, "StatesDiffer"),
     Row(removals_lead.averages_alike, tables_lead.averages_of_siblings, "str"),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from swarmfree.sim.loop import run_virtual
 from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
-from swarmfree.swarm.errors import PeerUnreachable, RefusalKind, Refused
+from swarmfree.swarm.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.messages import Claim, Commit, GetRecord, Header, Promise, RecordAnswer, Request
@@ -22,7 +22,9 @@ from swarmfree.trainer.iteration.standing import Standing
 from swarmfree.trainer.life.election import Election
 from swarmfree.trainer.tasks import Signal
 
-ME, A, B, C, D = (Endpoint(Member(name, f"{5:08x}{0:08x}"), (f"/memory/{name}",)) for name in ("me", "p-a", "p-b", "p-c", "p-d"))
+ME, A, B, C, D, E = (
+    Endpoint(Member(name, f"{5:08x}{0:08x}"), (f"/memory/{name}",)) for name in ("me", "p-a", "p-b", "p-c", "p-d", "p-e")
+)
 FOUNDER = Term(1, ME.member)
 Answer = Callable[[Claim], Promise]
 
@@ -169,6 +171,56 @@ def test_who_is_dead_may_have_decided_before_that() -> None:
     """Somebody is announced who is further: this member was away, and its electorate is of the past."""
     assert World((ME, A, B), {}, announcements=[announced(C, 2)]).campaign(A, B) is None
     assert World((ME, A, B), {}, announcements=[announced(C, 1)]).campaign(A, B) is not None
+
+
+def refuses(kind: RefusalKind, term_number: int = 0) -> Answer:
+    """A peer that promises nothing."""
+
+    def refuse(_: Claim) -> Promise:
+        raise Refused(kind, "no", term_number)
+
+    return refuse
+
+
+def silent(_: Claim) -> Promise:
+    """A peer that does not answer."""
+    raise PeerSilent("nothing")
+
+
+def test_an_announcement_may_be_older_than_what_was_decided() -> None:
+    """Somebody who is in no plan known here, and voted on nothing, is announced at this iteration, and says itself how far it is."""
+    further = (at(2), silent, refuses(RefusalKind.FRESH))
+    for answer in further:
+        assert World((ME, A, B), {E: answer}, announcements=[announced(E, 1)]).campaign(A, B) is None
+    inheritance = World((ME, A, B), {E: at(1)}, announcements=[announced(E, 1)]).campaign(A, B)
+    assert inheritance is not None
+    assert set(inheritance.promises) == {ME}
+
+
+def test_a_candidate_claims_above_what_an_announced_peer_has_promised() -> None:
+    """It has no vote, and promised term 7 to somebody who did not live to decide: the proof is good under term 8."""
+
+    def promised_seven(request: Claim) -> Promise:
+        return (at(1) if request.position.term.number > 7 else refuses(RefusalKind.BEHIND, 7))(request)
+
+    inheritance = World((ME, A, B), {E: promised_seven}, announcements=[announced(E, 1)]).campaign(A, B)
+    assert inheritance is not None
+    assert inheritance.term.number == 8
+
+
+def test_who_goes_on_though_others_may_be_further_is_forced() -> None:
+    """Where somebody who is announced does not answer for long, the proof that the others have died is worth nothing."""
+    world = World((ME, A, B), {E: silent}, announcements=[announced(E, 1)])
+    world.context.lives.hear(map(later, (A, B)))
+
+    async def campaigns() -> Inheritance | None:
+        election = Election(world.context, world)  # type: ignore[arg-type]
+        rounds = [await election.campaign() for _ in range(20)]
+        return next(filter(None, rounds))
+
+    inheritance = run_virtual(campaigns)
+    assert inheritance is not None
+    assert inheritance.forced
 
 
 def test_a_candidate_claims_above_what_anybody_has_promised() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 
 from swarmfree.policy.answers import fitting_record
-from swarmfree.policy.commit import may_decide
+from swarmfree.policy.commit import is_majority, may_decide
 from swarmfree.policy.election import FOUNDERS_TERM, electorate_of
 from swarmfree.policy.lineages import Tip
 from swarmfree.policy.router import deal_again, deal_shares
@@ -407,7 +407,10 @@ class Coordinator:
                 raise Replanned(str(guest.member))
 
     def _make_record(self, plan: Plan, averages: tuple[StageAverage, ...], losses: tuple[float, ...]) -> Record:
-        forced = self._may_force and not self._may_decide({g.member for g in self._holders() if g.silent_since_s is None})
+        # Proof that others have died is not enough here: whoever may force did not know, as it claimed, that nobody is further.
+        forced = self._may_force and not is_majority(
+            self._electorate(), {g.member for g in self._holders() if g.silent_since_s is None}
+        )
         order = {guest.member: guest.admitted for guest in self.roster.guests()}
         answers = told(self.roster, plan, *(share.source for share in plan.shares))
         circumstances = Circumstances(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from swarmfree.policy.answers import fitting_plan, fitting_record
 from swarmfree.policy.commit import is_majority, may_decide
 from swarmfree.policy.election import electorate_of, rank
-from swarmfree.swarm.announcement import Announcement
+from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.swarm.events import Note
 from swarmfree.swarm.messages import Claim, Commit, GetRecord, Promise, RecordAnswer
@@ -107,9 +107,10 @@ class Election:
                 return None  # it was a member once
             may_force = waited_s >= timing.split_wait_s * (1 if poll.covers(plan) or standing.is_over else FORCED_WITHOUT_ALL)
             may_force |= standing.is_over and not poll.silent  # nothing is left to decide, and who is missing has ended
+            may_claim = not poll.behind and await self._may_claim(term, plan, poll)
             if poll.behind:
                 number = max(number, poll.behind) + 1
-            elif (may_force and not poll.fresh) or await self._may_claim(plan, poll):
+            elif (may_force and not poll.fresh) or may_claim:
                 inheritance = await self._claim(term, plan, may_force=may_force)
                 if inheritance is not None:
                     return inheritance
@@ -150,12 +151,23 @@ class Election:
         left_s = until_s - self._context.now_s()
         return poll.is_led or (left_s > 0 and await self._books.beaten.wait(left_s))
 
-    async def _may_claim(self, plan: Plan, poll: Poll) -> bool:
-        """Whether these decide: where it takes proof that others have died, only if nobody is further, since they may have decided before that."""
+    async def _may_claim(self, term: Term, plan: Plan, poll: Poll) -> bool:
+        """Whether these decide: where it takes proof that others have died, only if nobody is further, since they may have decided before that.
+
+        An announcement may be `lease_s / 3` old: whoever serves, and was not asked yet, is asked as well, and only then is nobody further.
+        """
         if is_majority(self._electorate(plan), poll.members()):
             return True
         announced = await self._context.ports.directory.announcements() if self._may_decide(plan, poll) else ()
-        return bool(announced) and all(other.iteration <= self._books.standing.iteration for other in announced)
+        others = Poll()
+        async with asyncio.TaskGroup() as group:
+            for a in announced:
+                if a.state is PeerState.SERVING and a.endpoint not in poll.promises:
+                    group.create_task(self._ask_one(others, a.endpoint, Claim(self._position(term), only_asking=True)))
+        poll.behind = max(poll.behind, others.behind)
+        told = [a.iteration for a in announced] + [promise.iteration for promise in others.promises.values()]
+        is_further = max(told, default=0) > self._books.standing.iteration
+        return bool(announced) and not (is_further or others.behind or others.fresh or others.silent)
 
     def _may_decide(self, plan: Plan, poll: Poll) -> bool:
         electorate = self._electorate(plan)
@@ -168,7 +180,9 @@ class Election:
         poll = await self._ask(term, plan, only_asking=False)
         if poll.behind or not await self._catch_up(poll):
             return None
-        majority = self._may_decide(plan, poll)  # of the electorate that the last record names, which may just have been fetched
+        majority = await self._may_claim(
+            term, plan, poll
+        )  # of the electorate of the last record, which may just have been fetched
         if not (majority or may_force):
             return None
         standing = self._books.standing
