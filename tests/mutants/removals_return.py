@@ -199,6 +199,18 @@ def state_of_a_standby(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assembly, "hello", careless)
 
 
+def word_of_a_standby(patch: pytest.MonkeyPatch) -> None:
+    """A standby's state counts only once it has answered a beat (3.3)."""
+    use = Assembly._use_standbys
+
+    def careless(self: Assembly) -> None:
+        for guest in self._roster.guests():
+            guest.is_ours = guest.is_ours and guest.answer is not None
+        use(self)
+
+    patch.setattr(Assembly, "_use_standbys", careless)
+
+
 def place_of_a_feeder(patch: pytest.MonkeyPatch) -> None:
     """Who can feed, and serves another stage alone, stays there when stage 0 is lost (A run's life)."""
     move_to = Assembly._move_to

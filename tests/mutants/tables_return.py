@@ -16,6 +16,7 @@ from swarmfree.swarm.books import float32_bits
 from swarmfree.swarm.errors import PeerSilent, RefusalKind, Refused
 from swarmfree.swarm.manifest import RecoverySection
 from swarmfree.swarm.messages import (
+    BeatAnswer,
     Build,
     Built,
     Claim,
@@ -424,21 +425,29 @@ def build_beside_one_that_came_back() -> object:
     return _assembly(story)
 
 
-def standby_with_a_state() -> object:
-    """Two stand by, and the junior tells of a state of stage 1, which then is lost: who is placed there."""
-
+def _standby_with_a_state(told: BeatAnswer | None) -> object:
     async def story(alone: Alone, assembly: Assembly, roster: Roster) -> list[str]:
         for one in (endpoint("e"), ME):
             roster.admit(one, Hello(False, True, "", 0), STANDBY)
         assembly.hello(ME, _hello(1), 5)
         guest = roster.get(ME.member)
         assert guest is not None
-        guest.answer = beat_answer(1, iteration=5)
+        guest.answer = told
         roster.fence(SIBLING.member, "it is gone")
         assembly._use_standbys()
         return [one.member.peer_id for one in roster.of_stage(1)]
 
     return _assembly(story)
+
+
+def standby_with_a_state() -> object:
+    """Two stand by, and the junior tells of a state of stage 1, which then is lost: who is placed there."""
+    return _standby_with_a_state(beat_answer(1, iteration=5))
+
+
+def standby_that_has_just_said_hello() -> object:
+    """As before, with a junior that has not answered a beat yet."""
+    return _standby_with_a_state(None)
 
 
 def state_that_is_vouched_for_later() -> object:

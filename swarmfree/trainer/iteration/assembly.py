@@ -231,7 +231,7 @@ class Assembly:
         if not self._opened and self._context.now_s() - self._begun_s < STANDBY_WAIT_S:
             return
         for guest in self._roster.guests():
-            held = guest.answer.stage if guest.stage == STANDBY and guest.answer is not None else STANDBY
+            held = (guest.answer or guest.hello).stage if guest.stage == STANDBY else STANDBY
             if held != STANDBY and guest.held(held) >= 0 and not self._roster.holders(held):
                 guest.stage = held  # it was barred, and its siblings are lost
                 self._context.tell(Placed(guest.member.peer_id, held))
