@@ -66,6 +66,7 @@ class Holding:
         since_s: when the engine got a state of this stage.
         is_known: a plan has named this member; until then what it made by itself is nobody's.
         is_copy: it is the state of a sibling that counts, so that it does without a plan.
+        is_vouched: it has stepped, or its member has promised a plan with it; else only the coordinator that had it built can tell what it is.
         made: how it was made in place of a lost one, here or where it was copied from; None once it has stepped.
     """
 
@@ -74,6 +75,7 @@ class Holding:
     since_s: float
     is_known: bool = False
     is_copy: bool = False
+    is_vouched: bool = False
     made: BuildAction | None = None
 
 
@@ -99,7 +101,7 @@ class Holdings:
         held = self._held.get(member)
         if held is None or held.stage != stage:
             held = Holding(stage, lineage, now_s)
-        self._held[member] = replace(held, lineage=lineage, made=None)
+        self._held[member] = replace(held, lineage=lineage, is_vouched=True, made=None)
 
     def built(self, member: Member, build: Build, lineage: str, now_s: float) -> None:
         """A member says that it has built a stage's state, that after the record of `lineage`."""
@@ -125,6 +127,12 @@ class Holdings:
                 if held is not None and (held.stage, held.lineage) == (stage, plan.lineage):
                     self._held[replica.endpoint.member] = replace(held, is_known=True)
 
+    def promised(self, member: Member, plan: Plan) -> None:
+        """A member has promised this plan: whoever claims next hears in which base its state was opened."""
+        held = self._held.get(member)
+        if held is not None and (held.stage, held.lineage) == (plan.stage_of(member), plan.lineage):
+            self._held[member] = replace(held, is_vouched=True)
+
     def beaten(self, member: Member, ends_iteration: int, ends_lineage: str) -> None:
         """A member tells of its copy of the ends, and of the last record in it; -1 for none."""
         if ends_iteration >= 0:
@@ -146,8 +154,9 @@ class Holdings:
         self._looked_at[build.position, action] = None
         if len(self._looked_at) > RECENT_MAX:
             del self._looked_at[next(iter(self._looked_at))]
-        is_new = now_s - self._led_since_s.get(sender, -math.inf) < bounds.REACHED_S
-        for member, what in self._better(build, now_s, past):
+        led_since_s = self._led_since_s.get(sender, -math.inf)
+        is_new = now_s - led_since_s < bounds.REACHED_S
+        for member, what in self._better(build, now_s, past, led_since_s):
             if is_new and self._plan is not None and self._plan.stage_of(member) != action.stage:
                 continue
             where = self._reach(sender, member, now_s)
@@ -158,12 +167,13 @@ class Holdings:
                 )
         return ""
 
-    def _better(self, build: Build, now_s: float, past: Collection[str]) -> Iterator[tuple[Member, str]]:
+    def _better(self, build: Build, now_s: float, past: Collection[str], led_since_s: float) -> Iterator[tuple[Member, str]]:
         """Whose state is better than what the action can give, and what it is."""
         action, record = build.action, build.record
         is_poor = isinstance(action, (Fresh, Merge, CopyNeighbour))
         for member, held in sorted(self._held.items()):
             settled = held.is_known or (held.is_copy and now_s - held.since_s >= bounds.HELD_MIN_S)
+            settled &= held.is_vouched or led_since_s <= held.since_s
             if held.stage != action.stage or not settled:
                 continue
             if held.lineage == build.lineage and held.made is not None:

@@ -90,6 +90,32 @@ def test_a_new_coordinator_has_to_hear_of_whom_no_plan_names(led_s: float, is_ne
     assert bool(story.order(MERGED)) == is_needless
 
 
+@pytest.mark.parametrize(
+    ("led_s", "has_promised", "has_stepped", "is_needless"),
+    [(8.0, False, False, False), (8.0, True, False, True), (8.0, False, True, True), (10.0, False, False, True)],
+)
+def test_a_later_coordinator_cannot_tell_what_a_copy_is(
+    led_s: float,
+    has_promised: bool,  # noqa: FBT001 - tables
+    has_stepped: bool,  # noqa: FBT001 - tables
+    is_needless: bool,  # noqa: FBT001 - tables
+) -> None:
+    """A joiner copies nine seconds before, and a plan names it; only whoever had it copy knows what it has until it promises that plan, or steps."""
+    story = Story(lineage=BEFORE.lineage())
+    story.now_s = 91.0
+    story.copied(OTHER, 2, LAST.lineage())
+    story.alive.remove(HOLDER)
+    plan = Plan(replace(POSITION, revision=2), "0" * 16, LAST.lineage(), ((), (), (Replica(AT[OTHER]),)), (), LAST, 4)
+    story.holdings.opened(plan)
+    story.holdings.took_over(LEADER, 100.0 - led_s)
+    if has_promised:
+        story.holdings.promised(OTHER, plan)
+    if has_stepped:
+        story.holdings.stepped(OTHER, 2, LAST.lineage(), story.now_s)
+    story.now_s = 100.0
+    assert bool(story.order(MERGED)) == is_needless
+
+
 def test_the_dead_and_the_stuck_hold_nothing() -> None:
     """A life that has ended, a device that hangs, and an engine that is filled with something else are no reason to wait."""
     dead, stuck, filled = Story(), Story(), Story()
