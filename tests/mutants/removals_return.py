@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from swarmfree.policy import recovery, worth
+from swarmfree.policy.placement import STANDBY
 from swarmfree.swarm.actions import Stay
 from swarmfree.swarm.announcement import Announcement
 from swarmfree.swarm.messages import GetState
@@ -218,6 +219,33 @@ def place_of_a_feeder(patch: pytest.MonkeyPatch) -> None:
     def careless(self: Assembly, stage: int) -> None:
         able = [guest for guest in self._roster.guests() if self._may_feed(guest.hello)]
         if stage != ENDS_STAGE or any(len(self._roster.holders(guest.stage)) > 1 for guest in able):
+            move_to(self, stage)
+
+    patch.setattr(Assembly, "_move_to", careless)
+
+
+def standby_for_a_feeder(patch: pytest.MonkeyPatch) -> None:
+    """Only a spare replica copies the stage of whoever can feed, and no standby (A run's life)."""
+    move_to = Assembly._move_to
+
+    def careless(self: Assembly, stage: int) -> None:
+        standbys = [guest for guest in self._roster.guests() if guest.stage == STANDBY]
+        for guest in standbys:
+            guest.leaving = True
+        move_to(self, stage)
+        for guest in standbys:
+            guest.leaving = False
+
+    patch.setattr(Assembly, "_move_to", careless)
+
+
+def place_of_a_coordinator(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator stays where it is, although nobody else can feed (A run's life)."""
+    move_to = Assembly._move_to
+
+    def careless(self: Assembly, stage: int) -> None:
+        own = self._roster.get(self._context.me)
+        if own is None or len(self._roster.holders(own.stage)) == 1:
             move_to(self, stage)
 
     patch.setattr(Assembly, "_move_to", careless)

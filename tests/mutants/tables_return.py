@@ -373,6 +373,25 @@ def feeder_that_serves_alone() -> object:
     return _assembly(story)
 
 
+def feeder_that_coordinates() -> object:
+    """The last source is lost, and the coordinator alone can feed, and serves a stage alone: where a standby and it are, twice."""
+
+    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> list[tuple[int, int]]:
+        roster.fence(A.member, "nobody listens")
+        roster.fence(SIBLING.member, "nobody listens")
+        able = Hello(True, False, alone.context.manifest.data.corpus_hash, 0)
+        feeder = roster.admit(alone.context.here, able, 1, built=True)
+        standby = roster.admit(ME, Hello(False, True, "", 0), STANDBY)
+        found = list[tuple[int, int]]()
+        for _ in range(2):
+            assembly._move_to(0)
+            found.append((standby.stage, feeder.stage))
+            standby.built = True  # it has copied what the coordinator holds
+        return found
+
+    return _assembly(story)
+
+
 def shadow_of_another_lineage() -> object:
     """A member keeps a shadow that stands on a lineage that gave way: how many shadows can be used."""
 

@@ -141,6 +141,8 @@ ROWS = (
     Row(removals_return.word_of_a_standby, tables_return.standby_that_has_just_said_hello, ["b"]),
     Row(removals_return.place_of_a_feeder, tables_return.feeder_that_serves_alone, [(2, 2), (2, 0)]),
     Row(removals_return.word_of_a_feeder, tables_return.feeder_that_serves_alone, [(2, 2), (2, 0)]),
+    Row(removals_return.standby_for_a_feeder, tables_return.feeder_that_coordinates, [(1, 1), (1, 0)]),
+    Row(removals_return.place_of_a_coordinator, tables_return.feeder_that_coordinates, [(1, 1), (1, 0)]),
     Row(removals_return.lineage_of_a_shadow, tables_return.shadow_of_another_lineage, 0),
     Row(removals_return.rate_after_a_merge, tables_return.rate_of_a_merged_stage, (True, 0)),
     Row(removals_return.steps_of_a_merge, tables_return.rate_of_a_merged_stage, (True, 0)),

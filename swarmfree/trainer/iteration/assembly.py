@@ -281,21 +281,18 @@ class Assembly:
                 guest.hello = dataclasses.replace(guest.hello, can_feed=True, corpus_hash=corpus_hash)
 
     def _move_to(self, stage: int) -> None:
-        spare: Guest | None = None
-        most = 1
-        for other in range(self._context.manifest.stage_count):
-            holders = [guest for guest in self._roster.holders(other) if not guest.leaving]
-            fit = [g for g in holders if g.member != self._context.me and (stage != ENDS_STAGE or self._may_feed(g.hello))]
-            if len(holders) > most and fit:
-                most, spare = len(holders), fit[-1]
-        if spare is not None:
+        """Take a standby, else the youngest replica of the stage that has most of them; this peer, which coordinates, only where nobody else can."""
+        me, able = self._context.me, [g for g in self._roster.guests() if stage != ENDS_STAGE or self._may_feed(g.hello)]
+        held = Counter(g.stage for g in self._roster.guests() if g.built and not g.leaving)
+        spares = [g for g in able if not g.leaving and (g.stage == STANDBY or (g.built and held[g.stage] > 1))]
+        if spares:
+            spare = max(spares, key=lambda g: (g.stage == STANDBY, g.member != me, held[g.stage], -g.stage, g.admitted))
             spare.stage, spare.built, spare.opened = stage, False, None
             self._context.tell(Placed(spare.member.peer_id, stage))
         elif stage == ENDS_STAGE:  # who could feed serves another stage alone: somebody copies that first
-            able = [g for g in self._roster.guests() if g.member != self._context.me and self._may_feed(g.hello)]
-            alone = [g.stage for g in able if g.stage != STANDBY and self._counts()[g.stage] == 1]
+            alone = [(g.member == me, g.stage) for g in able if g.stage != STANDBY and self._counts()[g.stage] == 1]
             if alone:
-                self._move_to(alone[0])
+                self._move_to(min(alone)[1])
 
     def _work(self, record: Record | None, kept: Sequence[KeptCopy] = ()) -> list[tuple[Guest, BuildAction]]:
         """What has to be built before the swarm can go on: one newcomer of each stage that nobody holds; `kept` are copies of the ends."""
