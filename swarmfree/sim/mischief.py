@@ -70,15 +70,24 @@ class Mischief:
         hub: the network.
         cast: the peers.
         transcript: when the calm begins.
+        goes_on: whether a plan goes on from the run's last record; sides of a split that lose send others, at times of a higher term.
 
     Attributes:
-        plan: the newest that was sent.
+        plan: the newest that was sent, of those that go on where there are some.
         coordinators: everybody who ever sent a plan, the first one first.
     """
 
-    def __init__(self, setup: Setup, schedule: tuple[Fault, ...], hub: MemoryHub, cast: Cast, transcript: Transcript) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        schedule: tuple[Fault, ...],
+        hub: MemoryHub,
+        cast: Cast,
+        transcript: Transcript,
+        goes_on: Callable[[Plan], bool],
+    ) -> None:
         """Nothing has been opened yet."""
-        self._setup, self._hub, self._cast, self._transcript = setup, hub, cast, transcript
+        self._setup, self._hub, self._cast, self._transcript, self._goes_on = setup, hub, cast, transcript, goes_on
         self._schedule: dict[int, list[Fault]] = {}
         for fault in schedule:
             self._schedule.setdefault(fault.iteration, []).append(fault)
@@ -114,7 +123,7 @@ class Mischief:
     def see(self, plan: Plan, sender: Member) -> None:
         """A plan is sent: who may fall is known, and the faults of its iteration are set off."""
         self.coordinators.setdefault(sender)
-        if self.plan is None or plan.position > self.plan.position:
+        if self.plan is None or (self._goes_on(plan), plan.position) > (self._goes_on(self.plan), self.plan.position):
             self.plan, self._cast.coordinator = plan, sender
         if plan.iteration in self._opened_s:
             return

@@ -156,7 +156,7 @@ class _Rehearsal:
         async with asyncio.TaskGroup() as group:
             cast = Cast(self._stage, group, self.transcript, self._stream)
             self._cast, self._liveness = cast, Liveness(manifest, self.hub, cast, self.checks.violated)
-            self._mischief = mischief = Mischief(setup, schedule, self.hub, cast, self.transcript)
+            self._mischief = mischief = Mischief(setup, schedule, self.hub, cast, self.transcript, self.checks.goes_on)
             self._director = Director(self.hub, cast, mischief)
             cast.begin()
             watch = group.create_task(self._watch(cast), name="watch")

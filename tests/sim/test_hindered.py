@@ -9,8 +9,13 @@ from typing import Any, cast
 
 from swarmfree.sim import breaks
 from swarmfree.sim.cast import Cast
+from swarmfree.sim.faults import CALM
 from swarmfree.sim.life import Life
-from tests.sim.test_liveness import Scene
+from swarmfree.sim.mischief import Mischief
+from swarmfree.sim.setup import Setup
+from swarmfree.swarm.names import Endpoint, Member, Position, Term
+from swarmfree.swarm.plan import Plan, Replica
+from tests.sim.test_liveness import MANIFEST, Scene
 
 
 def test_a_break_that_ends_frees_nobody_whom_another_one_holds() -> None:
@@ -27,4 +32,20 @@ def test_a_break_that_ends_frees_nobody_whom_another_one_holds() -> None:
     assert troupe.hindered_s["leader"] == math.inf, "it does not reach the one"
     troupe.end_break(partition)
     assert set(troupe.hindered_s.values()) == {0.0}, "nothing lasts"
+    scene.loop.close()
+
+
+def test_a_plan_of_a_side_that_loses_names_nobody_who_has_to_hear_of_the_end() -> None:
+    """The lesser side of a split has the higher term: who follows it alone is no member."""
+    scene, (tip, old) = Scene(), ("1" * 64, "0" * 64)
+    silent = SimpleNamespace(tell=lambda who, what: None)
+    mischief = Mischief(
+        Setup(MANIFEST, CALM), (), scene.hub, cast("Cast", scene.troupe), cast("Any", silent), lambda plan: plan.lineage == tip
+    )
+    for number, name, lineage in ((1, "leader", old), (2, "other", old), (1, "leader", tip), (2, "other", old)):
+        member = Member(name, "1")
+        position = Position(Term(number, member), 5, 0, 1)
+        mischief.see(Plan(position, "0" * 16, lineage, ((Replica(Endpoint(member, ())),),), (), None, 4), member)
+    assert mischief.plan is not None
+    assert [endpoint.member.peer_id for endpoint in mischief.plan.members()] == ["leader"]
     scene.loop.close()
