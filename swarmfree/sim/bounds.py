@@ -28,6 +28,10 @@ ENTRIES_EACH = 3
 SIZES_EVERY_S = 10.0
 """Tables are looked at this often, since whoever leads to the end is gone when the run is over; a look costs as much as some calls."""
 
+CAUGHT_UP_S = 5.0
+"""So long after it stood still a peer's tables may be larger: calls of a minute, two a second from whoever copies its state, wait for its device
+at one moment. What grows with the iterations is there at the next look, too."""
+
 
 def entries_max(peers: int, microbatches: int) -> int:
     """How many entries any table of a peer may have, in a swarm of so many peers and microbatches per iteration."""

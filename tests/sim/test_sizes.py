@@ -6,12 +6,15 @@ import asyncio
 import random
 from collections import deque
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from swarmfree.sim import bounds, sizes
 from swarmfree.sim.faults import CALM
-from swarmfree.sim.rehearsal import rehearse
+from swarmfree.sim.history import History
+from swarmfree.sim.rehearsal import _Rehearsal, rehearse
 from swarmfree.sim.setup import draw_setup
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.names import Member
@@ -104,6 +107,28 @@ def test_a_list_that_grows_with_the_iterations_breaks_i7(monkeypatch: pytest.Mon
     assert violation is not None
     assert violation.invariant == "I7"
     assert "Forgetful.names has" in violation.text or "Meeting._past has" in violation.text
+
+
+def test_what_was_asked_while_a_peer_stood_still_is_done_first() -> None:
+    """A queue that is too long is told of a peer that moves, not of one that went on a moment ago, and told of that one later."""
+    now_s, member, holder, found = [0.0], Member("a", "1"), Holder(), list[str]()
+    holder.queue.append(1)
+    history = History(lambda: now_s[0])
+    stage = SimpleNamespace(
+        setup=draw_setup(1),
+        history=history,
+        hub=SimpleNamespace(handler_of=lambda _: holder.look),
+        checks=SimpleNamespace(violated=lambda invariant, text: found.append(text)),
+    )
+    for at_s, what in ((0.0, None), (9.0, history.froze), (59.0, history.thawed), (60.0, None), (70.0, None)):
+        now_s[0] = at_s
+        if what is not None:
+            what(member)
+        else:
+            _Rehearsal._look_at_sizes(cast("Any", stage), cast("Any", SimpleNamespace(lives={member: None})))
+            found.append(f"at {at_s:.0f}")
+    told = "a.1: Holder.queue has 65 entries"
+    assert found == [told, "at 0", "at 60", told, "at 70"]
 
 
 def test_a_table_that_may_be_larger_says_why() -> None:
