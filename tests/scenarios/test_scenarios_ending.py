@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment, Script
@@ -252,6 +254,22 @@ def test_the_only_writer_that_is_left_was_fenced_before() -> None:
     assert not lines(result, "StageLost")
     assert written(result) == [0, 1, 2, 3]
     assert lines(result, str(script.cut_off[0]), "WeightsWritten stage=2")
+
+
+@pytest.mark.parametrize("full", [0, 1])
+def test_the_only_writer_whose_disk_has_room_hangs_for_a_while(full: int) -> None:
+    """It is waited for where its sibling has refused before, and called for where that one refuses after it was fenced."""
+    setup = swarm(faults=GONE, standbys=0)
+    of_stage = of_stage_2(setup)
+
+    def hears(moment: Moment) -> bool:
+        return bids_farewell(write=True)(moment) and moment.receiver.member.peer_id == of_stage[1 - full]
+
+    script = Once(hears, lambda director, moment: director.freeze(moment.receiver.member, 5.0))
+    result = play(setup, script, factories=with_full_disks(of_stage[full]))
+    assert script.struck
+    assert written(result) == [0, 1, 2, 3]
+    assert len(lines(result, "Ended", "code=1 ", "no space left on device")) == 1
 
 
 def test_a_majority_and_a_stage_are_lost_in_the_last_evaluation() -> None:

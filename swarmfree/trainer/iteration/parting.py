@@ -53,6 +53,7 @@ async def write_weights(context: Context, roster: Roster) -> Written:
                 reply = await context.call(guest.endpoint, request)
             except Refused as refusal:
                 if refusal.kind is not RefusalKind.FAILED or not may_fail:
+                    roster.excuse(guest)
                     return str(refusal)
                 may_fail = False  # a device may have been out of memory for a moment
             except CallFailed as error:

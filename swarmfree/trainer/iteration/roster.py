@@ -62,6 +62,7 @@ class Guest:
         opened: the newest claim of this coordinator that it promised; None for a joiner, and for a member that came back, until the next Open.
         is_ours: what it holds belongs to this coordinator's lineage, or to the past of it.
         silent_since_s: it is its stage's only holder, does not answer since then, and is waited for.
+        cannot_write: its stage's weights at the end; one that was fenced, or is silent, may be able to.
     """
 
     endpoint: Endpoint
@@ -79,6 +80,12 @@ class Guest:
     opened: Position | None = None
     is_ours: bool = False
     silent_since_s: float | None = None
+    cannot_write: bool = False
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether it can do what another holder of its stage would do, so that nobody waits for that one."""
+        return self.silent_since_s is None and not self.cannot_write
 
     @property
     def iteration(self) -> int:
@@ -205,13 +212,18 @@ class Roster:
         self.changed.tell()
 
     def _recall(self, stage: int) -> None:
-        """Nobody who holds this stage is heard: call for those that were fenced while it had others."""
-        if stage == STANDBY or self._deposed or any(guest.silent_since_s is None for guest in self.holders(stage)):
+        """Nobody who holds this stage is heard and of use: call for those that were fenced while it had others."""
+        if stage == STANDBY or self._deposed or any(guest.stands_in for guest in self.holders(stage)):
             return
         for guest, since_s in self._absent.take(stage):
             hello = replace(guest.hello, stage=stage, iteration=guest.iteration)
             back = self.admit(guest.endpoint, hello, stage, built=True)
             back.silent_since_s, back.built_at, back.is_ours = since_s, guest.iteration, guest.is_ours
+
+    def excuse(self, guest: Guest) -> None:
+        """A guest cannot write its stage's weights: whoever was fenced while the stage had it may be able to."""
+        guest.cannot_write = True
+        self._recall(guest.stage)
 
     def demote(self, guest: Guest, why: str) -> None:
         """A guest cannot come to the present iteration: it holds its stage no more, and keeps what it has until something better is there."""
@@ -394,7 +406,7 @@ class Roster:
         A life that has ended is known by its address: nobody listens there, or somebody else does. One that came back further behind is no sibling.
         """
         others = [g for g in self.holders(guest.stage) if g is not guest and (g.opened or g.iteration >= guest.iteration)]
-        if is_over(error) or guest.stage == STANDBY or not guest.built or any(other.silent_since_s is None for other in others):
+        if is_over(error) or guest.stage == STANDBY or not guest.built or any(other.stands_in for other in others):
             return False
         if guest.silent_since_s is None:
             guest.silent_since_s = self._context.now_s()
