@@ -145,6 +145,20 @@ def test_a_stage_is_lost_in_the_last_evaluation() -> None:
     assert 20.0 < result.statistics.virtual_s < 40.0
 
 
+def test_a_newcomer_tries_in_vain_to_copy_until_the_wait_for_one_is_over() -> None:
+    """The only replica stands still, and a newcomer comes for its stage: it is not given up when the copy from that one fails late."""
+
+    def strike(director: Director, _: Moment) -> None:
+        director.freeze(director.members(2)[0], 90.0)
+        director.after(20.0, director.join)
+
+    script = Once(is_asked(Train, key__iteration=4, key__stage=1), strike)
+    result = play(swarm(faults=GONE, replicas=1, standbys=0), script)
+    assert script.struck
+    assert len(lines(result, "StageBuilt stage=2", "action=Merge")) == 1
+    assert set(written(result)) == {0, 1, 2, 3}
+
+
 def test_a_stage_is_lost_while_the_weights_are_written() -> None:
     """Its only replica dies as it is told to write: a standby rebuilds it, what that costs is evaluated, and all stages are written."""
     script = WriterDies()

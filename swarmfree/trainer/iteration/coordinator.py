@@ -457,7 +457,7 @@ class Coordinator:
             Stages for which nobody came within `join_wait_s`; then there is no evaluation. Without a majority some may have ended well, and
             with them whoever would come: then it waits as long as those who wait for a coordinator take to say hello.
         """
-        timing = self._context.timing
+        timing, came = self._context.timing, set[Member]()
         while True:
             lost = self._lost()
             wait_s = timing.coordinator_silence_s if self._may_force else timing.join_wait_s
@@ -472,8 +472,11 @@ class Coordinator:
             except (SourceGone, Replanned):
                 continue
             except TimeoutError:
-                if self._lost() <= lost:
+                # Whoever has come may have tried in vain to copy from one that is silent: it has as long once more.
+                builders = {guest.member for stage in self._lost() for guest in self.roster.of_stage(stage)}
+                if self._lost() <= lost and builders <= came:
                     return lost
+                came |= builders
             else:
                 return set()
 
