@@ -198,8 +198,8 @@ def test_an_answer_that_does_not_add_up_is_not_kept(sizes: tuple[int, ...]) -> N
 
 @pytest.mark.parametrize(
     ("iteration", "lineage"),
-    [(1 + EVERY, "f" * 64), (4 + EVERY, "f" * 64)],
-    ids=["of another lineage", "further than anybody here"],
+    [(1 + EVERY, "f" * 64), (2 + EVERY, "f" * 64), (4 + EVERY, "f" * 64)],
+    ids=["of another lineage", "a step ahead of whoever keeps it", "further than anybody here"],
 )
 def test_what_a_donor_brings_from_another_side_is_not_kept(iteration: int, lineage: str) -> None:
     """A member that was on another side of a split holds what it had there: what is kept of this lineage is not written over."""
@@ -212,5 +212,20 @@ def test_what_a_donor_brings_from_another_side_is_not_kept(iteration: int, linea
         world.donor.iteration, world.donor.lineage = 2 + EVERY, GENESIS_LINEAGE
         (newer,) = await world.at(2 + EVERY)
         assert newer.iteration == 2 + EVERY
+
+    play("plain", ROOM_BYTES // 2, story)
+
+
+def test_what_a_donor_gives_that_has_stepped_first_is_kept_once_the_keeper_has_stepped() -> None:
+    """It is asked once, though it answers a moment before this peer's own step."""
+
+    async def story(world: World) -> None:
+        await world.at(1)
+        asked, world.donor.iteration = len(world.donor.asked), 2 + EVERY
+        async with asyncio.TaskGroup() as group:
+            group.create_task(world.at(1 + EVERY))
+            await asyncio.sleep(0.05)
+            (newer,) = await world.at(2 + EVERY)
+        assert (newer.iteration, len(world.donor.asked)) == (2 + EVERY, asked + 1)
 
     play("plain", ROOM_BYTES // 2, story)

@@ -187,7 +187,7 @@ class ShadowKeeper:
                     continue
                 assert isinstance(reply.message, ShadowPart), "the network checks response types"
                 pieces = _cut(reply.payload, reply.message.sizes, asked.count)
-                if pieces and self._is_ours(plan, reply.message):
+                if pieces and await self._is_ours(plan, reply.message):
                     break
             else:
                 return False
@@ -200,11 +200,13 @@ class ShadowKeeper:
         self._tell()
         return True
 
-    def _is_ours(self, plan: Plan, found: ShadowPart) -> bool:
+    async def _is_ours(self, plan: Plan, found: ShadowPart) -> bool:
         """Not of another lineage, as far as is known here: a member that comes from another side of a split may hold what it had there."""
         standing = self._books.standing
+        if standing.stage != NO_STAGE and found.iteration == standing.iteration + 1:
+            await standing.moved.wait(RETRY_S)  # the donor has stepped first: after which record is known here a moment later
         known = {plan.iteration: plan.lineage} if standing.stage == NO_STAGE else {plan.iteration: plan.lineage} | standing.past
-        is_ahead = standing.stage != NO_STAGE and found.iteration > standing.iteration + 1
+        is_ahead = standing.stage != NO_STAGE and found.iteration > standing.iteration
         return not is_ahead and known.get(found.iteration, found.lineage) == found.lineage
 
     async def _keep_part(self, shadow: Shadow, part: int, found: ShadowPart, data: bytes) -> bool:
