@@ -163,7 +163,12 @@ class Mischief:
         return bool(self.members() if for_s < END_GRACE_S else for_s < self.end_grace_s and self.stragglers())
 
     def stragglers(self) -> list[Life]:
-        """Living members of the newest plan; where the ending is hard, those that nothing kept from hearing since the last iteration began."""
+        """Living members of the newest plan; where the ending is hard, those that nothing kept from hearing since the last iteration began.
+
+        Nobody, where a side that loses has ended before the one that goes on was in its last iteration: that one is not through.
+        """
+        if self.plan is not None and self.plan.iteration < self._setup.manifest.run.iterations - 1:
+            return []
         if not self._is_hard:
             return self.members()
         since_s = self._opened_s.get(self._setup.manifest.run.iterations - 1, 0.0)
