@@ -7,8 +7,8 @@ READY := $(VENV)/.ready
 RUN := runs/stdlib-small.toml
 SWARM_FLAGS ?= --peers 7 --standbys 1 --kill stage=2,iteration=150
 PYTEST_FLAGS ?=
-SMALL := tests/cli tests/lab tests/wire
-REAL := $(SMALL) tests/benchmarks tests/swarm
+SHARED := tests/cli tests/lab tests/wire tests/swarm/test_same_as_alone.py tests/benchmarks/test_ring_benchmark.py tests/benchmarks/test_scale_benchmark.py
+REAL := tests/benchmarks tests/cli tests/lab tests/swarm tests/wire
 SEEDS ?= 300
 
 .DEFAULT_GOAL := help
@@ -28,10 +28,10 @@ $(READY): pyproject.toml constraints.txt
 swarm: $(READY) ## Train on this machine with real peers, lose a whole stage, go on.
 	$(VENV)/bin/swarmfree local --run $(RUN) $(SWARM_FLAGS)
 
-test: $(READY) ## All tests, 200 rehearsals among them; two at a time, but for swarms of real processes.
+test: $(READY) ## All tests, 200 rehearsals among them; two at a time, but for swarms that are struck.
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile $(addprefix --ignore ,$(REAL)) $(PYTEST_FLAGS)
-	$(VENV)/bin/python -m pytest -n 2 --dist loadfile $(SMALL) $(PYTEST_FLAGS)
-	$(VENV)/bin/python -m pytest $(filter-out $(SMALL),$(REAL)) $(PYTEST_FLAGS)
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile $(SHARED) $(PYTEST_FLAGS)
+	$(VENV)/bin/python -m pytest tests/swarm tests/benchmarks $(addprefix --ignore ,$(SHARED)) $(PYTEST_FLAGS)
 
 check: $(READY) ## Lint, format, types, and 300 rehearsals (SEEDS=n for another number).
 	$(VENV)/bin/ruff check .
