@@ -12,6 +12,7 @@ from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.messages import Commit, GetAverage, Open, Promise, Seal, TakeRoll
 from swarmfree.swarm.names import Endpoint, Position
+from swarmfree.swarm.plan import Plan
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.iteration import averaging
 from swarmfree.trainer.iteration.averaging import Averaging
@@ -162,6 +163,17 @@ def base_outlives_the_work(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemberBooks, "rejoin", careless)
 
 
+def windows_begun_once(patch: pytest.MonkeyPatch) -> None:
+    """A source begins every held-out window again with each plan of the same base that comes before it is through (3.5)."""
+    follow = Source.follow
+
+    def careless(self: Source, plan: Plan) -> None:
+        self._windows_begun = set(self._window_losses)
+        follow(self, plan)
+
+    patch.setattr(Source, "follow", careless)
+
+
 def promise_after_a_wait(patch: pytest.MonkeyPatch) -> None:
     """An Open that has waited for the device promises what it was asked for, whatever was promised meanwhile (3.1)."""
     answer, end_work = MemberBooks._open, MemberBooks._end_work
@@ -261,4 +273,4 @@ def members_of_a_roll(patch: pytest.MonkeyPatch) -> None:
 
 def share_put_back(patch: pytest.MonkeyPatch) -> None:
     """A share that was refused counts as fed under its base (3.5)."""
-    patch.setattr(Source, "_put_back", lambda self, begun, offsets: None)
+    patch.setattr(Source, "_put_back", lambda *_: None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.swarm.books import GENESIS_LINEAGE, Addend, MicrobatchSet, Record, Roll
@@ -25,10 +27,12 @@ from swarmfree.swarm.messages import (
     Train,
 )
 from swarmfree.swarm.names import AddendId, Endpoint, Term, WorkKey, WorkKind
-from swarmfree.swarm.ports import Reply
+from swarmfree.swarm.plan import Share
+from swarmfree.swarm.ports import Executor, Reply
 from swarmfree.trainer.context import PayloadAtHand
 from swarmfree.trainer.iteration.member import TICK_S
 from swarmfree.trainer.ring.book import Kind
+from swarmfree.trainer.ring.device import Rank
 from tests.mutants.alone import LATER, ME, OTHER_LINEAGE, SIBLING, A, Alone, D, at, plan, play, record, word
 
 
@@ -400,6 +404,28 @@ def share_that_a_stage_refused() -> object:
             await asyncio.sleep(1.0)
             found.append(any(isinstance(request, Train) for _, request in alone.line.asked))
         return found
+
+    return play(story, A)
+
+
+def plans_of_one_base() -> object:
+    """A source with a held-out window is told nine plans of one base, while its device does what takes an hour: what waits for it."""
+
+    async def story(alone: Alone) -> list[Rank]:
+        context, device = alone.context, alone.books.device
+        context.ports = replace(context.ports, tokens=IntegerTokens(context.manifest, 9))
+        alone.engine.draw(0, 0)
+        alone.standing.install(0, 0, GENESIS_LINEAGE, None)
+
+        async def an_hour(work: object) -> None:
+            await asyncio.sleep(3600.0)
+
+        for revision in range(1, 10):
+            share = Share(A.member, (0,), (0,), 1)
+            await alone.books.open(A, Open(replace(plan(revision), shares=(share,))))
+            await asyncio.sleep(0.1)
+            device._executor = cast("Executor", SimpleNamespace(run=an_hour))
+        return sorted(Rank(entry[0]) for entry in device._heap if not entry[-1].done())
 
     return play(story, A)
 

@@ -340,6 +340,7 @@ class MemberBooks:
             standing.plan, standing.base, standing.known_plan, standing.opened = plan, plan.base, plan, plan.base
             self.hop.follow(plan)
             self.source.follow(plan)  # with the same base the work that is there goes on, and so does the share
+            self._idle.cancel_all()  # parts that have their digest already are not done again
             self._idle.start(self.averaging.digest_when_idle(), "state digest")
             standing.moved.tell()
         sealed = standing.sealed if standing.sealed and standing.sealed.iteration == plan.iteration else None

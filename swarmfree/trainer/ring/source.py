@@ -55,6 +55,7 @@ class Source:
         self._begun: set[int] = set()
         self._taken: set[int] = set()
         self._window_losses: dict[int, float] = {}
+        self._windows_begun: set[int] = set()
         self._windows: tuple[int, ...] = ()
         self._book = book
         self._table = table
@@ -75,7 +76,7 @@ class Source:
         """Feed no more; forget the share."""
         self._tasks.cancel_all()
         self._sums, self._losses = {}, {}
-        self._feeding, self._begun, self._taken, self._window_losses = 0, set(), set(), {}
+        self._feeding, self._begun, self._taken, self._window_losses, self._windows_begun = 0, set(), set(), {}, set()
         self.share_done, self.evaluation = False, None
 
     def follow(self, plan: Plan) -> None:
@@ -83,11 +84,12 @@ class Source:
         for share in plan.shares:
             if share.source != self._context.me:
                 continue
-            windows = tuple(window for window in share.windows if window not in self._window_losses)
+            windows = tuple(window for window in share.windows if window not in self._windows_begun)
             offsets = tuple(offset for offset in share.offsets if offset not in self._begun)
             if self._begun and not offsets and not windows:
                 continue
             self._begun.update(offsets)
+            self._windows_begun.update(windows)
             self._taken.update(share.taken)
             self._windows = share.windows
             self.share_done = False
@@ -152,17 +154,18 @@ class Source:
             _, other = refusals.split(lambda e: isinstance(e, Refused) and e.kind in {RefusalKind.PAST, RefusalKind.STALE})
             if other is not None:
                 raise other from None
-            self._put_back(begun, offsets)
+            self._put_back(begun, offsets, windows)
         else:
             self._feeding -= 1
             if not self._feeding:
                 self.share_done = True
                 self._news()
 
-    def _put_back(self, begun: set[int], offsets: tuple[int, ...]) -> None:
+    def _put_back(self, begun: set[int], offsets: tuple[int, ...], windows: tuple[int, ...]) -> None:
         """Members that were another side's for a while end a share that goes on: what an Open of the same base brings is begun anew."""
         if begun is self._begun:
             begun.difference_update(offsets)
+            self._windows_begun.difference_update(set(windows) - self._window_losses.keys())
             self._feeding -= 1
 
     async def _in_flight(self, numbers: tuple[int, ...], credits: int, one: Callable[[int], Awaitable[None]]) -> None:
