@@ -407,6 +407,18 @@ def decided_before_it_is_told(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Coordinator, "_decide", careless)
 
 
+def state_behind_a_bar(patch: pytest.MonkeyPatch) -> None:
+    """Whoever stood by for a bar, and is let go to say hello again, is forgotten until it does, with the state that it holds (3.3)."""
+    end_bars = Roster.end_bars
+
+    def careless(self: Roster) -> None:
+        end_bars(self)
+        for guest, _ in list(self._absent._gone.values()):
+            self._absent.discard(guest.member.peer_id)
+
+    patch.setattr(Roster, "end_bars", careless)
+
+
 def beginning_never_wins(patch: pytest.MonkeyPatch) -> None:
     """A coordinator that has slept may win with the beginning of this very lineage (3.4)."""
     patch.setattr(Meeting, "follows", lambda self, iterations, lineage: False)

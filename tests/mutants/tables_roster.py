@@ -279,6 +279,21 @@ def joiner_with_another_state() -> object:
     return _roster(story, ME, SIBLING)
 
 
+def holder_whose_bar_has_just_ended() -> object:
+    """It stood by with the state of stage 1, was let go so that it says hello again, and the last of that stage dies: whether it is called for."""
+
+    async def story(alone: Alone, roster: Roster) -> bool:
+        roster.bar(SIBLING.member, "it cannot average with its sibling")
+        guest = roster.admit(SIBLING, Hello(False, False, "", 0, 1, 0, record().before), -1)
+        guest.is_ours, guest.answer = True, beat_answer(1)
+        await asyncio.sleep(600.0)
+        roster.end_bars()
+        roster.fence(ME.member, "nobody listens")
+        return bool(roster.holders(1))
+
+    return _roster(story, ME, SIBLING)
+
+
 def state_that_differs_again() -> object:
     """Twice in a row a member's state is not its siblings': whether it may only stand by."""
 

@@ -302,11 +302,15 @@ class Roster:
         return self._bars.holds(member.peer_id, self._context.now_s())
 
     def end_bars(self) -> None:
-        """Whoever stands by for a bar that is over may say hello again, with the state that it holds."""
+        """Whoever stands by for a bar that is over may say hello again; until then it is called for where the state that it holds is lost."""
         for guest in self.guests():
             was_barred = self._bars.is_known(guest.member.peer_id) and not self.is_barred(guest.member)
             if was_barred and guest.stage == STANDBY and not guest.hello.standby:
                 self.fence(guest.member, "it was barred for a while, and may have a place again")
+                held = (guest.answer or guest.hello).stage
+                if held != STANDBY and guest.held(held) >= 0:
+                    guest.stage, guest.built = held, True
+                    self._absent.add(guest)
 
     async def ask(self, guest: Guest) -> BeatAnswer | None:
         """How a guest stands right now; None, and it is fenced, if it does not answer."""
