@@ -143,6 +143,10 @@ def test_the_lead_does_not_wander_in_calm(forced: bool, at_s: float, is_late: bo
     lossy = Scene(replace(CALM, request_loss_rate=0.1))
     lossy.after(at_s, lambda: lossy.watch.told(Member("one", "1"), TookOver(2, 5, 6, forced=forced)))
     assert lossy.play(30) == [], "there messages get lost, and that is trouble"
+    hung = Scene()
+    hung.after(5.0, lambda: setattr(hung.troupe.lives[Member("two", "1")].pace, "stuck", True))
+    hung.after(at_s, lambda: hung.watch.told(Member("one", "1"), TookOver(2, 5, 6, forced=forced)))
+    assert hung.play(30) == [], "a device hangs, and its coordinator gets nowhere"
 
 
 @pytest.mark.parametrize("frozen", [True, False])
