@@ -75,7 +75,8 @@ class Liveness:
                 self._taken_s = now_s
                 quiet_s = now_s - max(self._changed_s(), self._calm_s)
                 limits = Bounds.of(self._manifest.timing, is_lossy=self._is_lossy())
-                hangs = any(self._hub.is_alive(m) and life.pace.stuck for m, life in self._cast.lives.items())  # then nobody gets anywhere
+                # Where a device hangs nobody gets anywhere.
+                hangs = any(self._hub.is_alive(m) and life.pace.stuck for m, life in self._cast.lives.items())
                 if not hangs and not self._is_lossy() and quiet_s > (limits.forced_s if forced else bounds.LEAD_SETTLED_S):
                     self._violated("I6", f"{member} took over in term {term}, though nothing went wrong for {quiet_s:.0f} s")
             case MemberLost(member=gone) | MemberLeft(member=gone):
