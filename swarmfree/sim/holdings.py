@@ -89,6 +89,7 @@ class Holdings:
         self._copies: dict[Member, tuple[int, str]] = {}
         self._looked_at: dict[object, None] = {}
         self._led_since_s: dict[Member, float] = {}
+        self._inherited: dict[Member, Plan | None] = {}
         self._plan: Plan | None = None
 
     # -- what is told
@@ -115,8 +116,8 @@ class Holdings:
         self._held[member] = Holding(stage, lineage, now_s, is_copy=is_copy, made=made)
 
     def took_over(self, member: Member, now_s: float) -> None:
-        """A member coordinates from now on: of those that are in no plan it knows what they have told it since."""
-        self._led_since_s[member] = now_s
+        """A member coordinates from now on: of those that the newest plan till then has not got it knows what they have told it since."""
+        self._led_since_s[member], self._inherited[member] = now_s, self._plan
 
     def opened(self, plan: Plan) -> None:
         """A plan names its members: what they hold is the swarm's."""
@@ -156,8 +157,10 @@ class Holdings:
             del self._looked_at[next(iter(self._looked_at))]
         led_since_s = self._led_since_s.get(sender, -math.inf)
         is_new = now_s - led_since_s < bounds.REACHED_S
+        is_own = self._plan is not None and self._plan.position.term == build.position.term
+        plan = self._plan if is_own else self._inherited.get(sender, self._plan)  # one that was deposed may send plans since
         for member, what in self._better(build, now_s, past, led_since_s):
-            if is_new and self._plan is not None and self._plan.stage_of(member) != action.stage:
+            if is_new and plan is not None and plan.stage_of(member) != action.stage:
                 continue
             where = self._reach(sender, member, now_s)
             if where:

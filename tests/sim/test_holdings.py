@@ -33,11 +33,11 @@ class Story:
         self.hold(HOLDER, stage, lineage)
         self.now_s = 100.0
 
-    def hold(self, member: Member, stage: int, lineage: str) -> None:
+    def hold(self, member: Member, stage: int, lineage: str, revision: int = POSITION.revision) -> None:
         """A member has a state, and a plan has the member."""
         self.holdings.stepped(member, stage, lineage, self.now_s)
         replicas = tuple((Replica(AT[member]),) if place == stage else () for place in range(3))
-        self.holdings.opened(Plan(POSITION, "0" * 16, lineage, replicas, (), LAST, 4))
+        self.holdings.opened(Plan(replace(POSITION, revision=revision), "0" * 16, lineage, replicas, (), LAST, 4))
 
     def copied(self, member: Member, stage: int, lineage: str) -> None:
         """A member has a sibling's state from now on."""
@@ -88,6 +88,12 @@ def test_a_new_coordinator_has_to_hear_of_whom_no_plan_names(led_s: float, is_ne
     story.holdings.took_over(LEADER, 100.0 - led_s)
     story.holdings.opened(other)
     assert bool(story.order(MERGED)) == is_needless
+    late = Story()  # one that was deposed names the holder in a plan of its own after that
+    late.holdings.opened(other)
+    late.holdings.took_over(LEADER, 100.0 - led_s)
+    late.hold(HOLDER, 2, LAST.lineage(), revision=9)
+    build = Build(replace(POSITION, term=Term(2, LEADER)), MERGED, 7, LAST.lineage(), LAST, 0)
+    assert bool(late.holdings.needless(LEADER, build, 100.0, {LAST.lineage()})) == is_needless
 
 
 @pytest.mark.parametrize(
