@@ -419,6 +419,11 @@ def state_behind_a_bar(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "end_bars", careless)
 
 
+def iteration_of_a_joiner(patch: pytest.MonkeyPatch) -> None:
+    """A successor has newcomers copy for the first iteration until it fills its stages: who is further refuses, and deposes it (3.10)."""
+    patch.setattr(Assembly, "stand_at", lambda *_: None)
+
+
 def beginning_never_wins(patch: pytest.MonkeyPatch) -> None:
     """A coordinator that has slept may win with the beginning of this very lineage (3.4)."""
     patch.setattr(Meeting, "follows", lambda self, iterations, lineage: False)

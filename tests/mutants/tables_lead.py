@@ -11,6 +11,7 @@ from swarmfree.swarm.books import GENESIS_LINEAGE, Addend, MicrobatchSet, Roll, 
 from swarmfree.swarm.errors import CallFailed, PeerSilent, RefusalKind, Refused
 from swarmfree.swarm.messages import (
     Beat,
+    Build,
     Commit,
     Committed,
     Hello,
@@ -155,6 +156,26 @@ def rival_while_a_record_is_told() -> object:
         return found
 
     return _lead(story)
+
+
+def joiner_of_a_successor() -> object:
+    """A newcomer says hello to a successor that has not opened anything yet: for which iteration it is to copy its stage."""
+
+    async def main(alone: Alone) -> list[int]:
+        def of_members(to: Endpoint, request: Request) -> Reply:
+            if to.member not in PLACES:
+                raise PeerSilent(f"{to.member} loads")
+            return answer(to, request)
+
+        alone.line.answer = of_members
+        inherited = replace(_inheritance(forced=False), iteration=3, lineage="f" * 64)
+        promises = {e: replace(promise, iteration=3) for e, promise in inherited.promises.items()}
+        coordinator = Coordinator(alone.context, alone.tasks, replace(inherited, promises=promises))
+        coordinator.hello(endpoint("e"), Hello(False, False, "", 0))
+        await asyncio.sleep(1.0)
+        return [request.iteration for _, request in alone.line.asked if isinstance(request, Build)][:1]
+
+    return play(main, second_life(D))
 
 
 def open_without_promises() -> object:

@@ -118,6 +118,7 @@ ROWS = (
     Row(removals_lead.fewer_forced_records, tables_lead.peer_of_another_lineage, ["not_yet", "Place", "Place", "Place"]),
     Row(removals_lead.decided_before_it_is_told, tables_lead.rival_while_a_record_is_told, [False] * 4),
     Row(removals_lead.state_behind_a_bar, tables_roster.holder_whose_bar_has_just_ended, True),
+    Row(removals_lead.iteration_of_a_joiner, tables_lead.joiner_of_a_successor, [3]),
     Row(removals_lead.beginning_never_wins, tables_roster.beginning_of_this_one, False),
     Row(removals_lead.higher_term_of_a_lineage, tables_roster.two_terms_of_one_lineage, True),
     Row(removals_lead.run_that_ended, tables_roster.run_that_ends_elsewhere, [("Farewell", 1, [0]), ("stale", 0, [])]),

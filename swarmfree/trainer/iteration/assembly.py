@@ -99,6 +99,10 @@ class Assembly:
         self._failed_copies.clear()
         self._failed_replays = 0
 
+    def stand_at(self, iteration: int, lineage: str, record: Record | None) -> None:
+        """What whoever joins from now on is to be ready for; a successor may have nothing to fill."""
+        self._present = (iteration, lineage, record)
+
     def inherit(self, plan: Plan) -> None:
         """Go on in the middle of this plan's iteration."""
         self._opened = True
@@ -167,7 +171,7 @@ class Assembly:
             iteration, lineage, record: what the state is to be ready for.
             check: raises where this peer may not decide any more: a lost stage is not rebuilt by a minority; False where it may not for a moment.
         """
-        self._present = (iteration, lineage, record)
+        self.stand_at(iteration, lineage, record)
         self._opened = self._opened or record is not None  # a successor goes on with whoever is there
         while True:
             if not check():

@@ -86,6 +86,7 @@ class Coordinator:
         self._iteration, self._lineage, self._record = inherited.iteration, inherited.lineage, inherited.record
         self._sealed, self._may_force = inherited.sealed, inherited.forced
         self.assembly.past |= inherited.past
+        self.assembly.stand_at(self._iteration, self._lineage, self._record)
         plan = inherited.plan
         if plan is not None and plan.iteration == self._iteration and plan.lineage == self._lineage:
             self._plan, self._attempt = plan, plan.position.attempt
