@@ -186,7 +186,7 @@ class Holdings:
                 yield member, "the present state"
             elif is_poor and record is not None and held.lineage == record.before:
                 yield member, "the state one step before"
-            elif action.stage == ENDS_STAGE and isinstance(action, Fresh):
+            elif action.stage == ENDS_STAGE and isinstance(action, Fresh) and not isinstance(held.made, Fresh):
                 yield member, "an older state"
         if action.stage == ENDS_STAGE and isinstance(action, Fresh):
             copies = ((member, iteration) for member, (iteration, lineage) in sorted(self._copies.items()) if lineage in past)

@@ -137,7 +137,7 @@ class World:
 
     def open(self, new: Plan) -> None:
         """This plan is in force."""
-        self.standing.plan = new
+        self.standing.plan, self.standing.base = new, new.base
         self.standing.moved.tell()
 
     def commit(self, record: Record) -> None:
@@ -335,5 +335,8 @@ def test_ends_that_were_rebuilt_are_kept_from_then_on() -> None:
         world.open(plan(ME, 2, world.standing.lineage, world.source.engine.state_digest()))
         assert await world.kept() == 2
         assert await world.state() == world.right_state() != before
+        world.standing.base = ""  # it is told to join another lineage: in that one nobody has had these ends
+        world.standing.moved.tell()
+        assert await world.kept() == -1
 
     play(story)

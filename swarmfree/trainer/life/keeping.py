@@ -47,6 +47,7 @@ class EndsCopy:
         average: iteration and digest of the average that is here.
         is_whole: False while it is being stepped.
         is_followed: False once it has to be loaded again.
+        base: in which alone it is the ends of that iteration, since they were rebuilt and have not stepped; empty where a record led to it.
     """
 
     engine: Engine
@@ -56,6 +57,7 @@ class EndsCopy:
     average: tuple[int, str] | None = None
     is_whole: bool = True
     is_followed: bool = True
+    base: str = ""
 
 
 class EndsKeeper:
@@ -150,6 +152,7 @@ class EndsKeeper:
         """Follow what is here while that is possible; else load a copy into memory of its own, beside the one that is offered. For ever."""
         while True:
             plan = self._plan
+            self._check_base()
             if plan is None:
                 self._loaded, self._spare, self._base = None, None, ""
                 await self._turned.wait()
@@ -169,6 +172,17 @@ class EndsKeeper:
                 copy.is_followed = False
                 if not copy.is_whole and copy is self._offered:
                     self._offer(None)
+
+    def _check_base(self) -> None:
+        """Ends that were rebuilt in a base that came to nothing are nobody's: no record begins with them."""
+        copy, standing = self._offered, self._books.standing
+        if copy is None or not copy.base or not copy.is_whole:
+            return
+        record = standing.record_of(copy.level)
+        if record is not None and record.stages[ENDS_STAGE].state_digest == copy.digest:
+            copy.base = ""
+        elif standing.base != copy.base:
+            self._offer(None)
 
     def _offer(self, copy: EndsCopy | None) -> None:
         """This copy is complete; the last one is not needed any more."""
@@ -215,7 +229,8 @@ class EndsKeeper:
         rebuilt = _rebuilt_ends(plan) if plan is not None and copy.level <= plan.iteration else None
         if plan is not None and rebuilt is not None:
             if await self._state_digest(copy) == rebuilt.state_digest:
-                copy.level, copy.lineage = plan.iteration, plan.lineage
+                if (copy.level, copy.lineage) != (plan.iteration, plan.lineage):
+                    copy.level, copy.lineage, copy.base = plan.iteration, plan.lineage, plan.base
                 self._offer(copy)
             elif copy.level == plan.iteration:
                 return False
@@ -267,6 +282,7 @@ class EndsKeeper:
         for part in range(engine.part_count(ENDS_STAGE)):
             await device.run(Rank.IDLE, part, partial(_step_part, engine, part, scalars))
         copy.level, copy.lineage, copy.average, copy.is_whole, self._loads = record.iteration + 1, record.lineage(), None, True, 0
+        copy.base = ""
         self._offer(copy)
 
     async def _state_digest(self, copy: EndsCopy) -> str:
