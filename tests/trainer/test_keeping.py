@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -335,6 +336,10 @@ def test_ends_that_were_rebuilt_are_kept_from_then_on() -> None:
         world.open(plan(ME, 2, world.standing.lineage, world.source.engine.state_digest()))
         assert await world.kept() == 2
         assert await world.state() == world.right_state() != before
+        plan_of_both = replace(plan(ME, 2, world.standing.lineage, world.source.engine.state_digest()), base="another stage, too")
+        world.source.is_up = False
+        world.open(plan_of_both)
+        assert await world.kept() == 2, "it is not given up while another stage is rebuilt"
         world.standing.base = ""  # it is told to join another lineage: in that one nobody has had these ends
         world.standing.moved.tell()
         assert await world.kept() == -1

@@ -47,7 +47,7 @@ class EndsCopy:
         average: iteration and digest of the average that is here.
         is_whole: False while it is being stepped.
         is_followed: False once it has to be loaded again.
-        base: in which alone it is the ends of that iteration, since they were rebuilt and have not stepped; empty where a record led to it.
+        is_rebuilt: it is the ends of that iteration only while a plan says so that is worked on, since they were rebuilt and have not stepped.
     """
 
     engine: Engine
@@ -57,7 +57,7 @@ class EndsCopy:
     average: tuple[int, str] | None = None
     is_whole: bool = True
     is_followed: bool = True
-    base: str = ""
+    is_rebuilt: bool = False
 
 
 class EndsKeeper:
@@ -152,7 +152,7 @@ class EndsKeeper:
         """Follow what is here while that is possible; else load a copy into memory of its own, beside the one that is offered. For ever."""
         while True:
             plan = self._plan
-            self._check_base()
+            self._check_rebuilt()
             if plan is None:
                 self._loaded, self._spare, self._base = None, None, ""
                 await self._turned.wait()
@@ -173,15 +173,16 @@ class EndsKeeper:
                 if not copy.is_whole and copy is self._offered:
                     self._offer(None)
 
-    def _check_base(self) -> None:
-        """Ends that were rebuilt in a base that came to nothing are nobody's: no record begins with them."""
+    def _check_rebuilt(self) -> None:
+        """Rebuilt ends of a base that came to nothing are nobody's: no record begins with them. A base that changes for another stage keeps them."""
         copy, standing = self._offered, self._books.standing
-        if copy is None or not copy.base or not copy.is_whole:
+        if copy is None or not copy.is_rebuilt or not copy.is_whole:
             return
         record = standing.record_of(copy.level)
+        rebuilt = _rebuilt_ends(standing.plan) if standing.plan is not None and standing.base else None
         if record is not None and record.stages[ENDS_STAGE].state_digest == copy.digest:
-            copy.base = ""
-        elif standing.base != copy.base:
+            copy.is_rebuilt = False
+        elif rebuilt is None or rebuilt.state_digest != copy.digest:
             self._offer(None)
 
     def _offer(self, copy: EndsCopy | None) -> None:
@@ -230,7 +231,7 @@ class EndsKeeper:
         if plan is not None and rebuilt is not None:
             if await self._state_digest(copy) == rebuilt.state_digest:
                 if (copy.level, copy.lineage) != (plan.iteration, plan.lineage):
-                    copy.level, copy.lineage, copy.base = plan.iteration, plan.lineage, plan.base
+                    copy.level, copy.lineage, copy.is_rebuilt = plan.iteration, plan.lineage, True
                 self._offer(copy)
             elif copy.level == plan.iteration:
                 return False
@@ -282,7 +283,7 @@ class EndsKeeper:
         for part in range(engine.part_count(ENDS_STAGE)):
             await device.run(Rank.IDLE, part, partial(_step_part, engine, part, scalars))
         copy.level, copy.lineage, copy.average, copy.is_whole, self._loads = record.iteration + 1, record.lineage(), None, True, 0
-        copy.base = ""
+        copy.is_rebuilt = False
         self._offer(copy)
 
     async def _state_digest(self, copy: EndsCopy) -> str:
