@@ -470,10 +470,8 @@ class Assembly:
             await self._roster.yield_to(guest.member, refusal)
             return
         if refusal.kind is RefusalKind.PAST:
-            if (
-                request.iteration == self._present[0] and not self.is_sealing
-            ):  # else it has only heard first of what this peer decides
-                # A majority went on without this peer: whoever claims next finds what it decided.
+            # A majority went on without this peer: whoever claims next finds what it decided. Else it has only heard first of what this peer decides.
+            if request.iteration == self._present[0] and not self.is_sealing:
                 self._roster.depose(f"{guest.member}: {refusal}")
             return
         action = request.action

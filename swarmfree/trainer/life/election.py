@@ -180,9 +180,8 @@ class Election:
         poll = await self._ask(term, plan, only_asking=False)
         if poll.behind or not await self._catch_up(poll):
             return None
-        majority = await self._may_claim(
-            term, plan, poll
-        )  # of the electorate of the last record, which may just have been fetched
+        # Of the electorate that the last record names, which may just have been fetched.
+        majority = await self._may_claim(term, plan, poll)
         if not (majority or may_force):
             return None
         standing = self._books.standing
