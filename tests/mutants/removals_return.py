@@ -94,6 +94,11 @@ def catching_up_before_leading(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Election, "_catch_up", careless)
 
 
+def plan_of_the_latest_iteration(patch: pytest.MonkeyPatch) -> None:
+    """Of two plans the one of the later term counts, also where its iteration was decided before (3.2)."""
+    patch.setattr(election, "newest_plan", lambda plans: max(filter(None, plans), key=lambda plan: plan.position, default=None))
+
+
 def coordinator_of_others(patch: pytest.MonkeyPatch) -> None:
     """A candidate that may go on forced does so, though others hear the coordinator (3.2)."""
     ask = Election._ask

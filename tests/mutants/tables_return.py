@@ -30,7 +30,7 @@ from swarmfree.swarm.messages import (
     Request,
 )
 from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint
-from swarmfree.swarm.plan import Rebuilt
+from swarmfree.swarm.plan import Rebuilt, Replica
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.iteration.assembly import Assembly
 from swarmfree.trainer.iteration.roster import Guest, Roster
@@ -39,6 +39,7 @@ from swarmfree.trainer.life.election import Election
 from swarmfree.trainer.life.joining import Joining
 from swarmfree.trainer.lives import Lives
 from tests.mutants.alone import (
+    LATER,
     ME,
     OTHER_LINEAGE,
     SIBLING,
@@ -159,6 +160,21 @@ def record_that_was_missed() -> object:
         return leads, not all(request.only_asking for _, request in alone.line.asked if isinstance(request, Claim))
 
     return _campaign(further, judge)
+
+
+def plan_of_a_term_that_began_further_back() -> object:
+    """Members have a plan of a later term, of an iteration that is decided, without the candidate, which is further: whether it leads."""
+    back = replace(plan(1, LATER), replicas=(plan(1).replicas[0], (Replica(SIBLING),), plan(1).replicas[2]))
+
+    def behind(to: Endpoint, claim: Claim) -> Promise:
+        return replace(_promising(to, claim), plan=back)
+
+    async def judge(alone: Alone, election: Election) -> bool:
+        alone.standing.apply(record())
+        alone.standing.known_plan = plan(2, iteration=1, lineage=record().lineage())
+        return await election.campaign() is not None
+
+    return _campaign(behind, judge)
 
 
 def coordinator_that_others_hear() -> object:

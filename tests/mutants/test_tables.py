@@ -133,6 +133,7 @@ ROWS = (
     Row(removals_return.number_above_the_highest, tables_return.number_that_others_have_promised, [2, 10]),
     Row(removals_return.order_of_candidates, tables_return.place_in_the_order, False),
     Row(removals_return.catching_up_before_leading, tables_return.record_that_was_missed, (False, False)),
+    Row(removals_return.plan_of_the_latest_iteration, tables_return.plan_of_a_term_that_began_further_back, True),
     Row(removals_return.later_life, tables_return.life_that_was_heard_of_late, True),
     Row(removals_return.state_over_rebuild, tables_return.back_after_a_rebuild, (True, 0)),
     Row(removals_return.no_way_back_from_a_seal, tables_return.back_after_a_seal, (False, 1)),

@@ -89,6 +89,6 @@ def newest_sealed(promises: Iterable[Promise]) -> Record | None:
 
 
 def newest_plan(plans: Iterable[Plan | None]) -> Plan | None:
-    """The plan with the highest position."""
+    """The plan of the latest iteration, there the one with the highest position: a later term may have begun further back, and know no better."""
     known = [plan for plan in plans if plan is not None]
-    return max(known, key=lambda plan: plan.position) if known else None
+    return max(known, key=lambda plan: (plan.iteration, plan.position)) if known else None
