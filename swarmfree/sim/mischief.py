@@ -19,6 +19,7 @@ from swarmfree.sim.ending import CALM_S, Ending
 from swarmfree.sim.faults import calm_iteration
 from swarmfree.sim.life import Life
 from swarmfree.sim.network import MemoryHub
+from swarmfree.sim.peer_ports import WORK_SPREAD_MAX
 from swarmfree.sim.schedule import (
     COORDINATOR,
     HEARER,
@@ -205,7 +206,8 @@ class Mischief:
                     self._cast.stick(life)
             case Slow(stage=stage, factor=factor, duration_s=duration_s, disk=disk):
                 for life in _picked(fault, self._at(stage)):
-                    self._cast.slow(life, factor, duration_s, disk=disk)
+                    if disk or not self._looks_stuck(factor) or self._leaves_enough([life]):
+                        self._cast.slow(life, factor, duration_s, disk=disk)
             case Part() | Split() | Impair() | Sever():
                 self._break(fault, fault.what)
             case Last():
@@ -314,7 +316,12 @@ class Mischief:
             return True
         left = [life for life in self._cast.lives.values() if life.is_alive and life not in falling]
         sound = [life for life in left if not (life.leaving or life.pace.stuck or life.pace.raises)]
+        sound = [life for life in sound if not self._looks_stuck(max(life.pace.compute, life.pace.begun))]
         return len(sound) >= self._setup.manifest.stage_count and any(life.can_feed for life in sound)
+
+    def _looks_stuck(self, factor: float) -> bool:
+        """Whether a device that takes so many times as long may count as stuck, so that its peer ends."""
+        return factor * WORK_SPREAD_MAX * self._setup.work_max_s > self._setup.manifest.timing.stuck_s
 
     def _at(self, stage: int) -> list[Life]:
         """Living replicas of a stage by the newest plan; of `LONE`, those that are their stage's only one; of `COORDINATOR`, who coordinates."""

@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 WALL_START_S = 1_700_000_000.0
 WRITE_S = 0.01
+WORK_SPREAD_MAX = 1.5
+"""The longest piece of a device's work takes so many times as long as its mean."""
 
 
 @dataclass(slots=True)
@@ -112,7 +114,7 @@ class VirtualExecutor:
         now_s = asyncio.get_running_loop().time()
         begin_s = max(now_s, self._free_s)
         self._pace.begun = self._pace.compute
-        work_s = self._pace.begun * self._seconds_per_work * self._rng.uniform(0.5, 1.5)
+        work_s = self._pace.begun * self._seconds_per_work * self._rng.uniform(0.5, WORK_SPREAD_MAX)
         self._free_s = begin_s + work_s
         self._waiting = True
         try:

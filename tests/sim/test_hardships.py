@@ -127,6 +127,17 @@ def test_where_nobody_comes_enough_peers_are_left() -> None:
         )
 
 
+def test_where_nobody_comes_no_device_is_so_slow_that_too_few_are_left() -> None:
+    """A peer ends when its device is so slow that it seems to hang: that is drawn only where the peer can be spared."""
+    faults = replace(STEADY, replaced_share=0.0, slow_rate=2.0, slow_min_s=5.0)
+    for standbys, ends in ((0, False), (2, True)):
+        setup = unhurried(swarm(faults=faults, replicas=1, standbys=standbys), iterations=6)
+        manifest = replace(setup.manifest, timing=replace(setup.manifest.timing, stuck_s=0.6))
+        results = [rehearse(seed, setup=replace(setup, manifest=manifest, work_max_s=0.3)) for seed in range(3)]
+        assert [result.violation for result in results] == [None, None, None]
+        assert any(lines(result, "device is stuck") for result in results) == ends
+
+
 def test_whoever_cannot_write_has_a_sibling_that_can() -> None:
     """A disk is full only for as long as another replica could write: a stage of one replica is written all the same."""
     alone = rehearse(1, setup=hard(replace(STEADY, full_disk_rate=1.0), replicas=1))
