@@ -146,7 +146,7 @@ class Holdings:
         """A sentence if `sender` orders a state to be made although somebody within its reach holds a better one.
 
         Args:
-            past: lineages that what is built goes back to; a copy of another one, or of what came later, is of no use to it.
+            past: lineages that what is built goes back to; an older state or copy of another one, or of what came later, is of no use to it.
         """
         action = build.action
         is_kept = isinstance(action, Stay) and action.iteration == build.iteration  # nothing is made, no step is lost
@@ -174,6 +174,7 @@ class Holdings:
         """Whose state is better than what the action can give, and what it is."""
         action, record = build.action, build.record
         is_poor = isinstance(action, (Fresh, Merge, CopyNeighbour))
+        is_drawn = action.stage == ENDS_STAGE and isinstance(action, Fresh)
         for member, held in sorted(self._held.items()):
             settled = held.is_known or (held.is_copy and now_s - held.since_s >= bounds.HELD_MIN_S)
             settled &= held.is_vouched or led_since_s <= held.since_s
@@ -186,9 +187,9 @@ class Holdings:
                 yield member, "the present state"
             elif is_poor and record is not None and held.lineage == record.before:
                 yield member, "the state one step before"
-            elif action.stage == ENDS_STAGE and isinstance(action, Fresh) and not isinstance(held.made, Fresh):
+            elif is_drawn and not isinstance(held.made, Fresh) and held.lineage in past:
                 yield member, "an older state"
-        if action.stage == ENDS_STAGE and isinstance(action, Fresh):
+        if is_drawn:
             copies = ((member, iteration) for member, (iteration, lineage) in sorted(self._copies.items()) if lineage in past)
             yield from ((member, f"a copy for iteration {iteration}") for member, iteration in copies)
 

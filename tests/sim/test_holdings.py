@@ -61,7 +61,7 @@ class Story:
         """The leader has it built: what is found."""
         lineage = record.lineage() if record is not None else GENESIS_LINEAGE
         build = Build(POSITION, action, 7 if record is not None else 0, lineage, record, 0)
-        return self.holdings.needless(LEADER, build, self.now_s, {BEFORE.lineage(), lineage})
+        return self.holdings.needless(LEADER, build, self.now_s, {"e" * 64, BEFORE.lineage(), lineage})
 
 
 @pytest.mark.parametrize("action", [MERGED, Fresh(2, 7, ""), Restore(2, AT[OTHER], 5, ""), Stay(2, 5, "")])
@@ -230,11 +230,12 @@ def test_the_ends_are_not_drawn_while_anything_of_them_is_left() -> None:
     assert not kept.order(CopyKept(0, AT[HOLDER], 6, ""))
 
 
-def test_a_copy_of_what_another_side_went_on_to_is_of_no_use() -> None:
-    """A keeper followed the other side of a split, and now a coordinator that is iterations behind it, in a lineage that has none of them."""
+def test_the_ends_that_another_side_went_on_to_are_of_no_use() -> None:
+    """A keeper or source followed the other side of a split, and now a coordinator that is iterations behind, in a lineage that has none of them."""
     story = Story()
     story.holdings.beaten(HOLDER, 68, "f" * 64)
     assert not story.order(Fresh(0, 7, ""))
+    assert not Story(stage=0, lineage="f" * 64).order(Fresh(0, 7, ""))
 
 
 def test_the_last_copy_of_the_ends_is_not_given_up() -> None:
