@@ -605,7 +605,7 @@ class Met:
     """The same of the receiver's side, who coordinates there, nobody where it does not know, and the highest term it has promised.
 
     Args:
-        follows: from a coordinator: the sender's last record lies in its own past, so that the sender's lineage is the beginning of this one.
+        follows: the sender's last record lies in the receiver's own past, so that the sender's lineage is the beginning of this one.
     """
 
     iteration: int

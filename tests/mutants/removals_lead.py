@@ -287,6 +287,16 @@ def vote_to_depose(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "yield_to", careless)
 
 
+def lineage_of_a_deposer(patch: pytest.MonkeyPatch) -> None:
+    """Whoever decides here deposes the coordinator, whatever lineage it has joined meanwhile (3.4)."""
+
+    async def nobody(self: Meeting, endpoint: Endpoint) -> bool:
+        del self, endpoint
+        return False
+
+    patch.setattr(Meeting, "has_left", nobody)
+
+
 def past_of_a_decision(patch: pytest.MonkeyPatch) -> None:
     """What a decided record gives is of this lineage when everybody was told of it, and not before (3.3)."""
     decide = Coordinator._decide

@@ -155,6 +155,26 @@ def higher_term_of_a_sole_holder() -> object:
     return _roster(story, ME, D)
 
 
+def higher_term_of_another_lineage() -> object:
+    """A guest that decides here has promised a higher term, in a lineage forced sooner, then in one that goes on from here: who is deposed."""
+
+    async def story(alone: Alone, roster: Roster, *, goes_on: bool) -> bool:
+        mine, theirs = replace(record(), iteration=3), replace(record(forced=(2,)), iteration=6)
+        past = {4: mine.lineage()} if goes_on else {}
+        alone.standing.install(1, 7, theirs.lineage(), theirs, past)
+        peer = SimpleNamespace(context=alone.context, books=alone.books, coordinator=None)
+
+        def met(to: Endpoint, request: Request) -> Reply:
+            return Reply(Peer._meet(peer, A, request)) if isinstance(request, Meet) else answer(to, request)  # type: ignore[arg-type]
+
+        alone.line.answer = met
+        roster.has_left = Meeting(alone.context, roster, TERM, lambda: mine, lambda: False, {}).has_left
+        await roster.yield_to(ME.member, Refused(RefusalKind.BEHIND, "term 6", 6))
+        return roster.is_deposed
+
+    return [_roster(partial(story, goes_on=goes_on), ME, SIBLING) for goes_on in (False, True)]
+
+
 def earlier_life() -> object:
     """A peer that was started again says hello: whether its earlier life is a guest still."""
 

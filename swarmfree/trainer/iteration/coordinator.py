@@ -79,6 +79,7 @@ class Coordinator:
         if inherited is not None:
             self._inherit(inherited)
         self.meeting = Meeting(context, self.roster, self._term, lambda: self._record, self.is_whole, self.assembly.past)
+        self.roster.has_left = self.meeting.has_left
 
     def _inherit(self, inherited: Inheritance) -> None:
         """Go on where the last coordinator was."""

@@ -77,6 +77,13 @@ class Meeting:
         """Whether a peer comes from another lineage that was forced later, and may have a coordinator again soon: this one would give way."""
         return self._past.get(tip.iterations) != tip.lineage and forced_later(tip.forced, self.tip().forced)
 
+    async def has_left(self, endpoint: Endpoint) -> bool:
+        """Whether a peer has joined a lineage that gives way to this one: whom it follows there leads nobody here."""
+        met = await self._meet(endpoint)
+        if met is None or met.follows or self._past.get(met.iteration) == met.lineage:
+            return False
+        return forced_later(self.tip().forced, met.forced)
+
     def hear(self, rival: Rival) -> None:
         """Another coordinator of this run has called: look at it soon."""
         self._heard = rival

@@ -120,6 +120,7 @@ class Roster:
         patience_s: how long the only holder of a stage is waited for when it falls silent; its state is worth that.
         out_of_reach: the last holder of a stage, that was waited for in vain: others may reach it.
         has_vote: whether a member decides on the present iteration.
+        has_left: whether it has joined a lineage that gives way to this one.
     """
 
     def __init__(self, context: Context, tasks: Tasks, position: Callable[[], Position]) -> None:
@@ -142,6 +143,7 @@ class Roster:
         self.out_of_reach: dict[int, Endpoint] = {}
         self.patience_s: Callable[[int], float] = lambda _: 0.0
         self.has_vote: Callable[[Member], bool] = lambda _: True
+        self.has_left: Callable[[Endpoint], Awaitable[bool]] = _has_not_left
         self.told: dict[tuple[Member, str], BeatAnswer] = {}
 
     def depose(self, why: str) -> None:
@@ -381,14 +383,14 @@ class Roster:
             self.fence(guest.member, str(error))
 
     async def yield_to(self, member: Member, error: Refused) -> None:
-        """Somebody follows a higher term: a member that decides on this iteration deposes this peer, any other one has to join anew.
+        """Somebody follows a higher term: a member that decides on this iteration deposes this peer; any other, or one that left, joins anew.
 
         Who holds its stage alone keeps its place unless it hears somebody else: what it has would be made anew before it says hello.
         """
-        if self.has_vote(member):
+        guest, why = self._guests.get(member), f"it promised a higher term, and has no vote here: {error}"
+        if self.has_vote(member) and (guest is None or not await self.has_left(guest.endpoint)):
             self.depose(str(error))
             return
-        guest, why = self._guests.get(member), f"it promised a higher term, and has no vote here: {error}"
         others = [] if guest is None else [g for g in self.holders(guest.stage) if g is not guest and g.silent_since_s is None]
         is_alone = guest is not None and guest.built and not others
         if not is_alone:
@@ -448,3 +450,7 @@ class Roster:
                 guest.answer = reply.message
                 self._keep_told(guest.member, reply.message)
                 return reply.message
+
+
+async def _has_not_left(_: Endpoint) -> bool:
+    return False

@@ -205,7 +205,8 @@ class Peer:
         promised = self.books.standing.promised
         term = self.coordinator.meeting.term if self.coordinator is not None else promised.term if promised is not None else None
         whole = self.coordinator is not None and self.coordinator.is_whole()
-        follows = self.coordinator is not None and self.coordinator.meeting.follows(request.iteration, request.lineage)
+        past = self.coordinator.assembly.past if self.coordinator is not None else self.books.standing.past
+        follows = request.lineage != tip.lineage and past.get(request.iteration) == request.lineage
         return Met(tip.iterations, tip.lineage, tip.forced, leads if self.books.hears_coordinator else None, term, whole, follows)
 
     async def _goodbye(self, sender: Endpoint, request: Goodbye) -> Reply:

@@ -1698,7 +1698,7 @@ class MeetResponse(google.protobuf.message.Message):
     whole: builtins.bool
     """From a coordinator: it goes on."""
     follows: builtins.bool
-    """From a coordinator: the sender's last record lies in its own past."""
+    """The sender's last record lies in the receiver's own past."""
     @property
     def forced(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Which of them had no majority; none is the healthy case."""
