@@ -11,7 +11,7 @@ import pytest
 from swarmfree.policy import commit, lineages
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, Refused
-from swarmfree.swarm.messages import BeatAnswer, Hello, Promise, Report
+from swarmfree.swarm.messages import BeatAnswer, Hello, Met, Promise, Report
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.plan import Plan
 from swarmfree.trainer.iteration import coordinator as coordination
@@ -295,6 +295,17 @@ def lineage_of_a_deposer(patch: pytest.MonkeyPatch) -> None:
         return False
 
     patch.setattr(Meeting, "has_left", nobody)
+
+
+def lineage_of_its_leader(patch: pytest.MonkeyPatch) -> None:
+    """Whoever builds a state of another lineage counts as one of the lineage that it had before (3.4)."""
+    meet = Meeting._meet
+
+    async def careless(self: Meeting, endpoint: Endpoint) -> Met | None:
+        met = await meet(self, endpoint)
+        return replace(met, coordinator=None) if met is not None else None
+
+    patch.setattr(Meeting, "_meet", careless)
 
 
 def past_of_a_decision(patch: pytest.MonkeyPatch) -> None:

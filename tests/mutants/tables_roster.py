@@ -175,6 +175,22 @@ def higher_term_of_another_lineage() -> object:
     return [_roster(partial(story, goes_on=goes_on), ME, SIBLING) for goes_on in (False, True)]
 
 
+def higher_term_of_one_that_builds() -> object:
+    """A guest that decides here has promised a term of a lineage forced sooner, and builds there still: whether this coordinator leads."""
+
+    async def story(alone: Alone, roster: Roster) -> bool:
+        mine, theirs = replace(record(), iteration=3), replace(record(forced=(2,)), iteration=6)
+        here, there = (Met(r.iteration + 1, r.lineage(), r.forced, D, LATER, whole=False) for r in (mine, theirs))
+        alone.line.answer = lambda to, request: (
+            Reply(there if to == D else here) if isinstance(request, Meet) else answer(to, request)
+        )
+        roster.has_left = Meeting(alone.context, roster, TERM, lambda: mine, lambda: False, {4: mine.lineage()}).has_left
+        await roster.yield_to(ME.member, Refused(RefusalKind.BEHIND, "term 6", 6))
+        return not roster.is_deposed
+
+    return _roster(story, ME, SIBLING)
+
+
 def earlier_life() -> object:
     """A peer that was started again says hello: whether its earlier life is a guest still."""
 

@@ -107,6 +107,7 @@ ROWS = (
     Row(removals_lead.sibling_of_today, tables_roster.silence_beside_an_older_state, True),
     Row(removals_lead.vote_to_depose, tables_roster.higher_term_without_a_vote, (True, True)),
     Row(removals_lead.lineage_of_a_deposer, tables_roster.higher_term_of_another_lineage, [False, True]),
+    Row(removals_lead.lineage_of_its_leader, tables_roster.higher_term_of_one_that_builds, True),
     Row(removals_lead.past_of_a_decision, tables_lead.hello_before_all_are_told, True),
     Row(removals_lead.holder_of_a_higher_term, tables_roster.higher_term_of_a_sole_holder, (True, True, False)),
     Row(removals_lead.one_life_at_a_time, tables_roster.earlier_life, False),

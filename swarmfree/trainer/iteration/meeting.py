@@ -80,6 +80,8 @@ class Meeting:
     async def has_left(self, endpoint: Endpoint) -> bool:
         """Whether a peer has joined a lineage that gives way to this one: whom it follows there leads nobody here."""
         met = await self._meet(endpoint)
+        if met is not None and met.coordinator is not None and met.coordinator.member != self._context.me:
+            met = await self._meet(met.coordinator) or met  # while a state is built there, this peer is told of the one before
         if met is None or met.follows or self._past.get(met.iteration) == met.lineage:
             return False
         return forced_later(self.tip().forced, met.forced)
