@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from swarmfree.sim.breaks import Break
 from swarmfree.sim.life import Life, Stage
-from swarmfree.sim.peer_ports import DeviceError
+from swarmfree.sim.peer_ports import WORK_SPREAD_MAX, DeviceError
 from swarmfree.sim.transcript import Transcript
 from swarmfree.swarm.names import Endpoint, Member
 
@@ -261,10 +261,24 @@ class Cast:
             self._hinder(lasting, math.inf)
         self.hindered_s |= {member.peer_id: math.inf for member in self.lives if self._stage.hub.is_frozen(member)}
 
+    def leaves_enough(self, falling: list[Life]) -> bool:
+        """Where nobody comes for the dead: whether enough living peers are left for each stage, and one that can feed."""
+        if self._stage.setup.faults.replaced_share == 1:
+            return True
+        left = [life for life in self.lives.values() if life.is_alive and life not in falling]
+        sound = [life for life in left if not (life.leaving or life.pace.stuck or life.pace.raises)]
+        sound = [life for life in sound if not self.looks_stuck(max(life.pace.compute, life.pace.begun))]
+        return len(sound) >= self._stage.setup.manifest.stage_count and any(life.can_feed for life in sound)
+
+    def looks_stuck(self, factor: float) -> bool:
+        """Whether a device that takes so many times as long may count as stuck, so that its peer ends."""
+        setup = self._stage.setup
+        return factor * WORK_SPREAD_MAX * setup.work_max_s > setup.manifest.timing.stuck_s
+
     def _replace(self, life: Life) -> None:
-        """Somebody comes for it after a while: itself again, or a newcomer; at times nobody."""
+        """Somebody comes for it after a while: itself again, or a newcomer; at times nobody, unless it fell by no fault and leaves too few."""
         faults, rng = self._stage.setup.faults, self._rng
-        if faults.replaced_share < 1 and rng.random() >= faults.replaced_share:
+        if faults.replaced_share < 1 and rng.random() >= faults.replaced_share and self.leaves_enough([life]):
             self._transcript.tell(str(life.member), "nobody comes for it")
             self.faults["nobody comes"] += 1
             return

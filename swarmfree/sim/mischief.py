@@ -19,7 +19,6 @@ from swarmfree.sim.ending import CALM_S, Ending
 from swarmfree.sim.faults import calm_iteration
 from swarmfree.sim.life import Life
 from swarmfree.sim.network import MemoryHub
-from swarmfree.sim.peer_ports import WORK_SPREAD_MAX
 from swarmfree.sim.schedule import (
     COORDINATOR,
     HEARER,
@@ -206,7 +205,7 @@ class Mischief:
                     self._cast.stick(life)
             case Slow(stage=stage, factor=factor, duration_s=duration_s, disk=disk):
                 for life in _picked(fault, self._at(stage)):
-                    if disk or not self._looks_stuck(factor) or self._leaves_enough([life]):
+                    if disk or not self._cast.looks_stuck(factor) or self._cast.leaves_enough([life]):
                         self._cast.slow(life, factor, duration_s, disk=disk)
             case Part() | Split() | Impair() | Sever():
                 self._break(fault, fault.what)
@@ -256,7 +255,7 @@ class Mischief:
         for life in found:
             stage = self.plan.stage_of(life.member)
             spared = stage is None or self._cast.is_written(stage) or any(other is not life for other in self._moving(stage))
-            if not spared or self._hub.is_frozen(life.member) or not self._leaves_enough([life]):
+            if not spared or self._hub.is_frozen(life.member) or not self._cast.leaves_enough([life]):
                 continue
             if last.frozen_s:
                 self._cast.faults["freeze in the ending"] += 1
@@ -267,7 +266,7 @@ class Mischief:
     def _lose(self, stage: int) -> bool:
         """All replicas of a stage die, if they may."""
         candidates = self._replicas(stage)
-        if not self._may_fall(stage, candidates, len(candidates)) or not self._leaves_enough(candidates):
+        if not self._may_fall(stage, candidates, len(candidates)) or not self._cast.leaves_enough(candidates):
             return False
         for life in candidates:
             self._cast.kill(life, "stage kill", f"stage {stage} lost")
@@ -308,20 +307,7 @@ class Mischief:
             self._cast.faults["freeze of the only replica"] += len(found)
         else:
             found = _picked(fault, candidates) if self._may_fall(stage, candidates, 1) else []
-        return found if self._leaves_enough(found) else []
-
-    def _leaves_enough(self, falling: list[Life]) -> bool:
-        """Where nobody comes for the dead: whether enough living peers are left for each stage, and one that can feed."""
-        if self._setup.faults.replaced_share == 1:
-            return True
-        left = [life for life in self._cast.lives.values() if life.is_alive and life not in falling]
-        sound = [life for life in left if not (life.leaving or life.pace.stuck or life.pace.raises)]
-        sound = [life for life in sound if not self._looks_stuck(max(life.pace.compute, life.pace.begun))]
-        return len(sound) >= self._setup.manifest.stage_count and any(life.can_feed for life in sound)
-
-    def _looks_stuck(self, factor: float) -> bool:
-        """Whether a device that takes so many times as long may count as stuck, so that its peer ends."""
-        return factor * WORK_SPREAD_MAX * self._setup.work_max_s > self._setup.manifest.timing.stuck_s
+        return found if self._cast.leaves_enough(found) else []
 
     def _at(self, stage: int) -> list[Life]:
         """Living replicas of a stage by the newest plan; of `LONE`, those that are their stage's only one; of `COORDINATOR`, who coordinates."""
