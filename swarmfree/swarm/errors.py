@@ -72,6 +72,8 @@ class RefusalKind(enum.StrEnum):
     WRONG_INCARNATION = "wrong_incarnation"
     SUPERSEDED = "superseded"
     FRESH = "fresh"
+    TOO_SLOW = "too_slow"
+    DISPUTED = "disputed"
     UNKNOWN_DICTIONARY = "unknown_dictionary"
 
 
@@ -86,7 +88,8 @@ class Refused(CallFailed):
     Kinds: `not_yet` (receiver has not got there, ask again), `past` (receiver is further), `stale` (other base or round), `gone` (no longer
     kept), `behind` (sender must fetch), `exhausted` (no replica of a later stage could do it), `failed` (an exception in the work),
     `wrong_*` (other run, protocol or life), `superseded` (a newer round took its place), `fresh` (the receiver hears
-    its coordinator, and follows no other one),
+    its coordinator, and follows no other one), `too_slow` (the work would take longer than it may), `disputed` (what others have signed
+    says otherwise),
     `unknown_dictionary` (the wire's own: the request comes again, packed alone).
     """
 

@@ -219,6 +219,7 @@ class BeatAnswer:
         borders_since: the iteration from which on its border log is whole; -1 without one.
         ends_lineage: of the last record in its copy of stage 0; empty without a complete one.
         lateness: how many times over its limit the present piece of its device's work is; 0 = it is not.
+        work_done: pieces of work that its device has done; it grows while a build makes progress.
     """
 
     news: int
@@ -237,6 +238,7 @@ class BeatAnswer:
     borders_since: int = -1
     ends_lineage: str = ""
     lateness: float = 0.0
+    work_done: int = 0
 
 
 @dataclass(frozen=True, slots=True)

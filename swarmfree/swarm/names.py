@@ -9,7 +9,7 @@ import enum
 import hashlib
 from dataclasses import dataclass
 
-PROTOCOL_REVISION = 7
+PROTOCOL_REVISION = 8
 ENDS_STAGE = 0
 
 

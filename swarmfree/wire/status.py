@@ -34,6 +34,8 @@ CODES: dict[RefusalKind, StatusCode] = {
     RefusalKind.WRONG_INCARNATION: StatusCode.PERMISSION_DENIED,
     RefusalKind.SUPERSEDED: StatusCode.ABORTED,
     RefusalKind.FRESH: StatusCode.ABORTED,
+    RefusalKind.TOO_SLOW: StatusCode.ABORTED,
+    RefusalKind.DISPUTED: StatusCode.ABORTED,
     RefusalKind.UNKNOWN_DICTIONARY: StatusCode.FAILED_PRECONDITION,
 }
 VIOLATION_CODE = StatusCode.INVALID_ARGUMENT

@@ -134,6 +134,7 @@ RESPONSES: dict[str, tuple[str, Response]] = {
             borders_since=-1,
             ends_lineage=LINEAGE,
             lateness=1.5,
+            work_done=17,
         ),
     ),
     "beat_answer_empty": (

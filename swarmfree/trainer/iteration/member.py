@@ -303,6 +303,7 @@ class MemberBooks:
             shadows=standing.shadows,
             borders_since=self.borders.since,
             lateness=self.device.lateness(self.context.timing.silence_s),
+            work_done=self.device.done_count,
         )
         return Reply(answer)
 

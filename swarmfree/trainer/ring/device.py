@@ -58,7 +58,7 @@ class Device:
         self._running: Rank | None = None
         self._ran_s = 0.0
         self._measured: dict[Rank, deque[float]] = {rank: deque(maxlen=MEASURED_MAX) for rank in Rank}
-        self.busy_s = 0.0
+        self.done_count = 0
 
     async def run(self, rank: Rank, age: int, work: Callable[[], T]) -> T:
         """Run `work` on the device thread when its turn comes.
@@ -116,7 +116,7 @@ class Device:
                 if not future.done():
                     future.set_result(result)
             took_s = self._clock.now_s() - begun_s
-            self.busy_s += took_s
+            self.done_count += 1
             self._measured[self._running].append(took_s)
             self._running = None
 

@@ -459,6 +459,7 @@ class BeatResponse(google.protobuf.message.Message):
     BORDERS_SINCE_FIELD_NUMBER: builtins.int
     ENDS_LINEAGE_FIELD_NUMBER: builtins.int
     LATENESS_FIELD_NUMBER: builtins.int
+    WORK_DONE_FIELD_NUMBER: builtins.int
     news: builtins.int
     """Number of the member's latest news; zero before the first."""
     iteration: builtins.int
@@ -481,6 +482,8 @@ class BeatResponse(google.protobuf.message.Message):
     """64 hex digits: lineage of the last record in the copy of the ends; empty without a complete one."""
     lateness: builtins.float
     """How many times over its limit the device's present piece of work is; zero = it is not."""
+    work_done: builtins.int
+    """Pieces of work that its device has done since the peer began."""
     @property
     def position(self) -> swarmfree.wire.v1.names_pb2.Position:
         """The highest claim it has promised; absent before the first."""
@@ -520,9 +523,10 @@ class BeatResponse(google.protobuf.message.Message):
         borders_since: builtins.int = ...,
         ends_lineage: builtins.str = ...,
         lateness: builtins.float = ...,
+        work_done: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["evaluation", b"evaluation", "position", b"position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["addends", b"addends", "base", b"base", "borders_since", b"borders_since", "ends_iteration", b"ends_iteration", "ends_lineage", b"ends_lineage", "evaluation", b"evaluation", "iteration", b"iteration", "lateness", b"lateness", "losses", b"losses", "news", b"news", "position", b"position", "seconds_per_microbatch", b"seconds_per_microbatch", "shadows", b"shadows", "share_done", b"share_done", "stage", b"stage", "stored", b"stored"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["addends", b"addends", "base", b"base", "borders_since", b"borders_since", "ends_iteration", b"ends_iteration", "ends_lineage", b"ends_lineage", "evaluation", b"evaluation", "iteration", b"iteration", "lateness", b"lateness", "losses", b"losses", "news", b"news", "position", b"position", "seconds_per_microbatch", b"seconds_per_microbatch", "shadows", b"shadows", "share_done", b"share_done", "stage", b"stage", "stored", b"stored", "work_done", b"work_done"]) -> None: ...
 
 global___BeatResponse = BeatResponse
 
