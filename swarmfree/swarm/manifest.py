@@ -288,7 +288,7 @@ class TimingSection:
 
     @property
     def stall_s(self) -> float:
-        """A coordinator that beats, waits for nobody and gets nowhere for so long counts as gone; no build takes as long."""
+        """A coordinator that beats, waits for nobody and gets nowhere for so long counts as gone; no replay takes as long."""
         return STALL_FACTOR * self.join_wait_s
 
     @property

@@ -422,10 +422,13 @@ class Assembly:
         known = tuple(takewhile(bool, (self.past.get(before, "") for before in range(iteration - 1, -1, -1))))
         request = Build(self._position(), action, iteration, lineage, record, steps, known[::-1])
         try:
-            async with asyncio.timeout(limit_s):
-                built = await self._ask(guest, request)
+            built = await self._ask_in_time(guest, request, limit_s)
         except TimeoutError:
-            self._roster.fence(guest.member, f"it did not load stage {stage} within {self._context.timing.join_wait_s:g} s")
+            self._failed(guest, action)
+            if not isinstance(action, Replay):
+                self._roster.fence(
+                    guest.member, f"it did nothing for stage {stage} within {self._context.timing.join_wait_s:g} s"
+                )
             return
         except Refused as refusal:
             await self._refused(guest, request, refusal)
@@ -474,20 +477,38 @@ class Assembly:
             if request.iteration == self._present[0] and not self.is_sealing:
                 self._roster.depose(f"{guest.member}: {refusal}")
             return
-        action = request.action
-        guest.failed_builds += 1
-        if isinstance(action, (CopyKept, Restore)):
-            self._failed_copies[action.holder.member] += 1
-        if isinstance(action, Replay):
-            self._failed_replays += 1
+        self._failed(guest, request.action, is_final=refusal.kind is RefusalKind.TOO_SLOW)
         if guest.failed_builds > FAILED_BUILDS_MAX:
             self._roster.bar(guest.member, str(refusal))
+
+    def _failed(self, guest: Guest, action: BuildAction, *, is_final: bool = True) -> None:
+        """A try came to nothing; one that is final is not made again for this loss."""
+        guest.failed_builds += 1
+        if isinstance(action, (CopyKept, Restore)):
+            self._failed_copies[action.holder.member] += FAILED_COPIES_MAX if is_final else 1
+        if isinstance(action, Replay):
+            self._failed_replays += FAILED_REPLAYS_MAX if is_final else 1
 
     def _void_joins(self, stage: int) -> None:
         """What joiners of a stage load is gone: their answers count no more, and they begin again."""
         for other in self._roster.of_stage(stage):
             if other.member in self._joining:
                 other.builds += 1
+
+    async def _ask_in_time(self, guest: Guest, request: Build, limit_s: float | None) -> Built:
+        """Ask for a build. What makes progress may take longer than `limit_s`, since asking again joins it; a replay may not: a shadow is at hand.
+
+        Raises:
+            TimeoutError: the builder's device has done nothing for `limit_s`, or a replay has taken that long.
+        """
+        while True:
+            done = guest.work_done
+            try:
+                async with asyncio.timeout(limit_s):
+                    return await self._ask(guest, request)
+            except TimeoutError:
+                if guest.work_done == done or isinstance(request.action, Replay):
+                    raise
 
     async def _ask(self, guest: Guest, request: Build) -> Built:
         waits = self._context.backoff_s()

@@ -83,6 +83,11 @@ class Guest:
     cannot_write: bool = False
 
     @property
+    def work_done(self) -> int:
+        """By its device, as it told last."""
+        return self.answer.work_done if self.answer is not None else 0
+
+    @property
     def stands_in(self) -> bool:
         """Whether it can do what another holder of its stage would do, so that nobody waits for that one."""
         return self.silent_since_s is None and not self.cannot_write
@@ -424,9 +429,10 @@ class Roster:
         return False
 
     def _count_progress(self) -> int:
-        """Grows with the position, with whoever comes and goes, and with every microbatch and every word of news that a guest has."""
+        """Grows with the position, with whoever comes and goes, with what a builder does, and with every microbatch and word of news of a guest."""
         answers = [guest.answer for guest in self._guests.values() if guest.answer is not None]
         done = sum(answer.news + sum(len(addend.microbatches) for addend in answer.addends) for answer in answers)
+        done += sum(guest.work_done for guest in self._guests.values() if not guest.built)
         present = f"{self._position()} {len(self._guests)} {self._admitted} {done}"
         if present != self._progress_of:
             self._progress, self._progress_of = self._progress + 1, present

@@ -30,6 +30,8 @@ from swarmfree.trainer.tasks import Tasks, each
 
 PARTS_IN_FLIGHT = 3
 ASKS = 6
+FINAL = frozenset({RefusalKind.TOO_SLOW, RefusalKind.DISPUTED})
+"""What a coordinator has to know of a build that failed: it is not to be tried in the same way again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -87,7 +89,8 @@ class Builder:
             lineage = request.lineage if record is None else record.lineage()
             await self._books.install(request.action.stage, level, lineage, record, building.past)
         except CallFailed as error:
-            building.done.set_exception(Refused(RefusalKind.FAILED, f"build of stage {request.action.stage}: {error}"))
+            kind = error.kind if isinstance(error, Refused) and error.kind in FINAL else RefusalKind.FAILED
+            building.done.set_exception(Refused(kind, f"build of stage {request.action.stage}: {error}"))
             building.done.exception()
             self._building = None
             return

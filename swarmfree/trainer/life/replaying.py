@@ -64,6 +64,7 @@ class Replaying:
         records = await self._records()
         self.exact = self._in_order or not records
         failed: list[CallFailed] = []
+        begun_s = self._context.now_s()
         fetched: asyncio.Queue[tuple[Tensors, Tensors]] = asyncio.Queue(maxsize=1)  # one iteration ahead
 
         async def fetch() -> None:
@@ -83,6 +84,7 @@ class Replaying:
                 if not failed:
                     try:
                         await self._iteration(record, records[place - 1] if place else None, *borders)
+                        self._look_at_pace(place + 1, len(records), self._context.now_s() - begun_s)
                     except CallFailed as error:
                         failed.append(error)
                 if failed:
@@ -97,6 +99,15 @@ class Replaying:
         for stage, engine in self._engines.items():
             if stage != action.stage:
                 await self._work(engine.unload)
+
+    def _look_at_pace(self, done: int, count: int, spent_s: float) -> None:
+        """Give up at once what would not be done in time: `done` of `count` iterations took `spent_s`, transfers included."""
+        limit_s = self._context.timing.join_wait_s
+        if done < count and spent_s / done * count > limit_s:
+            each_s = spent_s / done
+            raise Refused(
+                RefusalKind.TOO_SLOW, f"a replay of {count} iterations at {each_s:.1f} s each, and {limit_s:g} s are the limit"
+            )
 
     async def _engine_of(self, stage: int) -> Engine:
         if stage == self._action.stage:
