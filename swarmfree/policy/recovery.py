@@ -16,6 +16,9 @@ from swarmfree.swarm.books import Record, float32_bits
 from swarmfree.swarm.manifest import RecoverySection
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member
 
+NORM_OFF_MAX = 0.01
+"""A replay that is not bit for bit is near as long as no sum's squared norm is off by more than this share of its record's."""
+
 
 @dataclass(frozen=True, slots=True)
 class MergeWeights:
@@ -47,6 +50,12 @@ def merge_weights(
     ratio *= nearness
     ratio = min(max(ratio, 1.0 / ratio_max), ratio_max)
     return MergeWeights(ratio / (1.0 + ratio), 1.0 / (1.0 + ratio))
+
+
+def norm_off(squared_norm: float, recorded: float) -> float:
+    """By which share of the recorded one a recomputed squared norm is off; NaN or infinite where they cannot be compared."""
+    difference = abs(squared_norm - recorded)
+    return difference / recorded if recorded else math.inf if difference else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +171,7 @@ def _replay(
         return None
     alone = "" if first == last else f" together with stages {first} to {last},"
     packed = f" kept as {logs.packed}" if logs.packed and count else ""
-    exact = "near, not exact" if packed else "bit for bit on like hardware"
+    exact = "near, not exact" if packed else "bit for bit if this builder rounds as they did"
     what = f"its full shadow of iteration {newest},{alone} and {count} logged iterations{packed} since: {exact}"
     return Replay(stage, first, holders, newest, tuple(before), tuple(after), f"stage {stage} has no live replica: replay {what}")
 

@@ -477,7 +477,7 @@ class Assembly:
             if request.iteration == self._present[0] and not self.is_sealing:
                 self._roster.depose(f"{guest.member}: {refusal}")
             return
-        self._failed(guest, request.action, is_final=refusal.kind is RefusalKind.TOO_SLOW)
+        self._failed(guest, request.action, is_final=refusal.kind in {RefusalKind.TOO_SLOW, RefusalKind.DISPUTED})
         if guest.failed_builds > FAILED_BUILDS_MAX:
             self._roster.bar(guest.member, str(refusal))
 

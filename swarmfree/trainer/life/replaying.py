@@ -1,7 +1,8 @@
 """Replaying a lost stage: from its full shadow alone through the iterations since, by the border logs of the stages around it.
 
 Bit for bit: the records say in which order gradients were added and with which numbers each step was done, and their digests are compared at every
-iteration. On hardware that rounds otherwise, or from logs that were packed, the result is near, and says so. Adjacent lost stages are replayed
+iteration. On hardware that rounds otherwise, or from logs that were packed, the result is near, and says so; it is given up where a sum's squared
+norm is not within 1 % of its record's, since then it is something else that was computed. Adjacent lost stages are replayed
 together: each builder runs all of them, since what crossed the borders between them is gone. Source: design section 6, rung 2.
 """
 
@@ -13,6 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from swarmfree.policy.keepers import replays_exactly
+from swarmfree.policy.recovery import NORM_OFF_MAX, norm_off
 from swarmfree.swarm.actions import Replay
 from swarmfree.swarm.books import Record, StageEntry
 from swarmfree.swarm.engine_port import Engine
@@ -44,6 +46,7 @@ class Replaying:
         self._lineage = ""
         self._shadow_bytes = 0
         self._in_order = replays_exactly(context.manifest)
+        self._off = 0.0
         self.exact = self._in_order
 
     @property
@@ -96,6 +99,9 @@ class Replaying:
             group.create_task(compute())
         if failed:
             raise failed[0]
+        if not self.exact:
+            sums = f"each squared norm of its {len(records)} sums is within {100 * self._off:.2g} % of the record's"
+            self._context.tell(Note(f"replay of stage {action.stage} is near, but not bit for bit, what it was: {sums}"))
         for stage, engine in self._engines.items():
             if stage != action.stage:
                 await self._work(engine.unload)
@@ -171,10 +177,19 @@ class Replaying:
         if not goes_on or not same:
             raise Refused(RefusalKind.FAILED, f"stage {stage} was rebuilt before iteration {record.iteration}, after its shadow")
 
-    def _is_near(self, what: str) -> None:
+    async def _check_sum(self, stage: int, record: Record, squared_norm: float) -> None:
+        """Bit for bit as in the record, or near it; anything else is not what the swarm has added up."""
+        entry = record.stages[stage]
+        self.exact = self.exact and await self._work(self._engines[stage].average_digest) == entry.sum_digest
         if self.exact:
-            self._context.tell(Note(f"replay of stage {self._action.stage}: {what} is near, but not bit for bit, what it was"))
-        self.exact = False
+            return
+        off = norm_off(squared_norm, entry.squared_norm)
+        if not off <= NORM_OFF_MAX:
+            found = f"{squared_norm:.6g} is not within {100 * NORM_OFF_MAX:g} % of the recorded {entry.squared_norm:.6g}"
+            raise Refused(
+                RefusalKind.DISPUTED, f"the squared norm of stage {stage}'s gradient in iteration {record.iteration}: {found}"
+            )
+        self._off = max(self._off, off)
 
     async def _stage(self, record: Record, stage: int, inputs: Tensors, gradients: Tensors) -> Tensors:
         """One stage's gradients, average and step; the gradients of what went in, by offset."""
@@ -195,9 +210,8 @@ class Replaying:
                         Rank.BOOKS, 0, partial(_there_and_back, engine, first + offset, inputs[offset], gradients[offset], number)
                     )
                 number += 1
-        await self._work(partial(_add_up, engine, engine.part_count(stage), contributors))
-        if self.exact and await self._work(engine.average_digest) != entry.sum_digest:
-            self._is_near(f"the gradient of stage {stage} in iteration {record.iteration}")
+        squared_norm = await self._work(partial(_add_up, engine, engine.part_count(stage), contributors))
+        await self._check_sum(stage, record, squared_norm)
         await self._work(partial(_step, engine, entry))
         if stage == self._action.stage:
             sides = ((Side.OUTPUT, outputs), (Side.ANSWER, answers))
@@ -210,10 +224,14 @@ def _there_and_back(engine: Engine, ticket: int, data: bytes, gradient: bytes, a
     return engine.forward(ticket, data), engine.backward(ticket, gradient, addend)
 
 
-def _add_up(engine: Engine, part_count: int, contributors: list[list[int]]) -> None:
+def _add_up(engine: Engine, part_count: int, contributors: list[list[int]]) -> float:
+    """The average, part by part; its squared norm, part norms added in order of parts."""
+    total = 0.0
     for part in range(part_count):
-        average, _ = engine.reduce([engine.contribution(numbers, part) for numbers in contributors])
+        average, squared_norm = engine.reduce([engine.contribution(numbers, part) for numbers in contributors])
         engine.keep_average(part, average)
+        total += squared_norm
+    return total
 
 
 def _step(engine: Engine, entry: StageEntry) -> None:
