@@ -7,15 +7,17 @@ routes; before the first commit nothing is merged, since first weights can be dr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmfree.policy.keepers import KeptCopy, StageShadow
 from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Replay, Restore
+from swarmfree.swarm.announcement import Announcement
 from swarmfree.swarm.books import Record, float32_bits
 from swarmfree.swarm.manifest import RecoverySection
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member
 
+CLIPPED_TO, CLIPPED_ADDS = 1.0, 1e-4
 NORM_OFF_MAX = 0.01
 """A replay that is not bit for bit is near as long as no sum's squared norm is off by more than this share of its record's."""
 
@@ -33,7 +35,8 @@ def merge_weights(
 ) -> MergeWeights:
     """Weights of the two neighbours from the squared norms of their last gradients, before clipping.
 
-    ``norm2``: w = ||g||^2 (the paper's omega); ``norm``: w = ||g|| (its code); ``uniform``: w = 1; ``copy``: all on the stage before.
+    ``norm2``: w = ||g||^2 (the paper's omega); ``norm``: w = ||g||; ``clipped``: w = min(1, ||g||) + 1e-4, the norm after each stage is clipped to 1,
+    as in the published code; ``uniform``: w = 1; ``copy``: all on the stage before.
     Neither may weigh more than `ratio_max` times the other. Norms that are not positive and finite count as unknown: both weigh the same.
 
     Args:
@@ -47,9 +50,32 @@ def merge_weights(
     ratio = 1.0 if mode is MergeMode.UNIFORM or mode is MergeMode.RANDOM or not usable else norm_before / norm_after
     if mode is MergeMode.NORM:
         ratio = math.sqrt(ratio)
+    if mode is MergeMode.CLIPPED and usable:
+        ratio = _clipped(norm_before) / _clipped(norm_after)
     ratio *= nearness
     ratio = min(max(ratio, 1.0 / ratio_max), ratio_max)
     return MergeWeights(ratio / (1.0 + ratio), 1.0 / (1.0 + ratio))
+
+
+def _clipped(squared_norm: float) -> float:
+    return min(CLIPPED_TO, math.sqrt(squared_norm)) + CLIPPED_ADDS
+
+
+def weights_between(recovery: RecoverySection, stage: int, sides: tuple[int, int], norms: tuple[float, float]) -> MergeWeights:
+    """Weights of the live stages before and after `stage`, by their squared norms; the nearer one weighs more."""
+    nearness = (sides[1] - stage) / (stage - sides[0])
+    return merge_weights(recovery.merge, *norms, recovery.weight_ratio_max, nearness)
+
+
+def signed_norms(
+    announced: Iterable[Announcement], neighbours: Mapping[int, Member], iteration: int, lineage: str
+) -> dict[int, float]:
+    """The squared norms that these neighbours have signed for the last record before `iteration`, by stage; older ones are left out."""
+    return {
+        said.stage: said.squared_norm
+        for said in announced
+        if neighbours.get(said.stage) == said.endpoint.member and (said.iteration, said.lineage) == (iteration, lineage)
+    }
 
 
 def norm_off(squared_norm: float, recorded: float) -> float:
@@ -76,6 +102,7 @@ class Logs:
 
 
 NO_LOGS = Logs({})
+NOTHING_SIGNED: Mapping[int, float] = {}
 
 
 def choose_recovery(
@@ -86,6 +113,7 @@ def choose_recovery(
     kept: Sequence[KeptCopy] = (),
     shadows: Sequence[StageShadow] = (),
     logs: Logs = NO_LOGS,
+    signed: Mapping[int, float] = NOTHING_SIGNED,
 ) -> BuildAction:
     """Decide how `stage`'s state is made, and say why: a replay, else the youngest shadow, else what can be made of its neighbours.
 
@@ -97,6 +125,7 @@ def choose_recovery(
         kept: complete copies of the ends that the present lineage goes back to, in order of preference among those that are as new.
         shadows: complete ones of body stages, in order of preference among those that are as new.
         logs: of all members.
+        signed: squared norms by stage that count instead of the record's, since the neighbours have signed them.
     """
     if replicas[stage]:
         return Copy(stage, tuple(replicas[stage]), f"stage {stage} has a live replica: copy it")
@@ -108,11 +137,11 @@ def choose_recovery(
         replay = _replay(stage, replicas, record, shadows, logs) if recovery.best == "replay" else None
         if (found := replay or _restore(stage, record, shadows)) is not None:
             return found
-    return _from_neighbours(stage, replicas, record, recovery)
+    return _from_neighbours(stage, replicas, record, recovery, signed)
 
 
 def _from_neighbours(
-    stage: int, replicas: Sequence[Sequence[Endpoint]], record: Record, recovery: RecoverySection
+    stage: int, replicas: Sequence[Sequence[Endpoint]], record: Record, recovery: RecoverySection, signed: Mapping[int, float]
 ) -> Merge | CopyNeighbour | Fresh:
     """What is possible without anything that was kept: CheckFree, and drawing anew where no neighbour is left."""
     body = len(replicas) - 1
@@ -129,9 +158,8 @@ def _from_neighbours(
         why = "an end of the body" if ends else "lost and recovery.merge = copy" if copies else "left with neighbours on one side"
         return CopyNeighbour(stage, replicas[donor_stage][0], donor_stage, f"stage {stage} is {why}: copy stage {donor_stage}")
     before, after = replicas[before_stage][0], replicas[after_stage][0]
-    norm_before, norm_after = record.stages[before_stage].squared_norm, record.stages[after_stage].squared_norm
-    nearness = (after_stage - stage) / (stage - before_stage)
-    weights = merge_weights(recovery.merge, norm_before, norm_after, recovery.weight_ratio_max, nearness)
+    norm_before, norm_after = (signed.get(s, record.stages[s].squared_norm) for s in (before_stage, after_stage))
+    weights = weights_between(recovery, stage, (before_stage, after_stage), (norm_before, norm_after))
     return Merge(
         stage=stage,
         before=before,

@@ -56,6 +56,15 @@ class Setup:
     feeding_standbys: int = 0
 
 
+CLIPPED_SHARE = 0.1
+"""Of rehearsals that merge by clipped norms."""
+
+
+def _merge_mode(rng: random.Random, seed: int) -> MergeMode:
+    drawn = rng.choice((*(mode for mode in MergeMode if mode is not MergeMode.CLIPPED), MergeMode.NORM2, MergeMode.NORM2))
+    return MergeMode.CLIPPED if random.Random(f"{seed}/clipped").random() < CLIPPED_SHARE else drawn
+
+
 def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
     """The rehearsal of this seed, at times with one hardship or several.
 
@@ -87,7 +96,7 @@ def draw_usual(seed: int, *, iterations: int | None = None) -> Setup:
         batch=BatchSection(rows=rng.randint(1, 3), microbatches=rng.randint(4, 8)),
         ring=RingSection(credits=rng.randint(1, 4), part_bytes=random.Random(f"{seed}/parts").choice((1 << 20, 1 << 22))),
         recovery=RecoverySection(
-            merge=rng.choice((*MergeMode, MergeMode.NORM2, MergeMode.NORM2)),
+            merge=_merge_mode(rng, seed),
             ends_copies=ends.choice((0, 1, 2, 2, 3)),
             shadow_every=shadow.choice((0, 1, 2, 5)),
             shadow_kind=random.Random(f"{seed}/full").choice(("plain", "full")),

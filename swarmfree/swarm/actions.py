@@ -9,10 +9,11 @@ from swarmfree.swarm.names import Endpoint
 
 
 class MergeMode(enum.StrEnum):
-    """How the two neighbours are weighted. Source: CheckFree Algorithm 1 (`norm2`), its published code (`norm`), its baselines."""
+    """How the two neighbours are weighted. Source: CheckFree Algorithm 1 (`norm2`), its published code (`clipped`), its baselines; `norm` is ours."""
 
     NORM2 = "norm2"
     NORM = "norm"
+    CLIPPED = "clipped"
     UNIFORM = "uniform"
     COPY = "copy"
     RANDOM = "random"

@@ -194,10 +194,20 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryNorms:
-    """What a rebuilding peer found in the directory about its neighbours: (stage, iteration, squared norm)."""
+    """What a rebuilding peer found in the directory about its neighbours, and the weights it computed itself.
+
+    Args:
+        stage: that is rebuilt.
+        found: (stage, iteration, squared norm), as announced and signed.
+        signed: of the two norms that it took, so many were announced for the last record; the others are the record's.
+        weight_before, weight_after: as float32.
+    """
 
     stage: int
     found: list[tuple[int, int, float]]
+    signed: int = 0
+    weight_before: float = 0.0
+    weight_after: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

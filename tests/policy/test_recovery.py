@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmfree.policy.keepers import KeptCopy, StageShadow
-from swarmfree.policy.recovery import Logs, choose_recovery, donor_block, merge_weights
+from swarmfree.policy.recovery import Logs, choose_recovery, donor_block, merge_weights, signed_norms
 from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Replay, Restore
+from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
 from swarmfree.swarm.manifest import RecoverySection
 from swarmfree.swarm.names import Endpoint, Member, Term
@@ -135,6 +136,37 @@ def test_norm_and_squared_norm_differ_as_the_paper_and_its_code_do() -> None:
     """Norms 1 and 2: squared weights 1:4, plain 1:2; unusable norms weigh alike."""
     assert merge_weights(MergeMode.NORM2, 1.0, 4.0, 10.0).before == pytest.approx(0.2)
     assert merge_weights(MergeMode.NORM, 1.0, 4.0, 10.0).before == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "weight"),
+    [(0.04, 0.25, 0.2001 / 0.7002), (9.0, 400.0, 0.5), (0.25, 4.0, 0.5001 / 1.5002), (1e-12, 9.0, 1 / 11), (0.0, 9.0, 0.5)],
+)
+def test_clipped_norms_weigh_as_in_the_published_code(before: float, after: float, weight: float) -> None:
+    """min(1, ||g||) + 1e-4: two norms above 1 weigh the same; the bound of 10 and unknown norms are ours, as ever."""
+    assert merge_weights(MergeMode.CLIPPED, before, after, 10.0).before == pytest.approx(weight)
+
+
+def test_what_a_neighbour_has_signed_counts_instead_of_the_record() -> None:
+    """Of the stages that it is there for; the others keep the record's."""
+    record = _record([9, 1, 5, 3])
+    action = choose_recovery(2, _replicas(1, 1, 0, 1), record, RECOVERY, signed={1: 9.0})
+    assert isinstance(action, Merge)
+    assert bits_float32(action.weight_before) == pytest.approx(0.75)
+    assert (action.norm_before, action.norm_after) == (9.0, 3.0)
+
+
+def _announced(stage: int, norm: float, *, peer: str = "", iteration: int = 8, lineage: str = "l") -> Announcement:
+    endpoint = Endpoint(Member(peer or f"s{stage}", "0" * 16), ())
+    return Announcement(endpoint, PeerState.SERVING, stage, iteration, lineage, norm, 1.0, 0.1, 0, False, 1, 1e9)
+
+
+def test_only_what_these_neighbours_signed_for_the_last_record_counts() -> None:
+    """Neither a sibling's word, nor an older one, nor one of another lineage, nor of another stage."""
+    neighbours = {1: Member("s1", "0" * 16), 3: Member("s3", "0" * 16)}
+    others = [_announced(1, 5.0, peer="x"), _announced(3, 6.0, iteration=7), _announced(3, 6.0, lineage="k"), _announced(2, 7.0)]
+    assert signed_norms([*others, _announced(1, 2.0)], neighbours, 8, "l") == {1: 2.0}
+    assert signed_norms([*others, _announced(1, 2.0), _announced(3, 4.0)], neighbours, 8, "l") == {1: 2.0, 3: 4.0}
     for bad in (0.0, math.nan, math.inf, -1.0):
         assert merge_weights(MergeMode.NORM2, bad, 4.0, 10.0).before == 0.5
 

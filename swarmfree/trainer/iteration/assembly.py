@@ -15,12 +15,12 @@ from itertools import pairwise, takewhile
 
 from swarmfree.policy.keepers import KeptCopy, StageShadow, border_dtype
 from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence
-from swarmfree.policy.recovery import NO_LOGS, Logs, choose_recovery
+from swarmfree.policy.recovery import NO_LOGS, NOTHING_SIGNED, Logs, choose_recovery, signed_norms
 from swarmfree.policy.worth import or_stay, patience_s
 from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Fresh, Merge, Replay, Restore, Stay
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float32
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.events import EndsDrawnAnew, Placed, RecoveryDecided, StageBuilt, Waiting
+from swarmfree.swarm.events import EndsDrawnAnew, Note, Placed, RecoveryDecided, StageBuilt, Waiting
 from swarmfree.swarm.messages import Build, Built, Hello, Place
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position
 from swarmfree.swarm.plan import AS_RECORDED, Plan, Rebuilt
@@ -71,6 +71,7 @@ class Assembly:
         self._commits_s: deque[float] = deque(maxlen=PACES)
         self._failed_copies: Counter[Member] = Counter()
         self._failed_replays = 0
+        self._signed: dict[int, float] | None = None
         self._lost_since_s: dict[int, float] = {}
         self.past = {0: GENESIS_LINEAGE}
 
@@ -97,7 +98,7 @@ class Assembly:
         self._rebuilt, self.is_sealing = {}, False
         self._commits_s.append(self._context.now_s())
         self._failed_copies.clear()
-        self._failed_replays = 0
+        self._failed_replays, self._signed = 0, None
 
     def stand_at(self, iteration: int, lineage: str, record: Record | None) -> None:
         """What whoever joins from now on is to be ready for; a successor may have nothing to fill."""
@@ -331,7 +332,8 @@ class Assembly:
         if without:
             replicas[stage] = ()
         logs = NO_LOGS if self._failed_replays >= FAILED_REPLAYS_MAX else self._logs()
-        return choose_recovery(stage, replicas, record, self._context.manifest.recovery, kept, self._shadows(), logs)
+        recovery = self._context.manifest.recovery
+        return choose_recovery(stage, replicas, record, recovery, kept, self._shadows(), logs, self._signed or NOTHING_SIGNED)
 
     def _shadows(self) -> list[StageShadow]:
         """Those of this lineage that members say they keep, of holders that have not failed to give theirs; far back nothing is known of lineages."""
@@ -477,9 +479,21 @@ class Assembly:
             if request.iteration == self._present[0] and not self.is_sealing:
                 self._roster.depose(f"{guest.member}: {refusal}")
             return
+        if refusal.kind is RefusalKind.DISPUTED and isinstance(request.action, Merge):
+            await self._take_signed(request, request.action, str(refusal))
         self._failed(guest, request.action, is_final=refusal.kind in {RefusalKind.TOO_SLOW, RefusalKind.DISPUTED})
         if guest.failed_builds > FAILED_BUILDS_MAX:
             self._roster.bar(guest.member, str(refusal))
+
+    async def _take_signed(self, request: Build, action: Merge, why: str) -> None:
+        """The builder says that the neighbours have signed other norms: they count. One that says so again is right, and this peer is not."""
+        if self._signed is not None and self._roster.hand_over is not None:
+            self._context.tell(Note(f"gives up the lead: {why}"))
+            await self._roster.hand_over()
+            return
+        neighbours = {action.before_stage: action.before.member, action.after_stage: action.after.member}
+        announced = await self._context.ports.directory.announcements()
+        self._signed = signed_norms(announced, neighbours, request.iteration, request.lineage)
 
     def _failed(self, guest: Guest, action: BuildAction, *, is_final: bool = True) -> None:
         """A try came to nothing; one that is final is not made again for this loss."""

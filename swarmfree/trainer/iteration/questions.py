@@ -27,6 +27,9 @@ async def get_state(books: MemberBooks, request: GetState) -> Reply:
             RefusalKind.FAILED, f"part {request.part} of stage {request.stage}, which has {engine.part_count(request.stage)}"
         )
     standing.gave_s = books.context.now_s()
+    if request.weights_only and standing.wanted != standing.lineage:
+        standing.wanted = standing.lineage
+        standing.moved.tell()  # what this peer announces of its norm is renewed at once
 
     def read() -> tuple[int, str, bytes]:
         data = engine.read_state(request.part, weights_only=request.weights_only)

@@ -47,6 +47,7 @@ class Standing:
         ends_iteration: the iteration that a copy of the ends kept here is ready for, -1 without a complete one; see `life.keeping`.
         ends_lineage: of the last record in that copy.
         shadows: complete ones kept here; see `life.shadowing`.
+        wanted: the lineage at which somebody last wanted weights to make another stage of, so that one next to this one is lost; empty for none.
         gave_s: when a part of the state was last given away: whoever rebuilds a stage comes before what can wait.
     """
 
@@ -70,6 +71,7 @@ class Standing:
         self.moved = Signal()
         self.ends_iteration, self.ends_lineage = -1, ""
         self.shadows: tuple[KeptShadow, ...] = ()
+        self.wanted = ""
         self.gave_s = -math.inf
         self._records_kept = max(RECORDS_KEPT, borders_kept(context.manifest))
 

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 from swarmfree.policy.recovery import donor_block
 from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
-from swarmfree.swarm.announcement import Announcement
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.events import DirectoryNorms, Placed
+from swarmfree.swarm.events import Placed
 from swarmfree.swarm.messages import Build, Built, GetShadow, GetState
 from swarmfree.swarm.names import Endpoint
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.member import MemberBooks
+from swarmfree.trainer.life.checking import check_weights
 from swarmfree.trainer.life.copying import Copying, Place, keep_up
 from swarmfree.trainer.life.replaying import Replaying
 from swarmfree.trainer.ring.device import Rank
@@ -138,8 +138,10 @@ class Builder:
             donor, donor_stage = action.donor, action.donor_stage
             await self._parts(action.stage, lambda part: self._neighbour_part(building, donor, donor_stage, part))
         else:
-            self._tasks.start(self._tell_directory_norms(action), "norms in the directory")
             await self._parts(action.stage, lambda part: self._merge_part(building, action, part))
+            await check_weights(
+                self._context, building.request, action
+            )  # who was asked for weights has announced its norm meanwhile
 
     async def _parts(self, stage: int, one: Callable[[int], Awaitable[None]]) -> None:
         await each(range(self._context.ports.engine.part_count(stage)), one, PARTS_IN_FLIGHT)
@@ -230,14 +232,3 @@ class Builder:
                 return reply
             await asyncio.sleep(next(waits))
         raise last
-
-    async def _tell_directory_norms(self, action: Merge) -> None:
-        """Look up what the neighbours announce of their gradient norms, so that the record's weights can be checked against it."""
-        found = await self._context.ports.directory.announcements()
-        neighbours = {action.before.member: action.before_stage, action.after.member: action.after_stage}
-        norms = [_norm_of(a, neighbours[a.endpoint.member]) for a in found if a.endpoint.member in neighbours]
-        self._context.tell(DirectoryNorms(action.stage, sorted(norms)))
-
-
-def _norm_of(announcement: Announcement, stage: int) -> tuple[int, int, float]:
-    return stage, announcement.iteration, announcement.squared_norm

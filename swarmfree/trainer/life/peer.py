@@ -294,15 +294,16 @@ class Peer:
         return True
 
     async def _announce(self) -> None:
-        """Keep this peer's announcement and the run's papers in the directory; at once when its place changes."""
-        timing = self.context.timing
-        stage_told, announced_s, published_s = NO_STAGE - 1, -math.inf, -math.inf
+        """Keep this peer's announcement and the run's papers in the directory; at once when its place changes, or a stage beside it is lost."""
+        timing, standing = self.context.timing, self.books.standing
+        stage_told, lineage_told, announced_s, published_s = NO_STAGE - 1, "", -math.inf, -math.inf
         while True:
             now_s = self.context.now_s()
-            stage = self.books.standing.stage
-            if stage != stage_told or now_s - announced_s >= timing.lease_s / 3:
+            is_wanted = lineage_told != standing.lineage == standing.wanted
+            if standing.stage != stage_told or is_wanted or now_s - announced_s >= timing.lease_s / 3:
+                stage_told, lineage_told, announced_s = standing.stage, standing.lineage, now_s
                 await self.context.ports.directory.announce(self._announcement())
-                stage_told, announced_s = stage, now_s
+                continue  # it may have to be renewed by now
             if now_s - published_s >= timing.papers_lease_s / 3:
                 await self.context.ports.directory.publish_run(timing.papers_lease_s)
                 published_s = now_s
