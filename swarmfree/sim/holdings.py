@@ -146,7 +146,7 @@ class Holdings:
         """A sentence if `sender` orders a state to be made although somebody within its reach holds a better one.
 
         Args:
-            past: lineages that what is built goes back to; an older state or copy of another one, or of what came later, is of no use to it.
+            past: lineages that what is built goes back to; a state or copy of another one, or of what came later, is of no use to it.
         """
         action = build.action
         is_kept = isinstance(action, Stay) and action.iteration == build.iteration  # nothing is made, no step is lost
@@ -187,7 +187,7 @@ class Holdings:
                 yield member, "the present state"
             elif is_poor and record is not None and held.lineage == record.before:
                 yield member, "the state one step before"
-            elif is_drawn and not isinstance(held.made, Fresh) and held.lineage in past:
+            elif is_drawn and held.lineage in past and not isinstance(held.made, Fresh):
                 yield member, "an older state"
         if is_drawn:
             copies = ((member, iteration) for member, (iteration, lineage) in sorted(self._copies.items()) if lineage in past)

@@ -18,7 +18,8 @@ from swarmfree.swarm.plan import Plan, Replica
 LEADER, HOLDER, OTHER = (Member(name, "1") for name in ("leader", "holder", "other"))
 AT = {member: Endpoint(member, (f"/memory/{member.peer_id}",)) for member in (LEADER, HOLDER, OTHER)}
 POSITION = Position(Term(1, LEADER), 7, 0, 1)
-BEFORE = Record(5, "a" * 64, POSITION.term, 0, "0" * 16, (), float64_bits(1.0), 1, "", (LEADER,))
+OLDER = "e" * 64
+BEFORE = Record(5, OLDER, POSITION.term, 0, "0" * 16, (), float64_bits(1.0), 1, "", (LEADER,))
 LAST = replace(BEFORE, iteration=6, before=BEFORE.lineage())
 MERGED = CopyNeighbour(2, AT[OTHER], 1, "")
 
@@ -61,7 +62,7 @@ class Story:
         """The leader has it built: what is found."""
         lineage = record.lineage() if record is not None else GENESIS_LINEAGE
         build = Build(POSITION, action, 7 if record is not None else 0, lineage, record, 0)
-        return self.holdings.needless(LEADER, build, self.now_s, {"e" * 64, BEFORE.lineage(), lineage})
+        return self.holdings.needless(LEADER, build, self.now_s, {OLDER, BEFORE.lineage(), lineage})
 
 
 @pytest.mark.parametrize("action", [MERGED, Fresh(2, 7, ""), Restore(2, AT[OTHER], 5, ""), Stay(2, 5, "")])
@@ -222,7 +223,7 @@ def test_what_was_just_built_counts_once_a_plan_has_it() -> None:
 
 def test_the_ends_are_not_drawn_while_anything_of_them_is_left() -> None:
     """A source with however old a state, or a keeper's copy, is better than new weights; a copy is taken from a keeper, and that is fine."""
-    old = Story(stage=0, lineage="e" * 64)
+    old = Story(stage=0, lineage=OLDER)
     assert "an older state" in old.order(Fresh(0, 7, ""))
     kept = Story()
     kept.holdings.beaten(HOLDER, 6, BEFORE.lineage())
@@ -230,8 +231,8 @@ def test_the_ends_are_not_drawn_while_anything_of_them_is_left() -> None:
     assert not kept.order(CopyKept(0, AT[HOLDER], 6, ""))
 
 
-def test_the_ends_that_another_side_went_on_to_are_of_no_use() -> None:
-    """A keeper or source followed the other side of a split, and now a coordinator that is iterations behind, in a lineage that has none of them."""
+def test_a_copy_of_what_another_side_went_on_to_is_of_no_use() -> None:
+    """A keeper followed the other side of a split, and now a coordinator in a lineage that has none of its iterations; so did a source."""
     story = Story()
     story.holdings.beaten(HOLDER, 68, "f" * 64)
     assert not story.order(Fresh(0, 7, ""))
