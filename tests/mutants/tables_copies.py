@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from swarmfree.swarm.actions import CopyNeighbour, Fresh, Replay, Stay
-from swarmfree.swarm.books import GENESIS_LINEAGE, Record
+from swarmfree.swarm.books import GENESIS_LINEAGE, Record, float64_bits
 from swarmfree.swarm.errors import CallFailed, Refused
 from swarmfree.swarm.messages import Build, GetRecord, RecordAnswer, Request
 from swarmfree.swarm.names import Endpoint, base_of
@@ -112,11 +112,19 @@ def replay_past_a_rebuild() -> object:
 
 
 def replay_with_another_sum() -> object:
-    """What was logged adds up to another gradient than the record's: whether the replay is called exact."""
+    """What was logged adds up to another gradient than the record's, of nearly its norm and of another: whether the replay is called exact, or refused."""
 
-    async def story(alone: Alone, replaying: Replaying) -> bool:
-        await replaying._stage(record(), 1, {}, {})
-        return replaying.exact
+    async def story(alone: Alone, replaying: Replaying) -> list[object]:
+        found: list[object] = []
+        for norm in (125.0, 126.5):
+            entries = [replace(entry, squared_norm_bits=float64_bits(norm)) for entry in record().stages]
+            try:
+                await replaying._stage(replace(record(), stages=tuple(entries)), 1, {}, {})
+            except Refused as refusal:
+                found.append(str(refusal.kind))
+            else:
+                found.append(replaying.exact)
+        return found
 
     return _replay(story)
 
