@@ -400,6 +400,11 @@ def state_that_stays(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Builder, "_make", careless)
 
 
+def state_of_any_lineage(patch: pytest.MonkeyPatch) -> None:
+    """A member that is to keep its state says yes whatever lineage that belongs to (3.10)."""
+    patch.setattr(Builder, "_check_lineage", lambda self, lineage, record: None)
+
+
 def decided_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
     """Who holds what a majority decided goes back with whoever leads the beginning of it (3.4)."""
     patch.setattr(Standing, "goes_on_from", lambda self, iteration, lineage, record: False)

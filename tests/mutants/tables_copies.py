@@ -63,6 +63,18 @@ def build_of_what_is_decided() -> object:
     return [play(partial(story, forced=forced)) for forced in ((), (0,))]
 
 
+def state_of_another_lineage() -> object:
+    """A member is to keep its state of iteration 1: the answer where that is of this lineage, of one that counts more, of one that counts less."""
+
+    async def story(alone: Alone, held: tuple[int, ...], led: tuple[int, ...]) -> str:
+        newest, asked = record(forced=held), record(forced=led)
+        alone.standing.install(1, 1, newest.lineage(), newest)
+        builder = build.Builder(alone.context, alone.books, alone.building)
+        return await word(builder.build(A, Build(at(2), Stay(1, 1, "it holds it"), 1, asked.lineage(), asked, 0)))
+
+    return [play(partial(story, held=held, led=led)) for held, led in (((), ()), ((), (0,)), ((0,), ()))]
+
+
 def build_that_fails() -> object:
     """A member's donor is gone: which stage it says it holds then."""
     return _build(Build(at(2), CopyNeighbour(1, D, 2, "copy stage 2"), 0, GENESIS_LINEAGE, record(), 0))

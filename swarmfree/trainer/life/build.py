@@ -12,6 +12,7 @@ import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from swarmfree.policy.lineages import forced_later
 from swarmfree.policy.recovery import donor_block
 from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
 from swarmfree.swarm.books import Record
@@ -60,23 +61,34 @@ class Builder:
 
         Raises:
             Refused: as `MemberBooks.admit_claim`; `past`, what is held here goes on from there, so that whoever asks leads a beginning only;
-                `failed` when no donor could give what was asked.
+                `gone`, the state that is to be kept is of another lineage; `failed` when no donor could give what was asked.
         """
         standing = self._books.standing
         self._books.admit_claim(sender, request.position)
         if standing.goes_on_from(request.iteration, request.lineage, request.record):
             raise Refused(RefusalKind.PAST, f"iteration {request.iteration} is decided: this peer stands at {standing.iteration}")
+        past = dict(enumerate((*request.past, request.lineage), request.iteration - len(request.past)))
+        if isinstance(request.action, Stay) and standing.iteration == request.action.iteration:
+            self._check_lineage(past.get(standing.iteration, standing.lineage), request.record)
         current = self._building
         if current is None or current.request != request:
             self._tasks.cancel_all()
             if current is not None and not current.done.done():
                 current.done.set_exception(Refused(RefusalKind.SUPERSEDED, "another build was asked for"))
                 current.done.exception()
-            past = dict(enumerate((*request.past, request.lineage), request.iteration - len(request.past)))
             current = self._building = Building(request, past, asyncio.get_running_loop().create_future())
             standing.promised, standing.coordinator = request.position, sender
             self._tasks.start(self._run(current), f"build stage {request.action.stage}")
         return Reply(await asyncio.shield(current.done))
+
+    def _check_lineage(self, lineage: str, record: Record | None) -> None:
+        """A state of another lineage is not kept as one of this; where it counts more, whoever asks leads what gives way."""
+        standing = self._books.standing
+        if standing.lineage != lineage:
+            newest, led = standing.record_of(-1), record.forced if record is not None else ()
+            counts_more = newest is not None and forced_later(newest.forced, led)
+            kind = RefusalKind.PAST if counts_more else RefusalKind.GONE
+            raise Refused(kind, f"what this peer holds is of lineage {standing.lineage[:8]}, not of {lineage[:8]}")
 
     async def _run(self, building: Building) -> None:
         request, engine = building.request, self._context.ports.engine
