@@ -436,7 +436,6 @@ def rebuilds_in_a_near_replay(patch: pytest.MonkeyPatch) -> None:
 def sums_in_a_replay(patch: pytest.MonkeyPatch) -> None:
     """A replay never compares gradients with those of the records (3.10)."""
 
-
     async def nothing(*_: object) -> None:
         pass
 

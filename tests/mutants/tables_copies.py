@@ -124,7 +124,7 @@ def replay_past_a_rebuild() -> object:
 
 
 def replay_with_another_sum() -> object:
-    """What was logged adds up to another gradient than the record's, of nearly its norm and of another: whether the replay is called exact, or refused."""
+    """What was logged adds up to another gradient than the record's, of nearly its norm and of another: is it exact, near or refused."""
 
     async def story(alone: Alone, replaying: Replaying) -> list[object]:
         found: list[object] = []
