@@ -9,6 +9,8 @@
   stage begins in the state in which one before it ended.
 - *source*: the only source is killed right after a Seal, while those who keep a copy of the ends still fetch its average over a slow link, and
   comes back on its old port. The ends must come back exact or one step behind.
+- *norms*: nothing is kept, and the only replica of the middle stage is killed. The newcomer's own weights, from what both neighbours have signed in
+  the directory for the last record, must be the coordinator's to the bit, and what CheckFree's formula gives.
 - *local*: `kill -9` of a peer, of the bootstrap node and of both one's p2pd under ``swarmfree local --respawn``: it goes on.
 
 Progress goes to stderr; the last line is one JSON object: of each kind rounds, those that held, and for *majority* the seconds.
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import signal
 import statistics
 import sys
@@ -28,16 +31,19 @@ from benchmarks.command import finish
 from benchmarks.live import LiveFailed
 from benchmarks.survival_local import kill_by_hand
 from benchmarks.survival_world import ENDS, Setting, World, living
-from swarmfree.swarm.events import EngineStepped, IterationCommitted, Opened, RecoveryDecided, StageBuilt
+from swarmfree.swarm.books import bits_float32, float32_bits
+from swarmfree.swarm.events import DirectoryNorms, EngineStepped, IterationCommitted, Opened, RecoveryDecided, StageBuilt
 
-ROUNDS = {"majority": 5, "link": 20, "alone": 20, "freeze": 20, "source": 10, "local": 1}
+ROUNDS = {"majority": 5, "link": 20, "alone": 20, "freeze": 20, "source": 10, "norms": 20, "local": 1}
 MAJORITY = Setting(body=4, replicas=2, standbys=0)
 LONE = Setting(body=3, replicas=1, standbys=1)
+MERGING = Setting(body=3, replicas=1, standbys=0, recovery='best = "merge"')
 SOURCE = Setting(body=3, replicas=1, standbys=0)
 STRUCK_S = 3.0
 RESUMED_WITHIN_S = 15.0
 WAITED_S = 180.0
 LATE_S = 0.1
+MIDDLE, RATIO_MAX = 2, 10.0
 EXACT_OR_BEHIND = {"CopyKept", "Copy", "Stay"}
 
 
@@ -141,11 +147,41 @@ async def restart_source(world: World, number: int) -> list[str]:  # noqa: ARG00
     return wrong
 
 
+async def merge_middle(world: World, number: int) -> list[str]:  # noqa: ARG001 - there is one stage with two neighbours of the body
+    """Kill the only replica of the stage between two others; what is wrong with the weights that it is merged with.
+
+    Raises:
+        LiveFailed: training does not go on.
+    """
+    await world.until_whole()
+    killed_s = world.kill(world.only(MIDDLE).name)
+    await world.until("a commit after the merge", lambda: world.resumed_s(killed_s) is not None, WAITED_S)
+    decided = [e for _, _, e in world.events(RecoveryDecided, killed_s) if e.stage == MIDDLE]
+    looked = [e for _, _, e in world.events(DirectoryNorms, killed_s) if e.stage == MIDDLE]
+    if [e.action for e in decided] != ["Merge"] or len(looked) != 1:
+        return [f"decided {[e.action for e in decided]}, looked {len(looked)} times"]
+    ordered, own = (decided[0].weight_before, decided[0].weight_after), (looked[0].weight_before, looked[0].weight_after)
+    norms = {stage: norm for stage, iteration, norm in looked[0].found if iteration == decided[0].iteration}
+    wrong = [f"{looked[0].signed} of 2 norms are signed"] if looked[0].signed != 2 or len(norms) != 2 else []
+    wrong += [f"weights {own} computed, {ordered} ordered"] if own != ordered else []
+    if not wrong:
+        share = norms[MIDDLE - 1] / sum(norms.values())
+        right = tuple(bits_float32(float32_bits(weight)) for weight in (share, 1 - share))
+        is_bound = max(norms.values()) > RATIO_MAX * min(norms.values())
+        wrong += (
+            [f"weights {own}, {right} by the formula"]
+            if not is_bound and not math.isclose(own[0], right[0], rel_tol=1e-6)
+            else []
+        )
+    return wrong
+
+
 LASTING: dict[str, tuple[Setting, Callable[[World, int], Awaitable[list[str]]]]] = {
     "link": (LONE, cut_link),
     "alone": (LONE, cut_off),
     "freeze": (LONE, freeze),
     "source": (SOURCE, restart_source),
+    "norms": (MERGING, merge_middle),
 }
 
 

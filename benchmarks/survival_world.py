@@ -64,17 +64,18 @@ body = {body}
 replicas_max = {replicas}
 
 [recovery]
-shadow_every = 5
+{recovery}
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How large the swarm is: one source, body stages, replicas of each of them, standbys."""
+    """How large the swarm is: one source, body stages, replicas of each of them, standbys; and how it brings stages back."""
 
     body: int
     replicas: int
     standbys: int
+    recovery: str = "shadow_every = 5"
 
     @property
     def peers(self) -> int:
@@ -89,7 +90,7 @@ class World:
         """Prepare; `living` runs it."""
         self.setting, self._folder = setting, folder
         run_file = folder / "run.toml"
-        run_file.write_text(RUN.format(body=setting.body, replicas=setting.replicas))
+        run_file.write_text(RUN.format(body=setting.body, replicas=setting.replicas, recovery=setting.recovery))
         manifest = load_run(run_file).manifest
         self._ports: dict[str, int] = {}
         self._doors: dict[str, int] = {}
