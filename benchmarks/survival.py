@@ -11,6 +11,7 @@
   comes back on its old port. The ends must come back exact or one step behind.
 - *norms*: nothing is kept, and the only replica of the middle stage is killed. The newcomer's own weights, from what both neighbours have signed in
   the directory for the last record, must be the coordinator's to the bit, and what CheckFree's formula gives.
+- *liar*: the same, and the coordinator orders half of each for as long as it lives. It must be refused, and the stage built by the norms.
 - *local*: `kill -9` of a peer, of the bootstrap node and of both one's p2pd under ``swarmfree local --respawn``: it goes on.
 
 Progress goes to stderr; the last line is one JSON object: of each kind rounds, those that held, and for *majority* the seconds.
@@ -20,21 +21,25 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import math
 import signal
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from benchmarks.command import finish
 from benchmarks.live import LiveFailed
+from benchmarks.lying_stem import LIE, lying_stem
 from benchmarks.survival_local import kill_by_hand
 from benchmarks.survival_world import ENDS, Setting, World, living
 from swarmfree.swarm.books import bits_float32, float32_bits
 from swarmfree.swarm.events import DirectoryNorms, EngineStepped, IterationCommitted, Opened, RecoveryDecided, StageBuilt
 
-ROUNDS = {"majority": 5, "link": 20, "alone": 20, "freeze": 20, "source": 10, "norms": 20, "local": 1}
+ROUNDS = {"majority": 5, "link": 20, "alone": 20, "freeze": 20, "source": 10, "norms": 20, "liar": 3, "local": 1}
 MAJORITY = Setting(body=4, replicas=2, standbys=0)
 LONE = Setting(body=3, replicas=1, standbys=1)
 MERGING = Setting(body=3, replicas=1, standbys=0, recovery='best = "merge"')
@@ -176,6 +181,26 @@ async def merge_middle(world: World, number: int) -> list[str]:  # noqa: ARG001 
     return wrong
 
 
+async def merge_by_a_liar(world: World) -> list[str]:
+    """Kill the only replica of the middle stage where the coordinator lies; what is wrong with what comes of it.
+
+    Raises:
+        LiveFailed: training does not go on.
+    """
+    await world.until_whole()
+    lying = world.state.coordinator
+    killed_s = world.kill(world.only(MIDDLE).name)
+    await world.until("a commit after the merge", lambda: world.resumed_s(killed_s) is not None, WAITED_S)
+    decided = [(name, e) for _, name, e in world.events(RecoveryDecided, killed_s) if e.stage == MIDDLE]
+    built = [e.action for _, _, e in world.events(StageBuilt, killed_s) if e.stage == MIDDLE and e.action != "Copy"]
+    looked = [e for _, _, e in world.events(DirectoryNorms, killed_s) if e.stage == MIDDLE]
+    (first, lie), (last, truth) = decided[0], decided[-1]
+    wrong = [] if (first, lie.weight_before) == (lying, LIE) and last != lying else [f"{first} lied, {last} ordered last"]
+    wrong += [] if built == ["Merge"] else [f"built by {built}"]
+    wrong += [] if looked[-1].weight_before == truth.weight_before != LIE else [f"{looked[-1]} and {truth} in the end"]
+    return wrong
+
+
 LASTING: dict[str, tuple[Setting, Callable[[World, int], Awaitable[list[str]]]]] = {
     "link": (LONE, cut_link),
     "alone": (LONE, cut_off),
@@ -217,6 +242,22 @@ async def lasting(kind: str, rounds: int) -> dict[str, float]:
     return {f"{kind}_rounds": rounds, f"{kind}_held": held}
 
 
+async def liar(rounds: int) -> dict[str, float]:
+    """Each round in a swarm of its own, with a liar of its own."""
+    held = 0
+    for number in range(rounds):
+        with tempfile.TemporaryDirectory(prefix="swarmfree-liar-") as folder:
+            setting = dataclasses.replace(MERGING, stem=lying_stem(Path(folder) / "liar"))
+            async with living(setting) as world:
+                try:
+                    wrong = await merge_by_a_liar(world)
+                except LiveFailed as error:
+                    wrong = [str(error)]
+        held += not wrong
+        say(f"liar {number + 1}: {'; '.join(wrong) or 'held'}")
+    return {"liar_rounds": rounds, "liar_held": held}
+
+
 async def local(rounds: int) -> dict[str, float]:
     """`swarmfree local` and a person with `kill -9`."""
     held = 0
@@ -242,6 +283,8 @@ async def run(kinds: list[str], rounds: int) -> dict[str, float]:
         match kind:
             case "majority":
                 figures |= await majority(count)
+            case "liar":
+                figures |= await liar(count)
             case "local":
                 figures |= await local(count)
             case _:

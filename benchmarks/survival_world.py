@@ -70,12 +70,13 @@ replicas_max = {replicas}
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How large the swarm is: one source, body stages, replicas of each of them, standbys; and how it brings stages back."""
+    """How large the swarm is: one source, body stages, replicas of each of them, standbys; how it brings stages back, and what its processes are."""
 
     body: int
     replicas: int
     standbys: int
     recovery: str = "shadow_every = 5"
+    stem: tuple[str, ...] = STEM
 
     @property
     def peers(self) -> int:
@@ -104,7 +105,7 @@ class World:
             respawn=True,
             respawn_after_s=RESPAWN_AFTER_S,
             program=traces.program(SwarmOrder(folder, 0).program),
-            stem=traces.program(STEM),
+            stem=traces.program(setting.stem),
         )
         described = RunDescribed(
             time.time(), "survival", manifest.run.iterations, manifest.stage_count, manifest.tokens_per_iteration

@@ -26,13 +26,15 @@ LOADED = (
 )
 
 
-def _load() -> None:
+def load() -> None:
+    """Load what every child needs."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's and SciPy's start threads when they are loaded, which a fork would lack
     for module in LOADED:
         importlib.import_module(module)
 
 
-def _run(arguments: Sequence[str]) -> None:
+def run(arguments: Sequence[str]) -> None:
+    """Be `swarmfree` with these arguments, in a child."""
     from swarmfree.cli.main import main  # noqa: PLC0415 - loaded before
 
     sys.argv = ["swarmfree", *arguments]
@@ -40,4 +42,4 @@ def _run(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    serve(_load, _run)
+    serve(load, run)

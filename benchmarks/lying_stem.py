@@ -1,0 +1,56 @@
+"""``python -m benchmarks.lying_stem``: a stem whose peers' first coordinator of a merge lies about its weights for as long as it lives.
+
+Used by `benchmarks.survival`. Who creates the file that the environment names is the liar.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from swarmfree.cli.stem import load, run
+from swarmfree.lab.stem import serve
+from swarmfree.swarm.actions import BuildAction, Merge
+from swarmfree.swarm.books import float32_bits
+
+FLAG = "SWARMFREE_LIAR"
+LIE = 0.5
+"""For both neighbours."""
+
+
+def lying_stem(flag: Path) -> tuple[str, ...]:
+    """How to start it."""
+    return "/usr/bin/env", f"{FLAG}={flag}", sys.executable, "-m", "benchmarks.lying_stem"
+
+
+def _is_liar(flag: Path) -> bool:
+    """Whether this process is the one, the first that asks."""
+    try:
+        with flag.open("x", encoding="ascii") as file:
+            file.write(str(os.getpid()))
+    except FileExistsError:
+        return flag.read_text(encoding="ascii") == str(os.getpid())
+    return True
+
+
+def _run_lying(arguments: Sequence[str]) -> None:
+    from swarmfree.trainer.iteration.assembly import Assembly  # noqa: PLC0415 - loaded by the stem
+
+    flag, honest = Path(os.environ[FLAG]), Assembly._choose  # noqa: SLF001 - the lie
+
+    def lying(self: Assembly, *given: Any, **named: Any) -> BuildAction:
+        action = honest(self, *given, **named)
+        if not isinstance(action, Merge) or named.get("without") or not _is_liar(flag):
+            return action
+        return replace(action, weight_before=float32_bits(LIE), weight_after=float32_bits(LIE))
+
+    Assembly._choose = lying  # type: ignore[method-assign] # noqa: SLF001
+    run(arguments)
+
+
+if __name__ == "__main__":
+    serve(load, _run_lying)
