@@ -5,17 +5,18 @@ over time of what the replicas that are live then train when nobody falls. That 
 that what averaging costs in peace is no loss of churn. What is lost then: work that died and is done again, the pause until a death is
 noticed, the load of a newcomer's state, and iterations that are dealt unevenly.
 
-The figure comes from a rehearsal in virtual time: a machine of two cores does not carry more than one or two busy replicas. The trainer is the real
-one; devices take a table of seconds (`churn_rehearsal`). A newcomer counts as live from the moment its process is up, before it has any
+It is rehearsed in virtual time, since a machine of two cores does not carry more than one or two busy replicas, and played with one and two
+replicas in real processes (`churn_live`), where starting processes take the time of those that train. In the rehearsal the trainer is the real
+one, and devices take a table of seconds (`churn_rehearsal`). A newcomer counts as live from the moment its process is up, before it has any
 state, and a leaver until its end, after it was told to leave: both count against the swarm. Falls come at exponential times, each a kill or a leave
-by a fair coin; somebody takes the place 10 to 40 s later. The source is spared. A small real run of one and two replicas is the check (`churn_live`).
+by a fair coin; somebody takes the place 10 to 40 s later. The source is spared. The real run is played once per seed.
 
 Source: the elastic harness's "throughput retention, 95 % after topology change". Differs: it says neither over which time nor against what, and
 has it as implemented, not measured; here it is the whole trace, transitions included, against the live capacity, so that fewer peers are
 no excuse and no loss. Its heartbeats of 30 s with three misses alone would lose 90 s per death.
 
-Prints tables and, as the last line, one JSON object: `ratio_to_ideal` of the rehearsals with a fall every 30 s, and `real_ratio_to_ideal` of the
-real run.
+Prints tables and, as the last line, one JSON object: `rehearsed_ratio_to_ideal` with a fall every 30 s, `real_ratio_to_ideal` of all real runs
+together and `real_least` of them, and, where both were played, `ratio_to_ideal`, by which a swarm is judged: the least of all.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -44,7 +45,7 @@ ITERATIONS, QUICK_ITERATIONS = 300, 30
 CALM_ITERATIONS = WARMUP_ITERATIONS + 6
 EVERY_S = (90.0, 30.0, 10.0)
 REPORTED_EVERY_S = 30.0
-SEEDS = 3
+SEEDS = REAL_SEEDS = 3
 TABLE_WIDTH = 118
 QUICK_PLAN = LivePlan(watch_s=4.0, falls=1, every_min_s=2.0, every_max_s=4.0)
 
@@ -138,9 +139,9 @@ def rehearsed_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def live_table(story: LiveStory) -> Table:
-    """The real run."""
-    table = Table(title="real processes, two cores, one torch thread per peer", title_justify="left", title_style="")
+def live_table(stories: Sequence[LiveStory]) -> Table:
+    """The real runs."""
+    table = Table(title="real processes, one torch thread per peer", title_justify="left", title_style="")
     headings = (
         "1 replica",
         "2 replicas",
@@ -155,27 +156,46 @@ def live_table(story: LiveStory) -> Table:
     )
     for heading in headings:
         table.add_column(heading, justify="right")
-    table.add_row(
-        *(f"{story.speeds[count]:,.0f}" for count in (1, 2)),
-        f"{story.seconds:.0f}",
-        str(story.kills),
-        str(story.leaves),
-        f"{story.live_mean:.2f}",
-        f"{story.tokens / story.seconds:,.0f}",
-        f"{story.longest_pause_s:.2f} s",
-        f"{story.foreign_cores:.2f}",
-        f"{story.ratio:.3f}",
-    )
+    for story in stories:
+        table.add_row(
+            *(f"{story.speeds[count]:,.0f}" for count in (1, 2)),
+            f"{story.seconds:.0f}",
+            str(story.kills),
+            str(story.leaves),
+            f"{story.live_mean:.2f}",
+            f"{story.tokens / story.seconds:,.0f}",
+            f"{story.longest_pause_s:.2f} s",
+            f"{story.foreign_cores:.2f}",
+            f"{story.ratio:.3f}",
+        )
     return table
 
 
-async def run_live(*, quick: bool) -> LiveStory:
-    """The real run in a folder of its own."""
+def report(rehearsed: Sequence[Row], real: Sequence[LiveStory]) -> dict[str, float]:
+    """What is reported of what was played; the last figure is the least kind one, where there are both."""
+    found = {}
+    if rehearsed:
+        found["rehearsed_ratio_to_ideal"] = next(row.ratio for row in rehearsed if row.every_s == REPORTED_EVERY_S)
+    if real:
+        found["real_ratio_to_ideal"] = sum(story.tokens for story in real) / sum(story.ideal for story in real)
+        found["real_least"] = min(story.ratio for story in real)
+    if rehearsed and real:
+        found["ratio_to_ideal"] = min(found.values())
+    return {name: round(value, 4) for name, value in found.items()}
+
+
+async def run_live(seeds: int, *, quick: bool) -> list[LiveStory]:
+    """The real runs, each in a folder of its own."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None, "runs in a task"
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    with tempfile.TemporaryDirectory(prefix="swarmfree-churn-", ignore_cleanup_errors=True) as folder:
-        return await churn_live.measure(churn_live.RUN, Path(folder) / "run", QUICK_PLAN if quick else LivePlan())
+    found = []
+    for seed in range(1, seeds + 1):
+        plan = replace(QUICK_PLAN if quick else LivePlan(), seed=seed)
+        with tempfile.TemporaryDirectory(prefix="swarmfree-churn-", ignore_cleanup_errors=True) as folder:
+            found.append(await churn_live.measure(churn_live.RUN, Path(folder) / "run", plan))
+        say(f"real run {seed}: {found[-1].ratio:.3f} of the ideal")
+    return found
 
 
 def main() -> int:
@@ -184,7 +204,7 @@ def main() -> int:
     parser.add_argument("--only", choices=("rehearsed", "real"), help="one of the two only")
     parser.add_argument("--quick", action="store_true", help="a short trace, to see that everything works")
     asked = parser.parse_args()
-    console, found = Console(width=TABLE_WIDTH, highlight=False), {}
+    console, rows, stories = Console(width=TABLE_WIDTH, highlight=False), list[Row](), list[LiveStory]()
     try:
         if asked.only != "real":
             sizes = (
@@ -194,11 +214,9 @@ def main() -> int:
             )
             rows = rehearse_all(*sizes)
             console.print(rehearsed_table(rows))
-            found["ratio_to_ideal"] = round(next(row.ratio for row in rows if row.every_s == REPORTED_EVERY_S), 4)
         if asked.only != "rehearsed":
-            story = asyncio.run(run_live(quick=asked.quick))
-            console.print(live_table(story))
-            found["real_ratio_to_ideal"] = round(story.ratio, 4)
+            stories = asyncio.run(run_live(1 if asked.quick else REAL_SEEDS, quick=asked.quick))
+            console.print(live_table(stories))
     except LiveFailed as error:
         say(f"benchmarks.churn: {error}")
         return 1
@@ -208,7 +226,7 @@ def main() -> int:
     except asyncio.CancelledError:
         say("benchmarks.churn: told to end")
         return 143
-    print(json.dumps(found), flush=True)
+    print(json.dumps(report(rows, stories)), flush=True)
     return 0
 
 

@@ -80,9 +80,14 @@ class LiveStory:
     foreign_cores: float
 
     @property
+    def ideal(self) -> float:
+        """The integral of live capacity, tokens."""
+        return ideal_tokens(self.live, self.seconds, self.speeds)
+
+    @property
     def ratio(self) -> float:
         """Committed tokens over the integral of live capacity."""
-        return self.tokens / ideal_tokens(self.live, self.seconds, self.speeds)
+        return self.tokens / self.ideal
 
     @property
     def longest_pause_s(self) -> float:

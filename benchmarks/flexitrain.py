@@ -1,9 +1,10 @@
 """FlexiTrain's experiment in small: is a language model as good, and trained as fast, when replicas fail meanwhile?
 
-``python -m benchmarks.flexitrain`` trains the same tiny LLaMA on the same text three times for the same number of iterations, with real processes:
+``python -m benchmarks.flexitrain`` trains the same tiny LLaMA on the same text five times for the same number of iterations, with real processes:
 a source and two replicas of the one body stage, which are FlexiTrain's two data-parallel workers. Once nobody fails; once one replica is killed and
-does not come back, as in its run ``llm-p1e-5``; once several are killed, one after the other, and each comes back. Moments are seeded. Compared are
-the held-out loss after the last iteration and the tokens/s from the first commit to the last.
+does not come back, as in its run ``llm-p1e-5``; once several are killed, one after the other, and each comes back. These two are trained twice: with
+kills at seeded moments of an iteration, when work is under way at every stage, and with kills right after a commit, when there is none to be lost.
+Compared are the held-out loss after the last iteration and the tokens/s from the first commit to the last.
 
 Source: Salahi, Ding, Edamadaka, FlexiTrain, section 5.2, table 1. It trained two models of 78 M parameters for 5000 iterations on TinyStories on
 two H100: validation loss 1.864 without failures, 1.857 with one. It gives no throughput for these; its simulation of 10,000 GPUs over a month has
@@ -12,7 +13,8 @@ it speaks of test accuracy. Differs: it drops the batch of a failed worker, so i
 redone, so that only rounding differs. It could not take anybody back; here who was killed rejoins. Two replicas, the source and every process
 that starts share two cores, so a lost one costs less than a machine of its own, and one that starts costs more.
 
-Prints a table and, as the last line, one JSON object. Progress goes to stderr.
+Prints a table and, as the last line, one JSON object: both moments of each, and under `worst` the largest gap and the least throughput. Progress goes
+to stderr.
 """
 
 from __future__ import annotations
@@ -53,7 +55,10 @@ TABLE_WIDTH = 118
 SOURCE = "source"
 REPLICAS = ("replica-1", "replica-2")
 NONE, LOST, RETURNED = "no failure", "one lost for good", "killed and back"
+AFTER_COMMIT = ", after a commit"
 PAPER_LOSS = {NONE: 1.864, LOST: 1.857}
+RECENT = 8
+"""How long an iteration takes is the mean over so many."""
 PAPER_KEPT = 0.9985
 
 RUN = Manifest(
@@ -71,11 +76,11 @@ class Plan:
     """Who fails when.
 
     Args:
-        kills: iterations after whose commit a replica is killed, ascending.
+        kills: iterations after whose commit a replica is killed, ascending; and what share of the next one passes before.
         is_back: it is started again, and the next one is killed only when it is a member once more.
     """
 
-    kills: tuple[int, ...] = ()
+    kills: tuple[tuple[int, float], ...] = ()
     is_back: bool = False
 
 
@@ -108,11 +113,15 @@ def say(text: str) -> None:
 
 
 def plans(iterations: int, faults: int, seed: int) -> dict[str, Plan]:
-    """Without failures, with one in the first half, and with several, spread over the first three quarters."""
-    draw = random.Random(f"{seed} flexitrain")
+    """Without failures, with one in the first half, and with several, spread over the first three quarters; each at two kinds of moments."""
+    draw, moment = random.Random(f"{seed} flexitrain"), random.Random(f"{seed} moments")
     each = max(1, 3 * iterations // 4 // faults)
-    spread = tuple(number * each + draw.randrange(max(1, each // 2)) for number in range(faults))
-    return {NONE: Plan(), LOST: Plan((draw.randrange(1, iterations // 2),)), RETURNED: Plan(spread, is_back=True)}
+    spread = [number * each + draw.randrange(max(1, each // 2)) for number in range(faults)]
+    found = {NONE: Plan()}
+    for name, kills, is_back in ((LOST, [draw.randrange(1, iterations // 2)], False), (RETURNED, spread, True)):
+        found[name] = Plan(tuple((kill, moment.random()) for kill in kills), is_back=is_back)
+        found[name + AFTER_COMMIT] = Plan(tuple((kill, 0.0) for kill in kills), is_back=is_back)
+    return found
 
 
 async def train(job: Job, folder: Path, plan: Plan, seed: int) -> Story:
@@ -130,8 +139,9 @@ async def train(job: Job, folder: Path, plan: Plan, seed: int) -> Story:
         for name in REPLICAS:
             await swarm.start(name)
         killed_s, back, missed_s = [], 0, []
-        for kill in plan.kills:
+        for kill, share in plan.kills:
             await _committed(swarm, kill)
+            await swarm.pass_time(share * _iteration_s(swarm))
             name = draw.choice([each for each in REPLICAS if swarm.is_member(each)])
             killed_s.append(swarm.kill(name))
             missed_s.append(await _missed(swarm, name, killed_s[-1]) - killed_s[-1])
@@ -165,6 +175,12 @@ async def _committed(swarm: LiveSwarm, iteration: int) -> None:
     )
 
 
+def _iteration_s(swarm: LiveSwarm) -> float:
+    """How long iterations took lately; 0 before the second commit."""
+    times_s = Commits.of(swarm.said).times_s[-1 - RECENT :]
+    return (times_s[-1] - times_s[0]) / max(1, len(times_s) - 1)
+
+
 async def _missed(swarm: LiveSwarm, name: str, since_s: float) -> float:
     """When the coordinator missed it."""
     peer_id = swarm.endpoint(name).member.peer_id
@@ -173,15 +189,19 @@ async def _missed(swarm: LiveSwarm, name: str, since_s: float) -> float:
 
 
 def report(stories: Mapping[str, Story]) -> dict[str, dict[str, float]]:
-    """By kind of failure: the relative difference of the final loss, and the throughput kept, over the training without."""
+    """By kind of failure: the relative difference of the final loss, and the throughput kept, over the training without; then the worst of each."""
     calm = stories[NONE]
-    return {
-        key: {
-            "loss_gap": round(abs(stories[name].loss / calm.loss - 1), 6),
-            "throughput_kept": round(stories[name].tokens_per_s / calm.tokens_per_s, 4),
+    names = {"one_lost": LOST, "killed_and_back": RETURNED}
+    found = {
+        key + ("_after_commit" if suffix else ""): {
+            "loss_gap": round(abs(stories[name + suffix].loss / calm.loss - 1), 6),
+            "throughput_kept": round(stories[name + suffix].tokens_per_s / calm.tokens_per_s, 4),
         }
-        for key, name in (("one_lost", LOST), ("killed_and_back", RETURNED))
+        for suffix in (AFTER_COMMIT, "")
+        for key, name in names.items()
     }
+    gaps, kept = ([each[what] for each in found.values()] for what in ("loss_gap", "throughput_kept"))
+    return found | {"worst": {"loss_gap": max(gaps), "throughput_kept": min(kept)}}
 
 
 def table_of(manifest: Manifest, stories: Mapping[str, Story]) -> Table:

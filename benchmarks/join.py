@@ -2,31 +2,27 @@
 
 ``python -m benchmarks.join`` starts two peers, a source and one replica of one body stage of 9.5 million parameters: 114 MB of state with both
 moments (38 MB of weights alone). A further peer starts, loads the state while the two go on, and contributes. Then it is killed, and
-another one comes. With a single microbatch in flight the two work by turns, so they keep one core busy. Peers of a swarm do not share
-processors: those that train keep to one half of this machine's cores and the joiner, as the control, to the other half. So what the joiner asks of
-the others is measured (reading, hashing and sending the state is their work), not how a kernel shares cores with a process that starts; ``--shared``
-lets all of them use all cores. Nothing sleeps in place of computing.
+another one comes. With a single microbatch in flight the two work by turns, so they keep one core busy. Nothing sleeps in place of computing.
 
 The clock runs from the start of the joiner's process to the commit of its *first contribution*: the first iteration of which it was a member
 from its opening on, and which its stage's averages went through without it being fenced. Then the record is asked for: it names the
-members whose state digest it holds. *retention* is the committed tokens/s from the joiner's start until a plan names it, over those of the same swarm
-right before, joiner after joiner; medians. Iterations under way at either end count by share. From then on the swarm is another one: two replicas
-average 38 MB an iteration, which costs what it costs with or without a join; what remains up to the first contribution is shown beside
-the pace that the two keep after it, and *to_contribution* is the retention over the whole time all the same. Process start (Python, torch,
-hivemind: to the peer's first word) and the join proper are told apart, and a process that starts up alike and joins nothing is the control.
+members whose state digest it holds. *retention* is the committed tokens/s from the joiner's start to that commit, over those of the same swarm right
+before, joiner after joiner; medians. Iterations under way at either end count by share. It is measured as a run with defaults has it: parts of 1 MiB,
+and the joiner on the cores of those that train, so that the start of its process (Python, torch, hivemind) counts, which on a machine of its own
+would be in nobody's way. A process that starts up alike and joins nothing is the control.
 
-State and averages travel in parts of 16 MiB here. A donor reads each part between two pieces of its training work, and a joiner asks for the parts of
-an average one after the other, so with the default of 1 MiB it needs longer than an iteration for one average and falls behind: see ``--part-kib``.
+The definition of before is measured as well, for comparison alone: parts of 16 MiB, joiner and control on the other half of this machine's cores, and
+retention until a plan names the joiner (*retention_to_plan*): from then on two replicas average 38 MB an iteration.
 
-Prints a table and, as the last line, one JSON object. Progress goes to stderr. A join during which other programs kept more than a tenth of a core
-busy is shown but does not count, and another one is made for it, up to three times as many in all; where that is not enough, all count.
+Prints a table for each and, as the last line, one JSON object; names without `apart_` are those of the defaults. Progress goes to stderr. A join
+during which other programs kept more than a tenth of a core busy is shown but does not count, and another one is made for it, up to three times as
+many in all; where that is not enough, all count.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import secrets
 import signal
@@ -39,6 +35,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.command import finish
 from benchmarks.join_table import Join, counted, report, table_of
 from benchmarks.live import Commits, LiveFailed, LiveSwarm, keep_to
 from benchmarks.ring_runs import machine_busy_seconds, prepare_job
@@ -63,7 +60,6 @@ JOINS, QUICK_JOINS = 5, 1
 BEFORE_S, QUICK_BEFORE_S = 8.0, 3.0
 JOIN_WITHIN_S = 90.0
 STAGE = 1
-PART_KIB = 16 << 10
 TABLE_WIDTH = 150
 ATTEMPTS_PER_JOIN = 3
 SOURCE, SIBLING = "source", "sibling"
@@ -75,8 +71,11 @@ RUN = Manifest(
     stages=StagesSection(body=1, replicas_max=2),
     batch=BatchSection(rows=2, microbatches=4),
     optimizer=OptimizerSection(rate=3e-4, warmup_iterations=0),
-    ring=RingSection(credits=1, part_bytes=PART_KIB << 10),
+    ring=RingSection(credits=1),
 )
+DEFAULT, BEFORE = "defaults", "apart"
+PART_BYTES = {DEFAULT: RUN.ring.part_bytes, BEFORE: 16 << 20}
+"""By setting: as a run with defaults has it, and as it was measured before, with cores for the joiner and large parts."""
 QUICK_MODEL = ModelSection(width=64, blocks=2, heads=2, kv_heads=2, mlp_width=128, tokens_per_row=32)
 
 
@@ -207,19 +206,23 @@ class Joins:
         return commits.rate(begun_s, ended_s) / commits.rate(from_s, begun_s)
 
 
-def halves(cores: Collection[int], *, shared: bool) -> tuple[frozenset[int], frozenset[int]]:
-    """Cores of those that train, and of joiners; empty sets where all share all, or there is one core only."""
+def halves(cores: Collection[int]) -> tuple[frozenset[int], frozenset[int]]:
+    """Cores of those that train, and of joiners; empty sets, by which all share all, where there is one core only."""
     ordered = sorted(cores)
-    if shared or len(ordered) < 2:
+    if len(ordered) < 2:
         return frozenset(), frozenset()
     return frozenset(ordered[: len(ordered) // 2]), frozenset(ordered[len(ordered) // 2 :])
 
 
 async def measure(
-    manifest: Manifest, folder: Path, *, joins: int, before_s: float, attempts: int, shared: bool = False
+    manifest: Manifest, folder: Path, *, joins: int, before_s: float, attempts: int, apart: bool = False
 ) -> list[Join]:
-    """A swarm of two and its joiners, one after the other, until `joins` of them were not disturbed, or `attempts` were made."""
-    trainers, joiners = halves(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else (), shared=shared)
+    """A swarm of two and its joiners, one after the other, until `joins` of them were not disturbed, or `attempts` were made.
+
+    Args:
+        apart: joiners have cores of their own.
+    """
+    trainers, joiners = halves(os.sched_getaffinity(0) if apart and hasattr(os, "sched_getaffinity") else ())
     job = prepare_job(manifest, folder, 1, manifest.run.iterations - 1)
     found: list[Join] = []
     identity = load_or_create_identity(folder / "asker")
@@ -241,32 +244,38 @@ async def measure(
 def _line(join: Join) -> str:
     spans = " + ".join(f"{span:.2f}" for span in join.spans_s)
     return (
-        f"retention {join.retention:.3f}, {join.seconds:.1f} s to the first contribution ({spans}); "
+        f"retention {join.retention:.3f}, {join.to_plan:.3f} to the plan, {join.seconds:.1f} s to the first contribution ({spans}); "
         f"{join.agreed} members reported state {join.digest[:12]}; other programs {join.foreign_cores:.2f} cores"
     )
 
 
-async def run(joins: int, *, quick: bool, part_kib: int, shared: bool) -> dict[str, float]:
-    """Measure, print the table, return what is reported."""
+async def run(joins: int, settings: Sequence[str], *, quick: bool) -> dict[str, float]:
+    """Measure, print the tables, return what is reported."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None, "runs in a task"
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    manifest = replace(RUN, model=QUICK_MODEL if quick else RUN.model, ring=replace(RUN.ring, part_bytes=part_kib << 10))
-    with tempfile.TemporaryDirectory(prefix="swarmfree-join-", ignore_cleanup_errors=True) as folder:
-        found = await measure(
-            manifest,
-            Path(folder) / "run",
-            joins=joins,
-            before_s=QUICK_BEFORE_S if quick else BEFORE_S,
-            attempts=joins if quick else ATTEMPTS_PER_JOIN * joins,
-            shared=shared,
-        )
-    Console(width=TABLE_WIDTH, highlight=False).print(table_of(manifest, found))
-    if len(counted(found)) < joins:
-        say(
-            f"other programs disturbed {len(found) - len(counted(found))} of {len(found)} joins; all count; run it again on an idle machine"
-        )
-    return report(found, joins)
+    found: dict[str, list[Join]] = {}
+    for setting in settings:
+        ring = replace(RUN.ring, part_bytes=PART_BYTES[setting])
+        manifest = replace(RUN, model=QUICK_MODEL if quick else RUN.model, ring=ring)
+        with tempfile.TemporaryDirectory(prefix="swarmfree-join-", ignore_cleanup_errors=True) as folder:
+            found[setting] = await measure(
+                manifest,
+                Path(folder) / "run",
+                joins=joins,
+                before_s=QUICK_BEFORE_S if quick else BEFORE_S,
+                attempts=joins if quick else ATTEMPTS_PER_JOIN * joins,
+                apart=setting == BEFORE,
+            )
+        Console(width=TABLE_WIDTH, highlight=False).print(table_of(manifest, found[setting], setting))
+        disturbed = len(found[setting]) - len(counted(found[setting]))
+        if len(found[setting]) - disturbed < joins:
+            say(
+                f"other programs disturbed {disturbed} of {len(found[setting])} joins; all count; run it again on an idle machine"
+            )
+    reported = report(found[DEFAULT], joins) if DEFAULT in found else {}
+    earlier = report(found[BEFORE], joins) if BEFORE in found else {}
+    return {f"{BEFORE}_{name}": value for name, value in earlier.items()} | reported
 
 
 def main() -> int:
@@ -276,35 +285,13 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help=f"{QUICK_JOINS} joiner of a small model, to see that everything works"
     )
-    parser.add_argument(
-        "--part-kib", type=int, default=PART_KIB, metavar="N", help=f"size of the parts (default {PART_KIB}, a run's {1 << 10})"
-    )
-    parser.add_argument("--shared", action="store_true", help="let joiners use the cores of those that train as well")
+    parser.add_argument("--only", choices=(BEFORE, DEFAULT), help="one of the two settings only")
     asked = parser.parse_args()
     if asked.joins < 0:
         parser.error("--joins: must be 1 or more")
-    if asked.part_kib < 4 or asked.part_kib % 4 or asked.part_kib > 16 << 10:
-        parser.error("--part-kib: must be a multiple of 4, at most 16384")
-    try:
-        found = asyncio.run(
-            run(
-                asked.joins or (QUICK_JOINS if asked.quick else JOINS),
-                quick=asked.quick,
-                part_kib=asked.part_kib,
-                shared=asked.shared,
-            )
-        )
-    except LiveFailed as error:
-        say(f"benchmarks.join: {error}")
-        return 1
-    except KeyboardInterrupt:
-        say("benchmarks.join: interrupted")
-        return 130
-    except asyncio.CancelledError:
-        say("benchmarks.join: told to end")
-        return 143
-    print(json.dumps(found), flush=True)
-    return 0
+    joins = asked.joins or (QUICK_JOINS if asked.quick else JOINS)
+    settings = [asked.only] if asked.only else [BEFORE, DEFAULT]
+    return finish("benchmarks.join", run(joins, settings, quick=asked.quick))
 
 
 if __name__ == "__main__":

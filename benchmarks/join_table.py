@@ -75,7 +75,12 @@ class Join:
 
     @property
     def retention(self) -> float:
-        """Tokens/s while it joined over those before."""
+        """Tokens/s from its start to its first contribution over those before."""
+        return self.overall / self.before
+
+    @property
+    def to_plan(self) -> float:
+        """The same until a plan names it."""
         return self.during / self.before
 
     @property
@@ -99,24 +104,24 @@ def report(joins: Sequence[Join], wanted: int) -> dict[str, float]:
     """What is reported: medians of the joins that count, or of all where fewer than `wanted` do."""
     joins = counted(joins) if len(counted(joins)) >= wanted else joins
     return {
-        "retention": round(statistics.median(join.retention for join in joins), 4),
-        "to_contribution": round(statistics.median(join.overall / join.before for join in joins), 4),
+        "retention_to_plan": round(statistics.median(join.to_plan for join in joins), 4),
         "first_contribution_s": round(statistics.median(join.seconds for join in joins), 3),
+        "retention": round(statistics.median(join.retention for join in joins), 4),
     }
 
 
-def table_of(manifest: Manifest, joins: Sequence[Join]) -> Table:
+def table_of(manifest: Manifest, joins: Sequence[Join], setting: str) -> Table:
     """One line per joiner, then the medians of those that count, if any does."""
     table = Table(
         title=(
-            f"join: {state_bytes(manifest.model) / 1e6:.0f} MB of weights and moments, iterations of "
+            f"join, {setting}: {state_bytes(manifest.model) / 1e6:.0f} MB of weights and moments, iterations of "
             f"{statistics.median(manifest.tokens_per_iteration / join.before for join in joins):.2f} s; process start | join proper"
         ),
         title_justify="left",
         title_style="",
     )
     table.add_column("joiner", no_wrap=True)
-    headings = ("total s", "start", "place", "state", "member", "commit", "kept", "start", "join", "first", "after", "whole")
+    headings = ("total s", "start", "place", "state", "member", "commit", "to plan", "start", "join", "first", "after", "kept")
     for heading in (*headings, "control", "own CPU s", "others' cores", "foreign"):
         table.add_column(heading, justify="right")
     rows = [(f"({number})" if each.is_disturbed else str(number), [each]) for number, each in enumerate(joins, start=1)]
@@ -124,12 +129,12 @@ def table_of(manifest: Manifest, joins: Sequence[Join]) -> Table:
         spans = [(j.seconds, *j.spans_s) for j in which]
         shares = [
             (
-                j.retention,
+                j.to_plan,
                 j.starting / j.before,
                 j.joining / j.before,
                 j.sharing / j.after,
                 j.after / j.before,
-                j.overall / j.before,
+                j.retention,
             )
             for j in which
         ]

@@ -1,9 +1,11 @@
 """What does it cost to keep shadows and border logs while nothing fails? The same swarm with and without them, in turns.
 
-``python -m benchmarks.keeping`` trains one source and three body stages of one replica each in real processes, some rounds over, two runs: one
-whose stages have few tokens for their weights, where `recovery.shadow_kind = "auto"` takes plain shadows, and one with many, where it takes full
-ones. Each is trained without anything kept for others (`recovery.mode = "checkfree"`) and with shadows, renewed every 50 iterations, and border
-logs; the first also with the full shadows that `auto` avoids.
+``python -m benchmarks.keeping`` trains one source and three body stages of one replica each, beside a standby that keeps shadows as well, in real
+processes, some rounds over, two runs: one whose stages have few tokens for their weights, where `recovery.shadow_kind = "auto"` takes plain shadows,
+and one with many, where it takes full ones. Each is trained without anything kept for others (`recovery.mode = "checkfree"`) and with shadows,
+renewed every 50 iterations, and border logs; the first also with the full shadows that `auto` avoids, the second also within a limit that holds
+shadows and a part of what is logged otherwise. Logs do not fit in memory: of 200 MB and more that a peer logs, 64 may stay there, the rest lies
+on disk.
 
 The two swarms of a pair learn the same. Both are up at once, and each has the machine for a quarter of a second at a time, while the other is
 stopped where it is (SIGSTOP): one whole run after the other, what is measured drowned in how fast a virtual machine happened to be (up to 12 % from
@@ -12,7 +14,9 @@ and new memory, which is dear, has been used once. A pause that a swarm makes on
 stopped; work does not. `--together` lets both run at once: then they share the cores, which are never idle.
 
 *..._over_off* are medians over the rounds of tokens/s over those of the side without, *..._cpu_over_off* of the processor time for a token, of all
-processes.
+processes, and *..._wire_over_off* of the bytes for a token on this machine's loopback, headers included, while that swarm alone ran (any other
+program counts as well; not with `--together`). *..._kept_over_limit* is the largest share of `recovery.kept_mb_max` that a peer took for logs and
+shadows together: its shelf at any look, and as much memory as its log may have.
 
 Prints a table and, as the last line, one JSON object. Progress goes to stderr.
 """
@@ -21,23 +25,25 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import signal
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import psutil
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.command import finish
 from benchmarks.live import Commits, LiveFailed, LiveSwarm
 from benchmarks.ring_runs import prepare_job
-from swarmfree.policy.keepers import has_full_shadows
+from swarmfree.policy.keepers import borders_kept, has_full_shadows
 from swarmfree.swarm.events import IterationCommitted, Started
 from swarmfree.swarm.manifest import (
     BatchSection,
@@ -57,7 +63,8 @@ WITHIN_S = 300.0
 TURN_S = 0.25
 SOURCE = "source"
 OFF = RecoverySection(mode="checkfree", ends_copies=0)
-AUTO = RecoverySection(mode="auto", ends_copies=0, shadow_every=EVERY)
+LOG_MEMORY_MB, TIGHT_MB = 64, 200
+AUTO = RecoverySection(mode="auto", ends_copies=0, shadow_every=EVERY, kept_ram_mb_max=LOG_MEMORY_MB)
 
 
 Turn = tuple[float, float]
@@ -93,6 +100,7 @@ SIDES = {
     "forced_full": Side(*FEW, replace(AUTO, shadow_kind="full"), "few, off"),
     "many, off": Side(*MANY, OFF),
     "full": Side(*MANY, AUTO, "many, off"),
+    "tight": Side(*MANY, replace(AUTO, kept_mb_max=TIGHT_MB), "many, off"),
 }
 
 
@@ -116,21 +124,43 @@ def run_of(side: Side) -> Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Committed tokens/s, and processor time of all processes for a token, us."""
+    """Committed tokens/s, processor time of all processes for a token in us, bytes on the wire for a token, and the most that a peer kept, MB."""
 
     rate: float
     cpu_us: float
+    wire: float = 0.0
+    kept_mb: float = 0.0
 
 
-async def begin(stack: AsyncExitStack, manifest: Manifest, folder: Path) -> LiveSwarm:
-    """A swarm of this run that has begun to train."""
+@dataclass(slots=True)
+class Swarm:
+    """One of a pair, and what was counted while it ran: its turns, bytes on the wire, and the fullest shelf."""
+
+    live: LiveSwarm
+    folder: Path
+    turns: list[Turn] = field(default_factory=list)
+    wire_bytes: int = 0
+    shelf_bytes: int = 0
+
+    def look(self) -> None:
+        """Measure shelves."""
+        for peer in (self.folder / "peers").iterdir():
+            size_bytes = 0
+            for place in peer.rglob("*.kept"):
+                with suppress(OSError):  # dropped meanwhile
+                    size_bytes += place.stat().st_size
+            self.shelf_bytes = max(self.shelf_bytes, size_bytes)
+
+
+async def begin(stack: AsyncExitStack, manifest: Manifest, folder: Path) -> Swarm:
+    """A swarm of this run that has begun to train, and a standby."""
     job = prepare_job(manifest, folder, 1, manifest.run.iterations - 1)
     swarm = await stack.enter_async_context(LiveSwarm(folder, job.run_file, job.text_file))
     await swarm.start(SOURCE, feeds=True)
     await swarm.until("the source is up", lambda: any(True for _ in swarm.told(Started, name=SOURCE)))
-    for number in range(manifest.stages.body):
+    for number in range(manifest.stages.body + 1):
         await swarm.start(f"peer-{number + 1}")
-    return swarm
+    return Swarm(swarm, folder)
 
 
 async def pair(sides: Sequence[Side], warmup: int, measured: int, *, together: bool) -> list[Speed]:
@@ -139,46 +169,62 @@ async def pair(sides: Sequence[Side], warmup: int, measured: int, *, together: b
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swarmfree-keeping-", ignore_cleanup_errors=True)))
         swarms = [await begin(stack, run_of(side), folder / f"run-{number}") for number, side in enumerate(sides)]
         for swarm in swarms:
-            await swarm.commits(max(0, warmup - count(swarm)), WITHIN_S)
-        spent_s, wanted = [swarm.cpu_s() for swarm in swarms], [count(swarm) + measured for swarm in swarms]
-        turns, until_s = [list[Turn]() for _ in swarms], time.monotonic() + WITHIN_S
+            await swarm.live.commits(max(0, warmup - count(swarm)), WITHIN_S)
+        spent_s, wanted = [swarm.live.cpu_s() for swarm in swarms], [count(swarm) + measured for swarm in swarms]
+        until_s = time.monotonic() + WITHIN_S
         while any(count(swarm) < enough for swarm, enough in zip(swarms, wanted, strict=True)):
             if time.monotonic() > until_s:
                 raise LiveFailed(f"not within {WITHIN_S:g} s: {measured} iterations of both")
-            await (go_on(swarms, turns) if together else take_turns(swarms, turns))
-        spent_s = [swarm.cpu_s() - before for swarm, before in zip(swarms, spent_s, strict=True)]
+            await (go_on(swarms) if together else take_turns(swarms))
+        spent_s = [swarm.live.cpu_s() - before for swarm, before in zip(swarms, spent_s, strict=True)]
         for swarm in swarms:  # by then everything that was committed has been told
-            swarm.resume()
-            await swarm.commit_past(time.time())
+            swarm.live.resume()
+            await swarm.live.commit_past(time.time())
+        speeds = [speed_of(Commits.of(s.live.said), s.turns, cpu_s) for s, cpu_s in zip(swarms, spent_s, strict=True)]
         return [
-            speed_of(Commits.of(swarm.said), *each) for swarm, each in zip(swarms, zip(turns, spent_s, strict=True), strict=True)
+            replace(speed, wire=swarm.wire_bytes / (speed.rate * running_s(swarm.turns, swarm.turns[-1][1])), kept_mb=kept)
+            for speed, swarm, kept in zip(speeds, swarms, map(kept_mb, swarms, sides), strict=True)
         ]
 
 
-def count(swarm: LiveSwarm) -> int:
+def kept_mb(swarm: Swarm, side: Side) -> float:
+    """The most that a peer kept: its shelf and, where it logs, as much memory as its log may have."""
+    logs = borders_kept(run_of(side)) > 0
+    return swarm.shelf_bytes / 1e6 + (side.recovery.kept_ram_mb_max if logs else 0)
+
+
+def count(swarm: Swarm) -> int:
     """Commits that were told."""
-    return sum(1 for _ in swarm.told(IterationCommitted))
+    return sum(1 for _ in swarm.live.told(IterationCommitted))
 
 
-async def take_turns(swarms: Sequence[LiveSwarm], turns: Sequence[list[Turn]]) -> None:
+def wire_bytes() -> int:
+    """What came over the loopback since this machine's start."""
+    return sum(each.bytes_recv for name, each in psutil.net_io_counters(pernic=True).items() if name.startswith("lo"))
+
+
+async def take_turns(swarms: Sequence[Swarm]) -> None:
     """Each runs alone for a moment, the others stopped where they are."""
-    for swarm, done in zip(swarms, turns, strict=True):
+    for swarm in swarms:
         for other in swarms:
             if other is not swarm:
-                other.pause()
-        begun_s = time.time()
-        swarm.resume()
+                other.live.pause()
+        begun_s, before = time.time(), wire_bytes()
+        swarm.live.resume()
         await asyncio.sleep(TURN_S)
-        swarm.pause()
-        done.append((begun_s, time.time()))
+        swarm.live.pause()
+        swarm.turns.append((begun_s, time.time()))
+        swarm.wire_bytes += wire_bytes() - before
+        swarm.look()
 
 
-async def go_on(swarms: Sequence[LiveSwarm], turns: Sequence[list[Turn]]) -> None:  # noqa: ARG001 (as `take_turns`)
+async def go_on(swarms: Sequence[Swarm]) -> None:
     """All run."""
     begun_s = time.time()
     await asyncio.sleep(TURN_S)
-    for done in turns:
-        done.append((begun_s, time.time()))
+    for swarm in swarms:
+        swarm.turns.append((begun_s, time.time()))
+        swarm.look()
 
 
 def speed_of(commits: Commits, turns: Sequence[Turn], cpu_s: float) -> Speed:
@@ -214,19 +260,24 @@ async def measure(
             pairs.append((one, other))
             say(
                 f"round {number + 1}, {name}: {one.rate:,.0f} tokens/s and {other.rate:,.0f} without, "
-                f"{one.cpu_us:,.1f} us of processors for a token and {other.cpu_us:,.1f} without"
+                f"{one.cpu_us:,.1f} us of processors for a token and {other.cpu_us:,.1f} without, {one.wire:,.0f} bytes on the wire "
+                f"and {other.wire:,.0f} without; a peer kept {one.kept_mb:,.0f} MB at most"
             )
     return found
 
 
 def report(found: dict[str, list[tuple[Speed, Speed]]]) -> dict[str, float]:
-    """Medians of the paired ratios."""
+    """Medians of the paired ratios, and the largest share of its limit that a peer took."""
+    limits = {name: SIDES[name].recovery.kept_mb_max for name in found}
+    kept = {f"{name}_kept_over_limit": max(one.kept_mb for one, _ in pairs) / limits[name] for name, pairs in found.items()}
+    cpu = {f"{name}_cpu_over_off": _ratio(pairs, "cpu_us") for name, pairs in found.items()}
+    wire = {f"{name}_wire_over_off": _ratio(pairs, "wire") for name, pairs in found.items() if pairs[0][1].wire}
     rates = {f"{name}_over_off": _ratio(pairs, "rate") for name, pairs in found.items()}
-    return rates | {f"{name}_cpu_over_off": _ratio(pairs, "cpu_us") for name, pairs in found.items()}
+    return {name: round(value, 4) for name, value in (kept | cpu | wire | rates).items()}
 
 
 def _ratio(pairs: Sequence[tuple[Speed, Speed]], what: str) -> float:
-    return float(round(statistics.median(getattr(one, what) / getattr(other, what) for one, other in pairs), 4))
+    return float(statistics.median(getattr(one, what) / (getattr(other, what) or math.nan) for one, other in pairs))
 
 
 async def run(names: Sequence[str], rounds: int, *, together: bool, quick: bool) -> dict[str, float]:
@@ -238,15 +289,17 @@ async def run(names: Sequence[str], rounds: int, *, together: bool, quick: bool)
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
     found = await measure(names, rounds, *((5, 10) if quick else (WARMUP, MEASURED)), together=together)
     table = Table(title="tokens/s while nothing fails", title_justify="left", title_style="")
-    for place, heading in enumerate(("kept", "tokens/s", "off", "ratio", "CPU us/token", "off", "ratio")):
+    for place, heading in enumerate(
+        ("kept", "tokens/s", "off", "ratio", "CPU us/token", "off", "ratio", "B/token", "off", "ratio", "kept MB")
+    ):
         table.add_column(heading, justify="left" if not place else "right")
     for name, pairs in found.items():
         cells = []
-        for what in ("rate", "cpu_us"):
+        for what in ("rate", "cpu_us", "wire"):
             cells += [f"{statistics.median(getattr(pair[place], what) for pair in pairs):,.0f}" for place in (0, 1)]
             cells.append(f"{_ratio(pairs, what):.3f}")
-        table.add_row(name, *cells)
-    Console(width=100, highlight=False).print(table)
+        table.add_row(name, *cells, f"{max(one.kept_mb for one, _ in pairs):,.0f}")
+    Console(width=130, highlight=False).print(table)
     return report(found)
 
 

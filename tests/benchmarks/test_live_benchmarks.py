@@ -17,6 +17,7 @@ from benchmarks.churn_rehearsal import STAGE, Story, Trace, ideal_tokens, live_c
 from benchmarks.live import Commits, Said
 from benchmarks.plain_streams import pull
 from swarmfree.model.layout import layout_of
+from swarmfree.policy.keepers import borders_kept
 from swarmfree.swarm.events import IterationCommitted, Opened
 
 
@@ -36,12 +37,12 @@ def _join(number: int, *, retention: float = 1.0, foreign_cores: float = 0.0) ->
         digest="ab",
         agreed=2,
         before=100.0,
-        during=100.0 * retention,
+        during=99.5,
         starting=99.0,
         joining=98.0,
         sharing=80.0,
         after=80.0,
-        overall=90.0,
+        overall=100.0 * retention,
         cpu_before=1.0,
         cpu_during=1.0,
         own_cpu_s=(3.0, 1.0),
@@ -90,6 +91,22 @@ def test_only_the_time_in_turns_counts() -> None:
     assert speed.cpu_us == pytest.approx(0.3e6 / (150 * 3))
 
 
+def test_keeping_tells_the_wire_and_the_fullest_peer() -> None:
+    """Medians of the rounds, but the largest share of the limit of any; and a tight limit is one that what is logged otherwise does not fit in."""
+    off = keeping.Speed(100.0, 10.0, 1000.0, 0.0)
+    pairs = [(keeping.Speed(99.0, 10.1, 1100.0, kept), off) for kept in (100.0, 190.0, 120.0)]
+    assert keeping.report({"tight": pairs}) == {
+        "tight_kept_over_limit": 0.95,
+        "tight_cpu_over_off": 1.01,
+        "tight_wire_over_off": 1.1,
+        "tight_over_off": 0.99,
+    }
+    manifest = keeping.run_of(keeping.SIDES["tight"])
+    tokens = manifest.batch.microbatches * manifest.batch.rows * manifest.model.tokens_per_row
+    log_mb = borders_kept(manifest) * 2 * tokens * manifest.model.width * 4 / 1e6
+    assert log_mb > keeping.TIGHT_MB > keeping.LOG_MEMORY_MB
+
+
 # ---- join ------------------------------------------------------------------------------------------------------------
 
 
@@ -117,11 +134,11 @@ def test_joins_report_medians_of_the_undisturbed() -> None:
         _join(2, retention=0.98),
         _join(3, retention=0.97),
     ]
-    assert join_table.report(joins, 3) == {"retention": 0.97, "to_contribution": 0.9, "first_contribution_s": 9.0}
-    assert join_table.report(joins, 4) == {"retention": 0.965, "to_contribution": 0.9, "first_contribution_s": 8.5}
+    assert join_table.report(joins, 3) == {"retention_to_plan": 0.995, "first_contribution_s": 9.0, "retention": 0.97}
+    assert join_table.report(joins, 4) == {"retention_to_plan": 0.995, "first_contribution_s": 8.5, "retention": 0.965}
     assert sum(joins[0].spans_s) == pytest.approx(joins[0].seconds)
     console = Console(width=join.TABLE_WIDTH, file=io.StringIO(), record=True)
-    console.print(join_table.table_of(join.RUN, joins))
+    console.print(join_table.table_of(join.RUN, joins, join.DEFAULT))
     text = console.export_text()
     assert "(1)" in text
     assert "0.970" in text
@@ -203,10 +220,28 @@ def test_a_real_story_is_told() -> None:
     assert story.ratio == pytest.approx(0.9)
     assert story.live_mean == pytest.approx(1.5)
     console = Console(width=churn.TABLE_WIDTH, file=io.StringIO(), record=True)
-    console.print(churn.live_table(story))
+    console.print(churn.live_table([story]))
     text = console.export_text()
     assert "0.900" in text
     assert "0.70 s" in text
+
+
+def test_churn_is_judged_by_the_least_of_all() -> None:
+    """Virtual and real time stand beside each other, and the last figure is the lowest of both, of any real run."""
+    row = churn.Row(30.0, (Story(10.0, 171, ((0.0, 2),), (1, 0, 1)),), {1: 10.0, 2: 18.0})
+    real = [
+        churn_live.LiveStory({1: 10.0, 2: 16.0}, 10.0, tokens, ((0.0, 2), (5.0, 1)), 1, 0, (0.5,), 0.0)
+        for tokens in (117.0, 104.0)
+    ]
+    found = churn.report([row], real)
+    assert found == {
+        "rehearsed_ratio_to_ideal": 0.95,
+        "real_ratio_to_ideal": 0.85,
+        "real_least": 0.8,
+        "ratio_to_ideal": 0.8,
+    }
+    assert list(found)[-1] == "ratio_to_ideal"
+    assert "ratio_to_ideal" not in churn.report([row], [])
 
 
 def test_two_replicas_are_all_that_are_watched() -> None:
@@ -220,16 +255,20 @@ def test_two_replicas_are_all_that_are_watched() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_failures_lie_within_the_run(seed: int) -> None:
-    """One failure in the first half, several apart from each other in the first three quarters, none in the control."""
+    """One failure in the first half, several apart from each other in the first three quarters, none in the control; at any moment, or at commits."""
     found = flexitrain.plans(flexitrain.ITERATIONS, flexitrain.FAULTS, seed)
     assert found[flexitrain.NONE].kills == ()
-    (lost,) = found[flexitrain.LOST].kills
+    ((lost, _),) = found[flexitrain.LOST].kills
     assert 0 < lost < flexitrain.ITERATIONS // 2
     returned = found[flexitrain.RETURNED]
     assert returned.is_back
     assert len(returned.kills) == flexitrain.FAULTS
-    assert all(before < after for before, after in pairwise(returned.kills))
-    assert returned.kills[-1] < 3 * flexitrain.ITERATIONS // 4
+    assert all(before < after for (before, _), (after, _) in pairwise(returned.kills))
+    assert returned.kills[-1][0] < 3 * flexitrain.ITERATIONS // 4
+    for name in (flexitrain.LOST, flexitrain.RETURNED):
+        at_commits = found[name + flexitrain.AFTER_COMMIT].kills
+        assert all(0 < share < 1 for _, share in found[name].kills)
+        assert at_commits == tuple((iteration, 0.0) for iteration, _ in found[name].kills)
 
 
 def test_gaps_are_relative_to_the_training_without_failures() -> None:
@@ -237,9 +276,13 @@ def test_gaps_are_relative_to_the_training_without_failures() -> None:
     calm = flexitrain.Story(2.0, 1000.0, 0, 0, 0, (), 0.0)
     lost = replace(calm, loss=2.01, tokens_per_s=800.0, kills=1, missed_s=(0.1,))
     stories = {flexitrain.NONE: calm, flexitrain.LOST: lost, flexitrain.RETURNED: replace(calm, loss=1.99, back=3)}
-    assert flexitrain.report(stories) == {
+    at_commits = {name + flexitrain.AFTER_COMMIT: calm for name in (flexitrain.LOST, flexitrain.RETURNED)}
+    assert flexitrain.report(stories | at_commits) == {
+        "one_lost_after_commit": {"loss_gap": 0.0, "throughput_kept": 1.0},
+        "killed_and_back_after_commit": {"loss_gap": 0.0, "throughput_kept": 1.0},
         "one_lost": {"loss_gap": 0.005, "throughput_kept": 0.8},
         "killed_and_back": {"loss_gap": 0.005, "throughput_kept": 1.0},
+        "worst": {"loss_gap": 0.005, "throughput_kept": 0.8},
     }
     console = Console(width=flexitrain.TABLE_WIDTH, file=io.StringIO(), record=True)
     console.print(flexitrain.table_of(flexitrain.RUN, stories))
