@@ -18,6 +18,10 @@ FULL_SHARE_MAX = 0.05
 """Full shadows are the default where they add at most this share to what a stage sends in training."""
 FULL_BYTES, WIRE_BYTES = 12, 4
 BORDERS_SPARE = 8
+MEMBER_SHADOWS = 4
+"""Full shadows that a member has to find room for: its own state, one of each neighbour stage, and the one that is being fetched."""
+BORDERS_BESIDE = 2
+"""Of an iteration's borders as they came, so many are in memory beside what is kept: the newest, and what was let go and is used again."""
 PLAIN_BYTES, BATCH_BYTES = 1, 1 << 20
 """Parts of plain shadows travel so many bytes at a time: asking for one costs as much as its bytes do."""
 STANDBY_STAGES = 3
@@ -50,7 +54,7 @@ def has_full_shadows(manifest: Manifest) -> bool:
     model, batch = manifest.model, manifest.batch
     shadows_bytes = 2 * FULL_BYTES * body_parameters(manifest) / recovery.shadow_every
     ring_bytes = 2 * WIRE_BYTES * batch.microbatches * batch.rows * model.tokens_per_row * model.width
-    return shadows_bytes <= FULL_SHARE_MAX * ring_bytes
+    return shadows_bytes <= FULL_SHARE_MAX * ring_bytes and _log_room_bytes(manifest) >= 0
 
 
 def shadow_batch(manifest: Manifest) -> int:
@@ -78,6 +82,48 @@ def borders_kept(manifest: Manifest) -> int:
     recovery = manifest.recovery
     is_replayed = recovery.best == "replay" and has_full_shadows(manifest)
     return 2 * recovery.shadow_every + BORDERS_SPARE if is_replayed else 0
+
+
+@dataclass(frozen=True, slots=True)
+class BorderLog:
+    """How long a peer's border log may be.
+
+    Args:
+        iterations: of which it is kept; 0 = none is.
+        size_bytes: that it takes of the limit then.
+        reason: why it is not as long as the run has it; empty where it is.
+    """
+
+    iterations: int
+    size_bytes: int = 0
+    reason: str = ""
+
+
+def border_log(manifest: Manifest, came_bytes: int, kept_bytes: int) -> BorderLog:
+    """Decide how many iterations of borders fit beside this peer's shadows: all that a replay can need, fewer, or none at all.
+
+    Shadows come first, since without one no log is of use: one of each stage, this peer's own state, and the one that is being fetched. A log that
+    does not reach from one full shadow to where both neighbours have the next one is of no use when it is needed: then none is kept.
+
+    Args:
+        came_bytes, kept_bytes: of one iteration at this peer, as it crossed the wire, and as it is kept.
+    """
+    wanted, every = borders_kept(manifest), manifest.recovery.shadow_every
+    if not wanted:
+        return BorderLog(0)
+    least = every + every // 2 + BORDERS_SPARE
+    beside_bytes = BORDERS_BESIDE * came_bytes
+    fits = (_log_room_bytes(manifest) - beside_bytes) // kept_bytes if kept_bytes else wanted
+    limit = f"recovery.kept_mb_max = {manifest.recovery.kept_mb_max} leaves room for {max(0, fits)} of {wanted} iterations"
+    if fits < least:
+        return BorderLog(0, reason=f"no border log is kept: {limit}, and fewer than {least} are of no use")
+    iterations = min(wanted, fits)
+    return BorderLog(iterations, iterations * kept_bytes + beside_bytes, "" if iterations == wanted else limit)
+
+
+def _log_room_bytes(manifest: Manifest) -> int:
+    """What the limit leaves for a log once there is room for shadows; below 0 where there is none for them."""
+    return manifest.recovery.kept_mb_max * 10**6 - MEMBER_SHADOWS * FULL_BYTES * body_parameters(manifest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,7 +214,7 @@ class RecoverySection:
         best: the best rung of the ladder that is used: `replay`, `restore` (a shadow as it is) or `merge`; see `policy.recovery`.
         border_dtype: of the tensors in border logs: `wire`, as they crossed it, without which no replay is exact; `bfloat16` or `int8`, a half or a
             quarter of float32.
-        kept_mb_max: border logs and full shadows that a peer may keep for others, MB; the oldest go first.
+        kept_mb_max: border logs and shadows that a peer may keep for others, both together, MB; which goes first, `docs/protocol.md` says.
         kept_ram_mb_max: of the border logs, how many MB stay in memory; the rest lies on disk. The newest iteration comes on top until it is packed.
     """
 

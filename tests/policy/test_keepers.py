@@ -7,10 +7,16 @@ from typing import Literal
 import pytest
 
 from swarmfree.policy.keepers import (
+    FULL_BYTES,
+    MEMBER_SHADOWS,
     STANDBY_STAGES,
+    BorderLog,
     KeptCopy,
+    body_parameters,
     border_dtype,
+    border_log,
     borders_kept,
+    has_full_shadows,
     keepers_of_ends,
     of_this_run,
     replays_exactly,
@@ -18,7 +24,7 @@ from swarmfree.policy.keepers import (
     shadows_of,
 )
 from swarmfree.swarm.books import GENESIS_LINEAGE
-from swarmfree.swarm.manifest import Manifest, RecoverySection, RingSection
+from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RecoverySection, RingSection, StagesSection
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
 from swarmfree.swarm.plan import Plan, Replica
 from swarmfree.trainer.life.shadowing import SPREAD
@@ -113,3 +119,51 @@ def test_a_copy_counts_where_the_present_lineage_goes_back_to_its_own() -> None:
     past = {5: "five", 7: "seven"}
     copies = [KeptCopy(holder, *what) for what in ((5, "five"), (5, "other"), (6, "six"), (7, "seven"), (8, "eight"), (-1, ""))]
     assert of_this_run(copies, past) == (copies[0], copies[3])
+
+
+MB = 10**6
+MEDIUM = ModelSection(width=1024, blocks=24, heads=16, kv_heads=16, mlp_width=2816, tokens_per_row=1024)
+SMALL = ModelSection(width=128, blocks=3, heads=4, kv_heads=4, mlp_width=352, tokens_per_row=128)
+
+
+@pytest.mark.parametrize(
+    ("limit_mb", "model", "body", "came_mb", "kept_mb", "iterations"),
+    [
+        (4096, SMALL, 3, 2.0, 2.0, 108),
+        (230, SMALL, 3, 2.0, 2.0, 108),
+        (200, SMALL, 3, 2.0, 2.0, 93),
+        (200, SMALL, 3, 2.0, 1.0, 108),
+        (180, SMALL, 3, 2.0, 2.0, 83),
+        (178, SMALL, 3, 2.0, 2.0, 0),
+        (8, SMALL, 3, 2.0, 2.0, 0),
+        (4096, MEDIUM, 6, 600.0, 600.0, 0),
+        (4096, MEDIUM, 6, 600.0, 150.0, 0),
+        (90_000, MEDIUM, 6, 600.0, 600.0, 108),
+    ],
+)
+def test_a_border_log_is_as_long_as_fits_beside_shadows_or_none(
+    limit_mb: int, model: ModelSection, body: int, came_mb: float, kept_mb: float, iterations: int
+) -> None:
+    """Everything together stays within the limit; a log that would end before both neighbours have the next shadow is not begun, and why is said."""
+    recovery = RecoverySection(shadow_kind="full", shadow_every=50, kept_mb_max=limit_mb)
+    manifest = Manifest(model=model, stages=StagesSection(body=body), recovery=recovery)
+    found = border_log(manifest, int(came_mb * MB), int(kept_mb * MB))
+    assert found.iterations == iterations
+    shadows_bytes = MEMBER_SHADOWS * FULL_BYTES * body_parameters(manifest)
+    assert not iterations or found.size_bytes + shadows_bytes <= limit_mb * MB
+    assert found.size_bytes >= iterations * kept_mb * MB
+    assert bool(found.reason) == (iterations < borders_kept(manifest))
+    assert f"kept_mb_max = {limit_mb}" in found.reason or not found.reason
+
+
+def test_no_log_is_kept_or_talked_of_where_nothing_is_replayed() -> None:
+    """With plain shadows, however much room there is."""
+    assert border_log(Manifest(recovery=RecoverySection(shadow_kind="plain")), 1, 1) == BorderLog(0)
+
+
+@pytest.mark.parametrize(("limit_mb", "is_full"), [(4096, True), (10, True), (9, False)])
+def test_auto_takes_full_shadows_only_where_they_fit(limit_mb: int, *, is_full: bool) -> None:
+    """Four of 0.2 million weights with both moments are 9.7 MB: what the links hardly notice does not fit in any limit."""
+    recovery = RecoverySection(shadow_every=50, kept_mb_max=limit_mb)
+    manifest = Manifest(model=SMALL, stages=StagesSection(body=3), batch=BatchSection(rows=4, microbatches=4), recovery=recovery)
+    assert has_full_shadows(manifest) == is_full

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from swarmfree.policy.keepers import BorderLog
 from swarmfree.sim.peer_ports import MemoryShelf
 from swarmfree.swarm.engine_port import Writable
 from swarmfree.swarm.errors import CallFailed
@@ -194,3 +195,39 @@ def test_after_a_gap_the_log_begins_anew() -> None:
     borders.clear()
     assert borders.since == NONE
     assert borders.size_bytes == borders.ram_bytes == 0
+
+
+def test_shadows_beside_it_shorten_the_log() -> None:
+    """What they take is not there for borders, whichever came first; forty bytes hold two iterations, and none where nothing is left."""
+    borders = kept(range(3), bytes_max=70)
+    borders.beside_bytes = 30
+    borders.keep(3, "b", {(6, Side.OUTPUT): b"o" * 10, (6, Side.ANSWER): b"i" * 10})
+    assert (borders.since, borders.size_bytes) == (2, 40)
+    borders.beside_bytes = 60
+    borders.keep(4, "b", {(8, Side.OUTPUT): b"o" * 10, (8, Side.ANSWER): b"i" * 10})
+    assert (borders.since, borders.size_bytes) == (NONE, 0)
+
+
+async def test_what_lies_spare_counts_and_goes_first() -> None:
+    """Memory that was let go and waits for its next use is memory: it is given back before an iteration is."""
+    borders = Borders(MemoryShelf(), Bounds(3, 60, 1 << 20), at_once)
+    serving = asyncio.get_running_loop().create_task(borders.serve())
+    for iteration in range(9):
+        borders.keep(iteration, "b", {(iteration, Side.OUTPUT): b"o" * 20})
+        await turns(5)
+        assert borders.size_bytes + borders._slabs.spare_bytes <= 60
+    assert borders.since == 6
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+
+
+def test_a_log_that_does_not_fit_is_not_begun() -> None:
+    """As long as its iterations are too large; the first one that is small enough begins it."""
+    borders = Borders(MemoryShelf(), Bounds(9, 1000, 1000, lambda _, kept: BorderLog(3 if kept <= 10 else 0, 30)), at_once)
+    for iteration, size in enumerate((20, 20, 10, 10, 10, 10)):
+        borders.keep(iteration, "b", {(iteration, Side.OUTPUT): b"o" * size})
+        assert borders.claim_bytes == (30 if size == 10 else 0)
+    assert (borders.since, borders.size_bytes) == (3, 30)
+    borders.keep(6, "b", {(6, Side.OUTPUT): b"o" * 20})
+    assert (borders.since, borders.size_bytes) == (NONE, 0)

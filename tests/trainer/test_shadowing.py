@@ -16,7 +16,7 @@ from swarmfree.swarm.books import GENESIS_LINEAGE
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RecoverySection, StagesSection
 from swarmfree.swarm.messages import GetShadow, KeptShadow, Request, ShadowPart
-from swarmfree.swarm.names import Endpoint, Member, Position, Term
+from swarmfree.swarm.names import Endpoint, Member, Position, Side, Term
 from swarmfree.swarm.plan import Plan, Replica
 from swarmfree.swarm.ports import Handler, Ports, Reply
 from swarmfree.trainer.context import Context
@@ -27,8 +27,8 @@ from swarmfree.trainer.tasks import Tasks
 T = TypeVar("T")
 EVERY = 5
 SOURCE, ME, OTHER = (Endpoint(Member(name, "0" * 16), (f"/memory/{name}",)) for name in ("a-source", "k-keeper", "z-other"))
-ROOM_BYTES = 500_000
-"""Half of `recovery.kept_mb_max`, the least that can be set."""
+ROOM_BYTES = 1_000_000
+"""`recovery.kept_mb_max`, the least that can be set."""
 
 
 def manifest_of(kind: str) -> Manifest:
@@ -118,8 +118,13 @@ class World:
 
     @property
     def kept_bytes(self) -> int:
-        """On the shelf."""
-        return self.donor.part_bytes * len(self.shelf.names)
+        """On the shelf, and logged."""
+        return self.donor.part_bytes * len(self.shelf.names) + self.books.borders.size_bytes
+
+    def log(self, iteration: int, size_bytes: int) -> None:
+        """An iteration's borders, committed."""
+        self.books.borders.keep(iteration, "b", {(iteration, Side.OUTPUT): bytes(size_bytes)})
+        self.most_bytes = max(self.most_bytes, self.kept_bytes)
 
 
 def play(kind: str, stage_bytes: int, story: Callable[[World], Awaitable[None]]) -> None:
@@ -229,3 +234,18 @@ def test_what_a_donor_gives_that_has_stepped_first_is_kept_once_the_keeper_has_s
         assert (newer.iteration, len(world.donor.asked)) == (2 + EVERY, asked + 1)
 
     play("plain", ROOM_BYTES // 2, story)
+
+
+@pytest.mark.parametrize(("log_bytes", "shadows", "iterations"), [(10_000, 2, 18), (30_000, 1, 18), (90_000, 2, 0)])
+def test_logs_and_shadows_share_one_limit(log_bytes: int, shadows: int, iterations: int) -> None:
+    """A whole log goes before a second shadow of a stage; one that can never be whole is not kept, and leaves its room to shadows."""
+
+    async def story(world: World) -> None:
+        for iteration in range(1, 6 * EVERY + 1):
+            world.log(iteration, log_bytes)
+            found = await world.at(iteration)
+        assert len(found) == shadows
+        since = world.books.borders.since
+        assert (6 * EVERY - since + 1 if since >= 0 else 0) == iterations
+
+    play("full", int(0.25 * ROOM_BYTES), story)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 from swarmfree.policy.election import electorate_of
-from swarmfree.policy.keepers import border_dtype, borders_kept
+from swarmfree.policy.keepers import border_dtype, border_log, borders_kept
 from swarmfree.swarm.books import MicrobatchSet, Record
 from swarmfree.swarm.errors import RefusalKind, Refused
-from swarmfree.swarm.events import Stepped
+from swarmfree.swarm.events import Note, Stepped
 from swarmfree.swarm.messages import (
     Beat,
     BeatAnswer,
@@ -78,6 +79,7 @@ class MemberBooks:
             borders_kept(context.manifest),
             recovery.kept_mb_max * 10**6,
             recovery.kept_ram_mb_max * 10**6,
+            partial(border_log, context.manifest),
         )
         dtype = border_dtype(context.manifest)
         packing = None if dtype == "wire" else EnginePacking(self.device, context.ports.engine, dtype)
@@ -402,8 +404,11 @@ class MemberBooks:
         found = self.table.borders() if self.borders.is_kept and self.standing.base == record.base else None
         if found is None:
             self.borders.clear()
-        else:
-            self.borders.keep(record.iteration, record.base, found)
+            return
+        before = self.borders.log.reason
+        self.borders.keep(record.iteration, record.base, found)
+        if self.borders.log.reason not in {"", before}:
+            self.context.tell(Note(self.borders.log.reason))
 
     async def _end_work(self, why: Refused) -> None:
         """End everything that belongs to the present base; nothing new can begin on it from here on."""

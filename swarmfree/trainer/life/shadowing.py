@@ -5,7 +5,8 @@ well as they do in an old copy. A full one has weights and both moments of one i
 steps, holders fetch that from it, and the last whole one is kept until the next one is whole. Nothing waits for any of it: reading is the last thing
 a donor's device does, and the parts of one shadow are spread over a share of the iterations until the next one.
 Standbys ask the coordinator for its plan now and then, and keep shadows of some stages, too: of what is lost further than next to a holder.
-All shadows lie on the shelf, within `recovery.kept_mb_max`: where they do not fit, the oldest goes first. Source: design section 6, rungs 2 and 3.
+All shadows lie on the shelf, within what `recovery.kept_mb_max` leaves beside the border log: where they do not fit, the oldest goes first.
+Source: design section 6, rungs 2 and 3.
 """
 
 from __future__ import annotations
@@ -32,8 +33,6 @@ SPREAD = 0.25
 """The share of the time between two shadows over which one is fetched."""
 FULL_KEPT = 2
 """Full shadows of one stage: adjacent lost stages are replayed from an iteration of which all have one, and holders are not renewed at once."""
-SHADOWS_SHARE = 0.5
-"""Of what a peer may keep for others; the rest is for border logs."""
 PAUSE_MAX_S = 1.0
 RETRY_S = 2.0
 LOOK_MIN_S, LOOK_MAX_S = 2.0, 30.0
@@ -99,11 +98,12 @@ class ShadowKeeper:
         self._context, self._books = context, books
         self._shadows: dict[int, Shadow] = {}
         self._iteration_s = 0.0
-        self._bytes_max = SHADOWS_SHARE * 1e6 * context.manifest.recovery.kept_mb_max
+        self._bytes_max = context.manifest.recovery.kept_mb_max * 10**6
         self._no_room: dict[int, int] = {}
         self._full: dict[int, list[FullShadow]] = {}  # newest last
         self._put_by: tuple[FullShadow, list[bytes]] | None = None
         self._own: FullShadow | None = None
+        self._own_bytes = 0
         self._shelved = Signal()
         self._is_full = has_full_shadows(context.manifest)
         if self._is_full:
@@ -231,8 +231,12 @@ class ShadowKeeper:
 
     def _has_room(self, stage: int, size_bytes: int) -> bool:
         """Whether so much more can be kept for a stage. Older full shadows go first, of any stage that has a newer one; then what is renewed."""
-        while self._size_bytes + size_bytes > self._bytes_max:
+        borders = self._books.borders
+        while self._size_bytes + size_bytes + borders.claim_bytes > self._bytes_max:
             older = [held[0] for held in self._full.values() if len(held) > 1] or self._full.get(stage, [])[:1]
+            if not older and borders.claim_bytes:  # of no use without a shadow
+                borders.clear()
+                continue
             if not older:
                 self._no_room[stage] = self._books.standing.iteration
                 return False
@@ -242,14 +246,14 @@ class ShadowKeeper:
                 self._full[oldest.stage] = held
             self._drop(oldest)
             self._tell()
+        borders.beside_bytes = self._size_bytes + size_bytes
         return True
 
     @property
     def _size_bytes(self) -> int:
         """Of all shadows on the shelf."""
         full = sum(shadow.size_bytes for held in self._full.values() for shadow in held)
-        own = self._own.size_bytes if self._own is not None else 0
-        return full + own + sum(shadow.size_bytes for shadow in self._shadows.values())
+        return full + self._own_bytes + sum(shadow.size_bytes for shadow in self._shadows.values())
 
     # ---- full shadows ------------------------------------------------------------------------------------------------
 
@@ -265,14 +269,17 @@ class ShadowKeeper:
             self._put_by = FullShadow(stage, standing.iteration, standing.lineage, len(parts), size_bytes), parts
 
     async def keep_own(self) -> None:
-        """Put on the shelf what was read of this peer's own state, and what was there of an earlier iteration off it, for ever."""
+        """Take what was there of an earlier iteration off the shelf, and put on it what was read of this peer's own state, for ever."""
         while self._is_full:
             if self._put_by is not None:
                 (shadow, parts), self._put_by = self._put_by, None
-                if await self._shelve(shadow, parts):
-                    before, self._own = self._own, shadow
-                    if before is not None and before != shadow:
-                        self._drop(before)
+                before, self._own, self._own_bytes = self._own, None, 0
+                if before is not None and before != shadow:
+                    self._drop(before)
+                if self._has_room(shadow.stage, shadow.size_bytes):
+                    self._own_bytes = shadow.size_bytes
+                    is_kept = await self._shelve(shadow, parts)
+                    self._own, self._own_bytes = (shadow, shadow.size_bytes) if is_kept else (None, 0)
                 self._shelved.tell()
                 continue
             await self._books.standing.moved.wait()

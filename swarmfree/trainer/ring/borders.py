@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from swarmfree.policy.keepers import BorderLog
 from swarmfree.swarm.engine_port import Writable
 from swarmfree.swarm.errors import CallFailed
 from swarmfree.swarm.names import Side, WorkKey
@@ -41,13 +42,15 @@ class Bounds:
 
     Args:
         iterations: so many of the last ones; 0 = none.
-        size_bytes: of all of them; the oldest go first.
+        size_bytes: of all of them and of the shadows beside them; the oldest go first.
         ram_bytes: of these, so many in memory; older ones lie on the shelf.
+        fits: how long a log may be whose iterations came with so many bytes and are kept in so many.
     """
 
     iterations: int
     size_bytes: int
     ram_bytes: int
+    fits: Callable[[int, int], BorderLog] | None = None
 
 
 class Packing(Protocol):
@@ -101,6 +104,10 @@ class Borders:
         bounds: how much is kept.
         now_s: of a steady clock.
         packing: how tensors are made smaller; None = they are kept as they are.
+
+    Attributes:
+        log: how long it may be.
+        beside_bytes: of shadows, which are kept within the same bounds.
     """
 
     def __init__(self, shelf: Shelf, bounds: Bounds, now_s: Callable[[], float], packing: Packing | None = None) -> None:
@@ -110,12 +117,18 @@ class Borders:
         self._logged: deque[Logged] = deque()
         self._changed = Signal()
         self._slabs = Slabs(bounds.ram_bytes // SPARE)
-        self.ram_bytes = self.shelf_bytes = 0
+        self.ram_bytes = self.shelf_bytes = self.beside_bytes = 0
+        self.log = BorderLog(bounds.iterations)
 
     @property
     def size_bytes(self) -> int:
         """Of everything that is kept."""
         return self.ram_bytes + self.shelf_bytes
+
+    @property
+    def claim_bytes(self) -> int:
+        """What shadows have to leave: as much as the log will take, as soon as there is one."""
+        return max(self.size_bytes, self.log.size_bytes) if self._logged else 0
 
     @property
     def since(self) -> int:
@@ -131,17 +144,27 @@ class Borders:
         """An iteration is committed: keep its borders, by microbatch; after a gap the log begins anew."""
         if not self.is_kept:
             return
-        if self._logged and self._logged[-1].iteration != iteration - 1:
+        size_bytes = sum(map(len, tensors.values()))
+        if self._bounds.fits is not None:
+            kept = self._packing.size_bytes if self._packing is not None else len
+            self.log = self._bounds.fits(size_bytes, sum(map(kept, tensors.values())))
+        if not self.log.iterations or (self._logged and self._logged[-1].iteration != iteration - 1):
             self.clear()
+        if not self.log.iterations:
+            return
         since_s, self._kept_at_s = self._kept_at_s, self._now_s()
         settle_at_s = self._kept_at_s + min(SETTLE_AFTER_MAX_S, SETTLE_AFTER * (self._kept_at_s - since_s))
         self._logged.append(Logged(iteration, base, dict(tensors), settle_at_s))
-        size_bytes = sum(map(len, tensors.values()))
         self.ram_bytes += size_bytes
         self._slabs.spare_bytes_max = max(self._slabs.spare_bytes_max, min(size_bytes, self._bounds.ram_bytes))
-        while len(self._logged) > self._bounds.iterations or (self.size_bytes > self._bounds.size_bytes and self._logged):
+        while len(self._logged) > self.log.iterations or (self._logged and self._over_bytes() > 0):
             self._drop(self._logged.popleft())
         self._changed.tell()
+
+    def _over_bytes(self) -> int:
+        """How much more is kept than may be; what lies spare goes first."""
+        over_bytes = self.size_bytes + self._slabs.spare_bytes + self.beside_bytes - self._bounds.size_bytes
+        return over_bytes - self._slabs.shrink(over_bytes)
 
     def clear(self) -> None:
         """Forget everything: this peer has missed an iteration, or is about to hold another stage."""

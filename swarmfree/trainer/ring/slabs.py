@@ -54,10 +54,16 @@ class Slabs:
             return
         self._spare[len(slab)].append(slab)
         self.spare_bytes += len(slab)
-        while self.spare_bytes > self.spare_bytes_max:
+        self.shrink(self.spare_bytes - self.spare_bytes_max)
+
+    def shrink(self, size_bytes: int) -> int:
+        """Keep so much less for later, or somewhat less than that; how much less it is."""
+        before_bytes = self.spare_bytes
+        while self.spare_bytes and before_bytes - self.spare_bytes < size_bytes:
             size = next(size for size, slabs in self._spare.items() if slabs)
             self._spare[size].pop()
             self.spare_bytes -= size
+        return before_bytes - self.spare_bytes
 
 
 def _apart(size: int) -> Writable:
