@@ -63,7 +63,11 @@ STAGE = 1
 TABLE_WIDTH = 150
 ATTEMPTS_PER_JOIN = 3
 SOURCE, SIBLING = "source", "sibling"
-LIKE_A_PEER = "import swarmfree.cli.peer_life, swarmfree.model.engine, hivemind"
+LIKE_A_PEER = (
+    "import asyncio, swarmfree.cli.peer_life\n"
+    "from swarmfree.cli.process import load_gently\n"
+    "asyncio.run(load_gently('swarmfree.wire.dht_keeper', 'swarmfree.model.engine'))"
+)
 
 RUN = Manifest(
     run=RunSection(name="join", seed=1, iterations=100_000, evaluate_every=0, evaluate_windows=1),

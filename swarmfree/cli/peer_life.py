@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from swarmfree.cli.journals import open_journal
 from swarmfree.cli.options import Log
-from swarmfree.cli.process import keep_freed_memory, settle_garbage
+from swarmfree.cli.process import keep_freed_memory, load_gently, settle_garbage
 from swarmfree.cli.watched import EngineKind, from_any_thread, integer_tokens, make_engine, watched
 from swarmfree.policy.sharding import SequenceOrder, sequence_count
 from swarmfree.storage.corpus import prepare_corpus
@@ -141,6 +141,7 @@ class PeerLife:
         keep_freed_memory()
         local, journal = self._local, open_journal(self._log, sys.stdout)
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
+        await load_gently("swarmfree.wire.dht_keeper", *(["swarmfree.model.engine"] if self._kind is EngineKind.TORCH else []))
         identity = load_or_create_identity(local.folder)
         settings = DirectorySettings(
             local.folder, local.host, local.dht_port, self._invite.entry_points, patience_s=local.patience_s

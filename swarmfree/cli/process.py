@@ -1,16 +1,48 @@
-"""What a long-lived peer asks of its own process: to keep freed memory for the next microbatch, and to leave what never changes uncollected."""
+"""What a long-lived peer asks of its own process: to start behind those that train, to reuse memory, to leave what never changes uncollected."""
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
+import importlib
+import os
 import platform
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_ARENA_MAX = -3, -1, -8
 MMAP_THRESHOLD_BYTES = 32 << 20
 """The largest that glibc takes on 64-bit machines."""
 TRIM_THRESHOLD_BYTES = 256 << 20
 YOUNG_OBJECTS_MAX = 10_000
+
+
+START_NICENESS = 5
+"""A third of the processor of whoever trains, where both want the same one."""
+
+
+async def load_gently(*modules: str) -> None:
+    """Import modules in a thread of their own, behind all other work of this machine: with torch and hivemind that is three seconds of a processor.
+
+    Peers that train here are not slowed by one that starts. A thread's niceness ends with it; a process could not take its own back.
+    """
+    if all(module in sys.modules for module in modules):
+        return
+    pool = ThreadPoolExecutor(1, thread_name_prefix="swarmfree-load", initializer=_give_way)
+    try:
+        for module in modules:
+            await asyncio.get_running_loop().run_in_executor(pool, importlib.import_module, module)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _give_way() -> None:
+    """Lower this thread's priority, where a thread has one of its own."""
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + START_NICENESS)
 
 
 def keep_freed_memory() -> None:
