@@ -47,7 +47,7 @@ from swarmfree.swarm.manifest import (
     StagesSection,
 )
 
-ITERATIONS, QUICK_ITERATIONS = 150, 12
+ITERATIONS, QUICK_ITERATIONS = 150, 60
 FAULTS, QUICK_FAULTS = 3, 1
 BACK_AFTER_S = 1.5
 RUN_WITHIN_S = 400.0
