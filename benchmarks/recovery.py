@@ -1,14 +1,18 @@
 """How soon does training go on after all replicas of a stage were killed? Noticed, decided, transferred, resumed, for a small and a large stage.
 
 ``python -m benchmarks.recovery`` trains four stages of one replica each, with a standby, in real processes, kills stage 2 (SIGKILL) in the middle of
-an iteration, and measures until the next commit. The stage is merged from both neighbours (CheckFree): the weights of two stages travel to the
-standby at once. Beside it two plain gRPC streams carry as many bytes to one process, which writes them into a buffer of the stage's size that is
-new to it; *transfer_over_plain* is the swarm's rate, merging and the digest of the new state included, over theirs, and *transfer_over_discarded* is
-the same over streams whose bytes are thrown away. *memory_over_state* is the most that the standby's memory has grown by since it started, what it
-took for a stage beforehand included, over weights, moments and gradient of the stage (16 bytes per parameter). Losses are repeated in the same swarm;
-medians.
+an iteration, and measures until the next commit. The stage is merged from both neighbours (CheckFree), in parts of a run's default size: the weights
+of two stages travel to the standby at once. Beside it two plain gRPC streams carry as many bytes to one process, before the swarm and after it.
 
-With ``--full`` the stage is replayed from its full shadow and border logs instead.
+*transfer_over_plain* is the swarm's rate, from the decision until the coordinator knows that the stage is there, merging and the digest of the new
+state included, over the fastest kind of plain streams that keep their bytes: with the allocator and collector settings of a peer and buffers
+touched before the clock starts, as a standby has touched its own, by asyncio or by threads; or as they come. *transfer_over_fresh* and
+*transfer_over_discarded* are what was reported before: the rate while the standby builds, over asyncio streams without those settings, whose bytes
+are written into a buffer that is new to the process, or thrown away. *memory_over_state* is the most that the standby's memory has grown by since
+it started until the stage is there, what it took for a stage beforehand included, over weights and moments of the stage (12 bytes per parameter);
+*memory_over_gradient_too* is over weights, moments and gradient, as before. Losses are repeated in the same swarm; medians.
+
+With ``--full`` the stage is replayed from its full shadow and border logs instead; with ``--large-parts`` parts are a 48th of a stage, as before.
 
 Prints a table and, as the last line, one JSON object for the largest stage. Progress goes to stderr.
 """
@@ -32,7 +36,7 @@ from rich.table import Table
 
 from benchmarks.command import finish
 from benchmarks.live import LiveSwarm
-from benchmarks.plain_streams import pull
+from benchmarks.plain_streams import Kind, pull
 from benchmarks.ring_runs import parameter_count, prepare_job
 from swarmfree.swarm.events import IterationCommitted, MemberLost, Opened, RecoveryDecided, StageBuilt, Started
 from swarmfree.swarm.manifest import (
@@ -48,12 +52,11 @@ from swarmfree.swarm.manifest import (
 )
 
 LOSSES, QUICK_LOSSES = 3, 1
-PULLS = 5
+PULLS = 3
 BODY, LOST = 3, 2
-PARTS = 48
-"""Into which a stage is cut at least: what is in flight is to be little beside it."""
-PART_BYTES_MIN = 1 << 20
-FLOAT_BYTES, STATE_BYTES = 4, 16
+LARGE_PARTS = 48
+"""Into which a stage was cut before."""
+FLOAT_BYTES, STATE_BYTES, GRADIENT_TOO_BYTES = 4, 12, 16
 LOOK_S = 0.02
 WITHIN_S = 240.0
 SETTLES_S, SETTLED_BYTES = 3.0, 8 << 20
@@ -71,8 +74,11 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def run_of(model: ModelSection, *, full: bool) -> Manifest:
+def run_of(model: ModelSection, *, full: bool, large_parts: bool = False) -> Manifest:
     """A run without end; hardly any compute beside the weights."""
+    ring = RingSection()
+    if large_parts:
+        ring = RingSection(part_bytes=max(ring.part_bytes, FLOAT_BYTES * stage_parameters(model) // LARGE_PARTS // 4096 * 4096))
     recovery = RecoverySection(mode="auto", shadow_every=5, shadow_kind="full") if full else RecoverySection(mode="checkfree")
     return Manifest(
         run=RunSection(name="recovery", seed=1, iterations=100_000, evaluate_every=0, evaluate_windows=1),
@@ -80,7 +86,7 @@ def run_of(model: ModelSection, *, full: bool) -> Manifest:
         stages=StagesSection(body=BODY, replicas_max=1),
         batch=BatchSection(rows=1, microbatches=2),
         optimizer=OptimizerSection(rate=3e-4, warmup_iterations=0),
-        ring=RingSection(part_bytes=max(PART_BYTES_MIN, FLOAT_BYTES * stage_parameters(model) // PARTS // 4096 * 4096)),
+        ring=ring,
         recovery=replace(recovery, ends_copies=0),
         timing=TimingSection(join_wait_s=WITHIN_S),
     )
@@ -193,75 +199,93 @@ def median_of(losses: Sequence[Loss], what: str) -> float:
     return float(statistics.median(getattr(loss, what) for loss in losses))
 
 
-def report(model: ModelSection, losses: Sequence[Loss], plain: float, discarded: float) -> dict[str, float]:
+def report(model: ModelSection, losses: Sequence[Loss], plain: Mapping[Kind, float]) -> dict[str, float]:
     """What is reported of one size.
 
     Args:
-        plain, discarded: rates of plain streams whose bytes are kept, and thrown away; bytes/s.
+        plain: rates of the kinds of plain streams; bytes/s.
     """
-    rate = statistics.median(each.received_bytes / each.build_s for each in losses)
+    building = statistics.median(each.received_bytes / each.build_s for each in losses)
+    waited = statistics.median(each.received_bytes / (each.built_s - each.decided_s) for each in losses)
+    kept = max(plain[kind] for kind in Kind if kind is not Kind.DISCARDED)
+    grown, count = median_of(losses, "grown_bytes"), stage_parameters(model)
     return {
         "noticed_s": round(median_of(losses, "noticed_s"), 3),
         "decided_s": round(median_of(losses, "decided_s"), 3),
         "transferred_s": round(median_of(losses, "built_s"), 3),
         "resumed_s": round(median_of(losses, "resumed_s"), 3),
-        "transfer_over_plain": round(rate / plain, 3),
-        "transfer_over_discarded": round(rate / discarded, 3),
-        "memory_over_state": round(median_of(losses, "grown_bytes") / (STATE_BYTES * stage_parameters(model)), 3),
+        "transfer_over_plain": round(min(waited, building) / kept, 3),
+        "transfer_over_fresh": round(building / plain[Kind.FRESH], 3),
+        "transfer_over_discarded": round(building / plain[Kind.DISCARDED], 3),
+        "memory_over_state": round(grown / (STATE_BYTES * count), 3),
+        "memory_over_gradient_too": round(grown / (GRADIENT_TOO_BYTES * count), 3),
     }
 
 
-async def run(models: dict[str, ModelSection], losses: int, *, full: bool) -> dict[str, float]:
-    """Measure every size, print the table, return what is reported of the last."""
+async def pull_all(size_bytes: int, rates: dict[Kind, list[float]]) -> None:
+    """Every kind of plain streams in turn, some times."""
+    for turn in range(PULLS):
+        kinds = tuple(Kind)
+        for place in range(len(kinds)):
+            kind = kinds[(turn + place) % len(kinds)]
+            rates.setdefault(kind, []).append(await pull(size_bytes, kind))
+
+
+def tables() -> tuple[Table, Table]:
+    """Empty ones: when what happened, and what was transferred and taken."""
+    when = Table(title="seconds from SIGKILL of a stage's only replica", title_justify="left", title_style="")
+    what = Table(title="transfer and memory; (old) is what was reported before", title_justify="left", title_style="")
+    kinds = tuple(f"{kind} MB/s" for kind in Kind)
+    rates = (
+        "received MB",
+        "MB/s",
+        *kinds,
+        "over plain",
+        "over fresh (old)",
+        "over discarded (old)",
+        "memory / 12 B",
+        "/ 16 B (old)",
+    )
+    for table, headings in ((when, ("how", "noticed", "decided", "there", "next commit")), (what, rates)):
+        table.add_column("stage")
+        for heading in headings:
+            table.add_column(heading, justify="left" if heading == "how" else "right")
+    return when, what
+
+
+async def run(models: dict[str, ModelSection], losses: int, *, full: bool, large_parts: bool) -> dict[str, float]:
+    """Measure every size, print the tables, return what is reported of the last."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None, "runs in a task"
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    table = Table(title="seconds from SIGKILL of a stage's only replica", title_justify="left", title_style="")
-    headings = (
-        "stage",
-        "how",
-        "noticed",
-        "decided",
-        "there",
-        "next commit",
-        "received MB",
-        "MB/s",
-        "plain MB/s",
-        "over plain",
-        "discarded MB/s",
-        "memory over state",
-    )
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if place < 2 else "right")
+    when, what = tables()
     figures: dict[str, float] = {}
     for name, model in models.items():
         say(f"{name}: {stage_parameters(model) / 1e6:.1f} million parameters per stage")
+        size_bytes, rates = FLOAT_BYTES * stage_parameters(model), dict[Kind, list[float]]()
+        await pull_all(size_bytes, rates)
         with tempfile.TemporaryDirectory(prefix="swarmfree-recovery-", ignore_cleanup_errors=True) as folder:
             begun_s = time.monotonic()
-            found = await measure(run_of(model, full=full), Path(folder) / "run", losses, full=full)
+            found = await measure(run_of(model, full=full, large_parts=large_parts), Path(folder) / "run", losses, full=full)
             say(f"{name}: measured in {time.monotonic() - begun_s:.0f} s")
-        size_bytes, rates = FLOAT_BYTES * stage_parameters(model), dict[bool, list[float]]()
-        for turn in range(2 * PULLS):
-            keeps = bool(turn % 2)
-            rates.setdefault(keeps, []).append(await pull(size_bytes, keeps=keeps))
-        plain, discarded = (statistics.median(rates[keeps]) for keeps in (True, False))
-        for keeps, what in ((True, "kept"), (False, "thrown away")):
-            say(f"two plain streams, {what}: {', '.join(f'{rate / 1e6:.0f}' for rate in sorted(rates[keeps]))} MB/s")
-        figures = report(model, found, plain, discarded)
-        rate = statistics.median(each.received_bytes / each.build_s for each in found)
-        seconds = (figures[f"{what}_s"] for what in ("noticed", "decided", "transferred", "resumed"))
-        table.add_row(
+        await pull_all(size_bytes, rates)
+        for kind in Kind:
+            say(f"two plain streams, {kind}: {', '.join(f'{rate / 1e6:.0f}' for rate in sorted(rates[kind]))} MB/s")
+        plain = {kind: statistics.median(rates[kind]) for kind in Kind}
+        figures = report(model, found, plain)
+        seconds = (figures[f"{moment}_s"] for moment in ("noticed", "decided", "transferred", "resumed"))
+        when.add_row(name, found[0].action, *(f"{each:.2f}" for each in seconds))
+        what.add_row(
             name,
-            found[0].action,
-            *(f"{each:.2f}" for each in seconds),
             f"{median_of(found, 'received_bytes') / 1e6:.0f}",
-            f"{rate / 1e6:.0f}",
-            f"{plain / 1e6:.0f}",
-            f"{figures['transfer_over_plain']:.2f}",
-            f"{discarded / 1e6:.0f}",
-            f"{figures['memory_over_state']:.2f}",
+            f"{statistics.median(each.received_bytes / each.build_s for each in found) / 1e6:.0f}",
+            *(f"{plain[kind] / 1e6:.0f}" for kind in Kind),
+            *(f"{figures[f'transfer_over_{other}']:.2f}" for other in ("plain", "fresh", "discarded")),
+            *(f"{figures[f'memory_over_{other}']:.2f}" for other in ("state", "gradient_too")),
         )
-    Console(width=150, highlight=False).print(table)
+    console = Console(width=150, highlight=False)
+    console.print(when)
+    console.print(what)
     return figures
 
 
@@ -273,12 +297,14 @@ def main() -> int:
     parser.add_argument("--losses", type=int, default=0, metavar="N", help=f"how many losses of each size (default {LOSSES})")
     parser.add_argument("--only", choices=tuple(MODELS), help="one size")
     parser.add_argument("--full", action="store_true", help="replay from full shadows and border logs instead of merging")
+    parser.add_argument("--large-parts", action="store_true", help="parts of a 48th of a stage, not of a run's default size")
     parser.add_argument("--quick", action="store_true", help="one loss of a tiny stage, to see that everything works")
     asked = parser.parse_args()
     if asked.losses < 0:
         parser.error("--losses: must be 1 or more")
     models = QUICK_MODELS if asked.quick else {asked.only: MODELS[asked.only]} if asked.only else MODELS
-    return finish("benchmarks.recovery", run(models, asked.losses or (QUICK_LOSSES if asked.quick else LOSSES), full=asked.full))
+    losses = asked.losses or (QUICK_LOSSES if asked.quick else LOSSES)
+    return finish("benchmarks.recovery", run(models, losses, full=asked.full, large_parts=asked.large_parts))
 
 
 if __name__ == "__main__":

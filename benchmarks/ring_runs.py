@@ -193,17 +193,46 @@ def machine_busy_seconds() -> float:
 
 
 PLAIN_ONE, PLAIN_TWO, SWARM, PIPELINING = "PyTorch, 1 thread", "PyTorch, 2 threads", "swarm", "pipelining 1F1B"
-SIDES = (PLAIN_ONE, PLAIN_TWO, SWARM, PIPELINING)
+AS_IT_COMES = ", as it comes"
+"""How a side is called whose processes leave allocator and garbage collector as they find them; all others set them as the swarm does."""
+SIDES = (PLAIN_ONE, PLAIN_TWO, SWARM, PIPELINING, PLAIN_TWO + AS_IT_COMES, PIPELINING + AS_IT_COMES)
 
 Rounds = Sequence[dict[str, Measurement]]
 """A measurement of every side, per round."""
 
 
-def ratios(rounds: Rounds) -> dict[str, float]:
-    """What is reported: medians over the rounds of the swarm's speed and cost over the others' of the same round."""
-    each = {
-        "over_single": [r[SWARM].tokens_per_s / r[PLAIN_TWO].tokens_per_s for r in rounds],
-        "cpu_over_single": [r[SWARM].cpu_s_per_token / r[PLAIN_TWO].cpu_s_per_token for r in rounds],
-        "over_pipelining": [r[SWARM].tokens_per_s / r[PIPELINING].tokens_per_s for r in rounds],
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """One figure of the swarm over another side's, by two definitions; medians over the rounds.
+
+    Args:
+        as_it_comes: the other side is plain PyTorch as somebody finds it.
+        equal: it has the swarm's settings of allocator and garbage collector.
+        small_is_good: of the figure.
+    """
+
+    as_it_comes: float
+    equal: float
+    small_is_good: bool = False
+
+    @property
+    def least_kind(self) -> float:
+        """The definition that makes the swarm look worse."""
+        return (max if self.small_is_good else min)(self.as_it_comes, self.equal)
+
+
+def ratios(rounds: Rounds) -> dict[str, Ratio]:
+    """What is reported: the swarm's speed and cost over the others' of the same round."""
+
+    def over(other: str, figure: str) -> float:
+        values = [getattr(r[SWARM], figure) / getattr(r[other], figure) for r in rounds]
+        return round(float(statistics.median(values)), 4)
+
+    def both(other: str, figure: str, *, small_is_good: bool = False) -> Ratio:
+        return Ratio(over(other + AS_IT_COMES, figure), over(other, figure), small_is_good)
+
+    return {
+        "over_single": both(PLAIN_TWO, "tokens_per_s"),
+        "cpu_over_single": both(PLAIN_TWO, "cpu_s_per_token", small_is_good=True),
+        "over_pipelining": both(PIPELINING, "tokens_per_s"),
     }
-    return {name: round(statistics.median(values), 4) for name, values in each.items()}

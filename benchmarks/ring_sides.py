@@ -19,7 +19,17 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.ring_runs import PIPELINING, PLAIN_ONE, PLAIN_TWO, SWARM, Job, Mark, Measurement, machine_busy_seconds
+from benchmarks.ring_runs import (
+    AS_IT_COMES,
+    PIPELINING,
+    PLAIN_ONE,
+    PLAIN_TWO,
+    SWARM,
+    Job,
+    Mark,
+    Measurement,
+    machine_busy_seconds,
+)
 from benchmarks.ring_worker import STORE_FILE
 from swarmfree.lab.processes import Child, descendants, start_child, stop_children
 from swarmfree.swarm.errors import SwarmfreeError
@@ -62,18 +72,20 @@ async def measure(side: str, job: Job, folder: Path, limit_s: float) -> Measurem
 async def _run(side: str, job: Job, folder: Path) -> Sequence[Mark]:
     if side == SWARM:
         return await _run_swarm(job, folder)
-    if side == PIPELINING:
-        return await _run_pipelining(job, folder)
-    threads = {PLAIN_ONE: 1, PLAIN_TWO: 2}[side]
-    return (await _run_workers(job, folder, [("--threads", str(threads))]))[0]
+    kind = side.removesuffix(AS_IT_COMES)
+    settings = () if kind == side else ("--as-it-comes",)
+    if kind == PIPELINING:
+        return await _run_pipelining(job, folder, settings)
+    threads = {PLAIN_ONE: 1, PLAIN_TWO: 2}[kind]
+    return (await _run_workers(job, folder, [("--threads", str(threads), *settings)]))[0]
 
 
 # ---- plain PyTorch ---------------------------------------------------------------------------------------------------
 
 
-async def _run_pipelining(job: Job, folder: Path) -> Sequence[Mark]:
+async def _run_pipelining(job: Job, folder: Path, settings: tuple[str, ...]) -> Sequence[Mark]:
     """All ranks together: time of the first, which ends last, processor time of all, loss of the last."""
-    store = ("--store", str(folder / STORE_FILE))
+    store = ("--store", str(folder / STORE_FILE), *settings)
     ranks = await _run_workers(job, folder, [("--rank", str(rank), *store) for rank in range(job.manifest.stages.body)])
     return [
         Mark(marks[0].time_s, sum(mark.cpu_s for mark in marks), marks[0].busy_s, marks[-1].loss)

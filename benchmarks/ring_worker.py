@@ -2,7 +2,7 @@
 
 Started by `benchmarks.ring_sides`. Prints one `Mark` per iteration as a JSON line: the monotonic clock, this process's processor seconds and,
 where it is known here, the loss. Both sides use the layers of the swarm, torch's fused AdamW, and `clip_grad_norm_` or, over several ranks, the
-two halves that it is made of.
+two halves that it is made of. Allocator and garbage collector are set as a peer of the swarm sets its own, unless they are to stay as they come.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from benchmarks.ring_runs import Mark, machine_busy_seconds, open_job
+from swarmfree.cli.process import keep_freed_memory, settle_garbage
 from swarmfree.lab.processes import die_with_parent
 from swarmfree.model.alone import Alone, Llama, train_fused
 from swarmfree.swarm.manifest import Manifest, OptimizerSection
@@ -143,11 +144,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
     parser.add_argument("--rank", type=int, default=-1, help="rank of the pipeline; -1 = the whole model alone")
     parser.add_argument("--store", type=Path, default=Path(STORE_FILE), help="file through which the ranks find each other")
+    parser.add_argument("--as-it-comes", action="store_true", help="leave allocator and garbage collector alone")
     parser.add_argument("--die-with-parent", type=int, required=True, help="process whose end is also this one's")
     asked = parser.parse_args()
     die_with_parent(asked.die_with_parent)
+    if not asked.as_it_comes:
+        keep_freed_memory()
     manifest, tokens = open_job(asked.job)
     alone = Alone(manifest, tokens, threads=asked.threads)
+    if not asked.as_it_comes:
+        settle_garbage()
     if asked.rank < 0:
         _tell(train_fused(alone, iterations=manifest.run.iterations))
     else:

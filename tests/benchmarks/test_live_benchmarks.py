@@ -15,7 +15,7 @@ from rich.console import Console
 from benchmarks import churn, churn_live, flexitrain, join, join_table, keeping, recovery
 from benchmarks.churn_rehearsal import STAGE, Story, Trace, ideal_tokens, live_counts, play
 from benchmarks.live import Commits, Said
-from benchmarks.plain_streams import pull
+from benchmarks.plain_streams import Kind, pull
 from swarmfree.model.layout import layout_of
 from swarmfree.policy.keepers import borders_kept
 from swarmfree.swarm.events import IterationCommitted, Opened
@@ -169,7 +169,35 @@ async def test_a_lost_stage_is_measured(tmp_path: Path) -> None:
     assert 0 < found.noticed_s < found.decided_s < found.built_s < found.resumed_s
     assert found.action == "Merge"
     assert found.received_bytes == 2 * recovery.FLOAT_BYTES * recovery.stage_parameters(model)
-    assert await pull(1 << 20) > 0
+
+
+async def test_plain_streams_of_every_kind_carry_all_bytes() -> None:
+    """Each kind of plain streams brings both servers' bytes to one process, or its rate would be an error."""
+    for kind in Kind:
+        assert await pull(3 << 20, kind) > 0
+
+
+def test_the_least_kind_rate_and_memory_are_reported() -> None:
+    """The transfer is judged by all the time that others waited, over the fastest plain streams; memory over weights and moments alone."""
+    (model,) = recovery.QUICK_MODELS.values()
+    count = recovery.stage_parameters(model)
+    loss = recovery.Loss(
+        noticed_s=0.1,
+        decided_s=1.0,
+        built_s=2.0,
+        resumed_s=3.0,
+        build_s=0.5,
+        received_bytes=8 * count,
+        grown_bytes=18 * count,
+        action="Merge",
+    )
+    rates = {Kind.EQUAL: 10.0 * count, Kind.THREADED: 16.0 * count, Kind.FRESH: 8.0 * count, Kind.DISCARDED: 32.0 * count}
+    found = recovery.report(model, [loss], rates)
+    assert found["transfer_over_plain"] == 0.5
+    assert found["transfer_over_fresh"] == 2.0
+    assert found["transfer_over_discarded"] == 0.5
+    assert (found["memory_over_state"], found["memory_over_gradient_too"]) == (1.5, 1.125)
+    assert recovery.run_of(model, full=False).ring.part_bytes == 1 << 20
 
 
 # ---- churn -----------------------------------------------------------------------------------------------------------
