@@ -77,9 +77,8 @@ class TorchEngine:
         """Hold `stage` with everything zero."""
         self._settle()
         self.unload()
-        vectors, sums = self._reserve.give(self._layout(stage).size)
-        self._state = blank_stage(self._manifest, stage, vectors)
-        self._sums = GradientSums(self._state.layout, self._state.parameters(), sums)
+        self._state = blank_stage(self._manifest, stage, self._reserve.give(self._layout(stage).size))
+        self._sums = GradientSums(self._state.layout, self._state.parameters())
         self._digests = Digests(self._state)
 
     def unload(self) -> None:

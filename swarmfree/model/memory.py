@@ -1,7 +1,8 @@
 """Memory of a held stage: taken before it is needed, and told apart by digest.
 
-A peer that stands by takes the memory of a whole stage while nobody waits: where the system backs memory page by page, that can take longer than
-fetching the stage. Digests are made part by part, so that moments that rest at zero need not be read.
+A peer that stands by takes the memory of a stage's weights and moments while nobody waits: where the system backs memory page by page, that can
+take longer than fetching the stage. A gradient sum is taken when there is a gradient. Digests are made part by part, so that moments that rest
+at zero need not be read.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from swarmfree.model.codec import zero_floats
 from swarmfree.model.layout import Layout
 from swarmfree.model.stages import StageState
 
-STATE_VECTORS, SUM_VECTORS = 3, 1
-"""Weights and two moments; a gradient sum."""
+STATE_VECTORS = 3
+"""Weights and two moments."""
 
 
 class Reserve:
-    """Vectors of zeros, as many and as long as one stage needs."""
+    """Vectors of zeros, as many and as long as the state of one stage needs."""
 
     def __init__(self) -> None:
         """Nothing taken."""
@@ -30,18 +31,15 @@ class Reserve:
     def take(self, layout: Layout, part: int) -> None:
         """Take the memory of one part: written once, the system has given it."""
         if not self._vectors or len(self._vectors[0]) != layout.size:
-            self._vectors = [zero_floats(layout.size) for _ in range(STATE_VECTORS + SUM_VECTORS)]
+            self._vectors = [zero_floats(layout.size) for _ in range(STATE_VECTORS)]
         where = layout.parts[part]
         for vector in self._vectors:
             vector[where.start : where.stop] = 0.0
 
-    def give(self, size: int) -> tuple[list[Tensor], Tensor | None]:
-        """Vectors of so many floats for a state, and one for a sum, if there are any so long; nothing is kept."""
+    def give(self, size: int) -> list[Tensor]:
+        """Vectors of so many floats for a state, if there are any so long; nothing is kept."""
         vectors, self._vectors = self._vectors, []
-        if not vectors or len(vectors[0]) < size:
-            return [], None
-        cut = [vector[:size] for vector in vectors]
-        return cut[:STATE_VECTORS], cut[STATE_VECTORS]
+        return [vector[:size] for vector in vectors if len(vector) >= size]
 
 
 def vector_digest(vector: Tensor) -> blake3:

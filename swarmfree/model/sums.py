@@ -22,17 +22,16 @@ class GradientSums:
     Args:
         layout: of the stage.
         parameters: in the order of the layout's slots.
-        spare: memory of the first addend; taken anew where there is none.
     """
 
-    def __init__(self, layout: Layout, parameters: Sequence[nn.Parameter], spare: Tensor | None = None) -> None:
+    def __init__(self, layout: Layout, parameters: Sequence[nn.Parameter]) -> None:
         """Start without addends."""
         self._layout = layout
         self._parameters = parameters
         self._buffers: dict[int, Tensor] = {}
         self._broken: set[int] = set()
         self._bound: int | None = None
-        self._spare = spare
+        self._spare: Tensor | None = None
 
     @contextmanager
     def adding_to(self, addend: int) -> Iterator[None]:

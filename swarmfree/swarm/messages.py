@@ -471,7 +471,7 @@ class Average:
 
 @dataclass(frozen=True, slots=True)
 class GetState:
-    """Builder or joiner to a donor, or to a keeper of a copy: one part of a stage's state.
+    """Builder or joiner to a donor, or to a keeper of a copy: a part of a stage's state, or up to `count` parts from that one on.
 
     Args:
         iteration: that the state is to be ready for: exactly this one to build from (`lineage` given), this or a later one to join
@@ -484,14 +484,16 @@ class GetState:
     lineage: str
     part: int
     weights_only: bool
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The part follows; it is ready for `iteration`."""
+    """The part follows; it is ready for `iteration`. Several follow one after the other, as long as `sizes` says."""
 
     part_count: int
     iteration: int
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 
+from swarmfree.swarm.engine_port import Pieces
+
 CHUNK_BYTES = 1024 * 1024
 CHUNK_BYTES_MIN = 16 * 1024
 CHUNK_BYTES_MAX = 1024 * 1024
@@ -49,11 +51,11 @@ def _prefix(kind: FrameKind, size_bytes: int) -> bytes:
     return bytes(prefix)
 
 
-def encode_frame(kind: FrameKind, content: bytes | memoryview = b"", chunk: memoryview | None = None) -> bytes:
-    """One frame, and the first chunk behind it; everything is copied once."""
-    if not chunk:
+def encode_frame(kind: FrameKind, content: bytes | memoryview = b"", *chunk: memoryview) -> bytes:
+    """One frame, and the first chunk, in its pieces, behind it; everything is copied once."""
+    if not (size_bytes := sum(map(len, chunk))):
         return b"".join((_prefix(kind, len(content)), content))
-    return b"".join((_prefix(kind, len(content)), content, _prefix(FrameKind.CHUNK, len(chunk)), chunk))
+    return b"".join((_prefix(kind, len(content)), content, _prefix(FrameKind.CHUNK, size_bytes), *chunk))
 
 
 PROGRESS = encode_frame(FrameKind.PROGRESS)
@@ -98,6 +100,11 @@ def _field(data: bytes, position: int) -> tuple[FrameKind, int, int]:
     if start + length > len(data):
         raise Malformed(f"a {kind.name} frame with {len(data) - start:,} bytes of content; it says {length:,}")
     return kind, start, start + length
+
+
+def chunk_frame(pieces: Pieces) -> bytes:
+    """One CHUNK frame of several pieces, copied once."""
+    return b"".join((_prefix(FrameKind.CHUNK, sum(map(len, pieces))), *pieces))
 
 
 def chunk_frames(payload: bytes, chunk_bytes: int, begin: int = 0) -> Iterator[bytes]:

@@ -11,17 +11,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from itertools import repeat
 from types import TracebackType
 from typing import Any, NoReturn, Protocol, Self, TypeAlias
 
 import grpc
 
+from swarmfree.swarm.engine_port import Pieces
 from swarmfree.swarm.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.swarm.messages import Header, Request
+from swarmfree.swarm.pieces import recut
 from swarmfree.swarm.ports import Handler
 from swarmfree.wire import frames
 from swarmfree.wire.codec_messages import RPCS, SERVICE, ReceivedRequest, Rpc, Shape, decode_request, encode_response
-from swarmfree.wire.frames import Assembly, FrameKind, Malformed, chunk_frames, decode_frame, encode_frame
+from swarmfree.wire.frames import Assembly, FrameKind, Malformed, chunk_frame, decode_frame, encode_frame
 from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.packing import Unpacker
 from swarmfree.wire.status import status_of
@@ -52,7 +55,7 @@ class Outcome:
         self.bell = asyncio.Event()
         self.is_done = False
         self.response = b""
-        self.payload = b""
+        self.payload: Pieces = ()
         self.error: BaseException | None = None
 
     def __enter__(self) -> Self:
@@ -306,8 +309,8 @@ class Server:
         async def work() -> None:
             with outcome:
                 reply = await handler(header, request, incoming)
-                outcome.response = encode_response(rpc, reply.message, len(reply.payload))
-                outcome.payload = reply.payload
+                outcome.response = encode_response(rpc, reply.message, reply.size_bytes)
+                outcome.payload = reply.pieces
             if outcome.error is not None and not isinstance(outcome.error, Refused):
                 is_peers_fault = isinstance(outcome.error, CallFailed)
                 log.error(
@@ -338,10 +341,10 @@ class Server:
                     timer.cancel()
 
     async def _respond(self, context: Context, outcome: Outcome) -> None:
-        chunk_bytes = self._limits.chunk_bytes
-        await context.write(encode_frame(FrameKind.RESPONSE, outcome.response, memoryview(outcome.payload)[:chunk_bytes]))
-        for frame in chunk_frames(outcome.payload, chunk_bytes, chunk_bytes):
-            await context.write(frame)
+        chunks = recut(outcome.payload, repeat(self._limits.chunk_bytes))
+        await context.write(encode_frame(FrameKind.RESPONSE, outcome.response, *next(chunks, ())))
+        for chunk in chunks:
+            await context.write(chunk_frame(chunk))
 
     async def _end(self, context: Context, upload: Upload, error: Refused | Malformed | None) -> NoReturn:
         """Refuse, but first make the caller stop sending: a status that comes while it writes would be lost in its library."""

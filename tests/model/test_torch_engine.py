@@ -121,11 +121,10 @@ def test_memory_taken_beforehand_is_used_by_the_next_stage_and_changes_nothing()
     taken = [vector.data_ptr() for vector in engine._reserve._vectors]
     engine.draw(1, 0)
     state, ring = engine._held(), activations()
-    assert [state.weights.data_ptr(), state.first_moment.data_ptr(), state.second_moment.data_ptr()] == taken[:3]
+    assert [state.weights.data_ptr(), state.first_moment.data_ptr(), state.second_moment.data_ptr()] == taken
     assert engine.state_digest() == drawn(1).state_digest()
     engine.forward(1, ring)
     engine.backward(1, ring, 0)
-    assert engine._held_sums()._buffers[0].data_ptr() == taken[3]
     other = drawn(1)
     other.forward(1, ring)
     other.backward(1, ring, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from swarmfree.policy.batches import given, state_batch
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.messages import GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
 from swarmfree.swarm.ports import Reply
@@ -9,7 +10,7 @@ from swarmfree.trainer.iteration.member import MemberBooks
 
 
 async def get_state(books: MemberBooks, request: GetState) -> Reply:
-    """One part of the state: at exactly the asked iteration, or where no lineage was asked for at the present one.
+    """Some parts of the state: at exactly the asked iteration, or where no lineage was asked for at the present one.
 
     Raises:
         Refused: `gone` or `not_yet`, this member is elsewhere; `failed`, there is no such part.
@@ -31,14 +32,18 @@ async def get_state(books: MemberBooks, request: GetState) -> Reply:
         standing.wanted = standing.lineage
         standing.moved.tell()  # what this peer announces of its norm is renewed at once
 
-    def read() -> tuple[int, str, bytes]:
-        data = engine.read_state(request.part, weights_only=request.weights_only)
+    batch = state_batch(books.context.manifest, weights_only=request.weights_only)
+    parts = given(request.count, batch, request.part, engine.part_count(request.stage))
+
+    def read() -> tuple[int, str, list[bytes]]:
+        data = [engine.read_state(part, weights_only=request.weights_only) for part in parts]
         return standing.iteration, standing.lineage, data
 
-    iteration, lineage, data = await books.device.read(read)
+    iteration, lineage, pieces = await books.device.read(read)
     if request.lineage and (iteration, lineage) != (request.iteration, request.lineage):
         raise Refused(RefusalKind.GONE, f"this peer is at iteration {iteration}, lineage {lineage[:8]}")
-    return Reply(State(engine.part_count(request.stage), iteration), data)
+    sizes = tuple(map(len, pieces)) if len(parts) > 1 else ()
+    return Reply(State(engine.part_count(request.stage), iteration, sizes), pieces=pieces)
 
 
 async def get_record(books: MemberBooks, request: GetRecord) -> Reply:

@@ -10,16 +10,19 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from swarmfree.policy.batches import batches, state_batch
 from swarmfree.policy.lineages import forced_later
 from swarmfree.policy.recovery import donor_block
 from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
 from swarmfree.swarm.books import Record
+from swarmfree.swarm.engine_port import Pieces
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import Placed
-from swarmfree.swarm.messages import Build, Built, GetShadow, GetState
+from swarmfree.swarm.messages import Build, Built, GetShadow, GetState, State
 from swarmfree.swarm.names import Endpoint
+from swarmfree.swarm.pieces import parts_of
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.member import MemberBooks
@@ -30,6 +33,8 @@ from swarmfree.trainer.ring.device import Rank
 from swarmfree.trainer.tasks import Tasks, each
 
 PARTS_IN_FLIGHT = 3
+CALLS_IN_FLIGHT = 3
+"""To each donor, of some parts each."""
 ASKS = 6
 FINAL = frozenset({RefusalKind.TOO_SLOW, RefusalKind.DISPUTED})
 """What a coordinator has to know of a build that failed: it is not to be tried in the same way again."""
@@ -138,9 +143,11 @@ class Builder:
                 building.received_bytes, building.exact = replaying.received_bytes, replaying.exact
             case CopyKept():
                 building.exact = action.iteration == request.iteration
-                await self._parts(stage, lambda part: self._kept_part(building, action, part))
+                await self._parts(stage, lambda parts: self._kept_parts(building, action, parts), weights_only=False)
             case Restore():
-                await self._parts(stage, lambda part: self._shadow_part(building, action, part))
+                await each(
+                    range(engine.part_count(stage)), lambda part: self._shadow_part(building, action, part), PARTS_IN_FLIGHT
+                )
             case CopyNeighbour() | Merge():
                 await self._from_neighbours(building, action)
         return request.iteration, request.record
@@ -148,57 +155,59 @@ class Builder:
     async def _from_neighbours(self, building: Building, action: Merge | CopyNeighbour) -> None:
         if isinstance(action, CopyNeighbour):
             donor, donor_stage = action.donor, action.donor_stage
-            await self._parts(action.stage, lambda part: self._neighbour_part(building, donor, donor_stage, part))
+            await self._parts(action.stage, lambda parts: self._neighbour_parts(building, donor, donor_stage, parts))
         else:
-            await self._parts(action.stage, lambda part: self._merge_part(building, action, part))
-            await check_weights(
-                self._context, building.request, action
-            )  # who was asked for weights has announced its norm meanwhile
+            await self._parts(action.stage, lambda parts: self._merge_parts(building, action, parts))
+            await check_weights(self._context, building.request, action)  # whoever gave weights has announced its norm by now
 
-    async def _parts(self, stage: int, one: Callable[[int], Awaitable[None]]) -> None:
-        await each(range(self._context.ports.engine.part_count(stage)), one, PARTS_IN_FLIGHT)
+    async def _parts(self, stage: int, some: Callable[[range], Awaitable[None]], *, weights_only: bool = True) -> None:
+        batch = state_batch(self._context.manifest, weights_only=weights_only)
+        await each(batches(self._context.ports.engine.part_count(stage), self._per_block(stage), batch), some, CALLS_IN_FLIGHT)
 
-    async def _fill(self, part: int, write: Callable[[], None]) -> None:
-        """Write one part, and make its digest while its bytes are at hand."""
+    async def _fill(self, parts: range, write: Callable[[int], None]) -> None:
+        """Write some parts, and make their digests while their bytes are at hand."""
         engine = self._context.ports.engine
 
         def fill() -> None:
-            write()
-            engine.digest_part(part)
+            for part in parts:
+                write(part)
+                engine.digest_part(part)
 
-        await self._books.device.run(Rank.BOOKS, part, fill)
+        await self._books.device.run(Rank.BOOKS, parts.start, fill)
 
-    async def _kept_part(self, building: Building, action: CopyKept, part: int) -> None:
-        """One part with its moments; the holder gives it at exactly the action's iteration and lineage, so all parts belong together."""
-        engine, request = self._context.ports.engine, building.request
-        asked = GetState(action.stage, action.iteration, action.lineage or request.lineage, part, weights_only=False)
-        data = (await self._get(building, (action.holder,), asked)).payload
-        await self._fill(part, lambda: engine.write_state(part, data, weights_only=False))
+    async def _kept_parts(self, building: Building, action: CopyKept, parts: range) -> None:
+        """Parts with their moments; the holder gives them at exactly the action's iteration and lineage, so all parts belong together."""
+        lineage = action.lineage or building.request.lineage
+        asked = GetState(action.stage, action.iteration, lineage, parts.start, weights_only=False, count=len(parts))
+        await self._write(parts, await self._get_parts(building, action.holder, asked), weights_only=False)
+
+    async def _write(self, parts: range, found: list[Pieces], *, weights_only: bool) -> None:
+        engine = self._context.ports.engine
+        data = [b"".join(pieces) for pieces in found]
+        await self._fill(parts, lambda part: engine.write_state(part, data[part - parts.start], weights_only=weights_only))
 
     async def _shadow_part(self, building: Building, action: Restore, part: int) -> None:
         engine = self._context.ports.engine
         asked = GetShadow(action.stage, part, action.iteration if action.full else -1)
         data = (await self._get(building, (action.holder,), asked)).payload
 
-        def write() -> None:
+        def write(part: int) -> None:
             if action.full:
                 engine.write_state(part, data, weights_only=False)
             else:
                 engine.write_shadow(part, data)
 
-        await self._fill(part, write)
+        await self._fill(range(part, part + 1), write)
 
-    async def _neighbour_part(self, building: Building, donor: Endpoint, donor_stage: int, part: int) -> None:
-        engine = self._context.ports.engine
-        there = self._donor_part(building.request.action.stage, donor_stage, part)
-        data = (await self._get(building, (donor,), self._weights_of(building, donor_stage, there))).payload
-        await self._fill(part, lambda: engine.write_state(part, data, weights_only=True))
+    async def _neighbour_parts(self, building: Building, donor: Endpoint, donor_stage: int, parts: range) -> None:
+        found = await self._get_parts(building, donor, self._weights_of(building, donor_stage, parts))
+        await self._write(parts, found, weights_only=True)
 
-    async def _merge_part(self, building: Building, action: Merge, part: int) -> None:
+    async def _merge_parts(self, building: Building, action: Merge, parts: range) -> None:
         engine, mode = self._context.ports.engine, self._context.manifest.recovery.merge
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(self._get_or_failure(building, donor, donor_stage, part))
+                group.create_task(self._get_or_failure(building, donor, donor_stage, parts))
                 for donor, donor_stage in ((action.before, action.before_stage), (action.after, action.after_stage))
             ]
         before, after = (task.result() for task in tasks)
@@ -206,25 +215,45 @@ class Builder:
             raise before
         if isinstance(after, CallFailed):
             raise after
-        sides = before.pieces, after.pieces
-        await self._fill(part, lambda: engine.merge_state(part, *sides, action.weight_before, action.weight_after, mode))
 
-    async def _get_or_failure(self, building: Building, donor: Endpoint, donor_stage: int, part: int) -> Reply | CallFailed:
-        there = self._donor_part(building.request.action.stage, donor_stage, part)
+        def merge(part: int) -> None:
+            here = part - parts.start
+            engine.merge_state(part, before[here], after[here], action.weight_before, action.weight_after, mode)
+
+        await self._fill(parts, merge)
+
+    async def _get_or_failure(
+        self, building: Building, donor: Endpoint, donor_stage: int, parts: range
+    ) -> list[Pieces] | CallFailed:
         try:
-            return await self._get(building, (donor,), self._weights_of(building, donor_stage, there))
+            return await self._get_parts(building, donor, self._weights_of(building, donor_stage, parts))
         except CallFailed as error:
             return error
 
-    def _donor_part(self, stage: int, donor_stage: int, part: int) -> int:
-        """The donor's part at the same relative depth: parts never straddle blocks and all blocks have equally many."""
-        manifest, engine = self._context.manifest, self._context.ports.engine
-        blocks, donor_blocks = len(manifest.blocks_of(stage)), len(manifest.blocks_of(donor_stage))
-        per_block = math.ceil(engine.part_count(stage) / blocks)
-        return donor_block(part // per_block, blocks, donor_blocks) * per_block + part % per_block
+    def _per_block(self, stage: int) -> int:
+        """Parts of one block: they never straddle blocks and all blocks have equally many. The ends have no blocks."""
+        return math.ceil(self._context.ports.engine.part_count(stage) / max(1, len(self._context.manifest.blocks_of(stage))))
 
-    def _weights_of(self, building: Building, stage: int, part: int) -> GetState:
-        return GetState(stage, building.request.iteration, building.request.lineage, part, weights_only=True)
+    def _weights_of(self, building: Building, donor_stage: int, parts: range) -> GetState:
+        """The donor's parts at the same relative depth."""
+        stage, manifest, per_block = (
+            building.request.action.stage,
+            self._context.manifest,
+            self._per_block(building.request.action.stage),
+        )
+        blocks, donor_blocks = len(manifest.blocks_of(stage)), len(manifest.blocks_of(donor_stage))
+        there = donor_block(parts.start // per_block, blocks, donor_blocks) * per_block + parts.start % per_block
+        request = building.request
+        return GetState(donor_stage, request.iteration, request.lineage, there, weights_only=True, count=len(parts))
+
+    async def _get_parts(self, building: Building, donor: Endpoint, asked: GetState) -> list[Pieces]:
+        """All parts that are asked for, in as many answers as the donor makes of them."""
+        found: list[Pieces] = []
+        while (left := asked.count - len(found)) > 0:
+            reply = await self._get(building, (donor,), replace(asked, part=asked.part + len(found), count=left))
+            assert isinstance(reply.message, State), "the network checks response types"
+            found += parts_of(reply.pieces, reply.message.sizes, left)
+        return found
 
     async def _get(self, building: Building, donors: tuple[Endpoint, ...], request: GetState | GetShadow) -> Reply:
         waits = self._context.backoff_s()

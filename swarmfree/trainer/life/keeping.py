@@ -12,6 +12,7 @@ import asyncio
 from dataclasses import dataclass
 from functools import partial
 
+from swarmfree.policy.batches import given, state_batch
 from swarmfree.policy.keepers import keepers_of_ends
 from swarmfree.swarm.books import Record, StepScalars
 from swarmfree.swarm.engine_port import Engine
@@ -94,7 +95,7 @@ class EndsKeeper:
             group.create_task(self._run(), name="copy of the ends")
 
     async def get_state(self, request: GetState) -> Reply:
-        """One part of the copy, at exactly the asked iteration and lineage.
+        """Some parts of the copy, at exactly the asked iteration and lineage.
 
         Raises:
             Refused: `gone` without a complete copy, and where it is another; `not_yet` where it is behind, or being stepped.
@@ -105,16 +106,20 @@ class EndsKeeper:
         if copy is None:
             raise Refused(RefusalKind.GONE, "this peer keeps no complete copy of the ends")
 
-        def read() -> tuple[bool, int, str, bytes]:
-            data = copy.engine.read_state(request.part, weights_only=request.weights_only)
+        count = copy.engine.part_count(ENDS_STAGE)
+        batch = state_batch(self._context.manifest, weights_only=request.weights_only)
+        parts = given(request.count, batch, request.part, count)
+
+        def read() -> tuple[bool, int, str, list[bytes]]:
+            data = [copy.engine.read_state(part, weights_only=request.weights_only) for part in parts]
             return copy.is_whole, copy.level, copy.lineage, data
 
-        is_whole, iteration, lineage, data = await self._books.device.run(Rank.BOOKS, 0, read)
+        is_whole, iteration, lineage, pieces = await self._books.device.run(Rank.BOOKS, 0, read)
         if not is_whole or iteration < request.iteration:
             raise Refused(RefusalKind.NOT_YET, f"the copy of the ends kept here is ready for iteration {iteration}")
         if (iteration, lineage) != (request.iteration, request.lineage):
             raise Refused(RefusalKind.GONE, f"the copy of the ends kept here is at iteration {iteration}, lineage {lineage[:8]}")
-        return Reply(State(copy.engine.part_count(ENDS_STAGE), iteration), data)
+        return Reply(State(count, iteration, tuple(map(len, pieces)) if len(parts) > 1 else ()), pieces=pieces)
 
     def has(self, request: GetState) -> bool:
         """Whether this very state is what is kept here."""

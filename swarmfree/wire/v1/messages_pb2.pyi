@@ -1284,6 +1284,7 @@ class GetStateRequest(google.protobuf.message.Message):
     LINEAGE_FIELD_NUMBER: builtins.int
     PART_FIELD_NUMBER: builtins.int
     WEIGHTS_ONLY_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
     stage: builtins.int
     """Zero is the ends."""
     iteration: builtins.int
@@ -1294,6 +1295,8 @@ class GetStateRequest(google.protobuf.message.Message):
     """Which part; zero is the first."""
     weights_only: builtins.bool
     """True: weights; false: weights and both moments, one after the other."""
+    count: builtins.int
+    """At most so many parts from that one on; zero means one."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -1307,9 +1310,10 @@ class GetStateRequest(google.protobuf.message.Message):
         lineage: builtins.str = ...,
         part: builtins.int = ...,
         weights_only: builtins.bool = ...,
+        count: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["header", b"header", "iteration", b"iteration", "lineage", b"lineage", "part", b"part", "stage", b"stage", "weights_only", b"weights_only"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "part", b"part", "stage", b"stage", "weights_only", b"weights_only"]) -> None: ...
 
 global___GetStateRequest = GetStateRequest
 
@@ -1320,13 +1324,18 @@ class GetStateResponse(google.protobuf.message.Message):
     PAYLOAD_FIELD_NUMBER: builtins.int
     PART_COUNT_FIELD_NUMBER: builtins.int
     ITERATION_FIELD_NUMBER: builtins.int
+    SIZES_FIELD_NUMBER: builtins.int
     part_count: builtins.int
     """How many parts the stage has; zero does not occur."""
     iteration: builtins.int
-    """The iteration that the part is ready for; zero is the first."""
+    """The iteration that the parts are ready for; zero is the first."""
     @property
     def payload(self) -> global___Payload:
-        """Size of the part; absent means none."""
+        """Size of the parts, one after the other; absent means none."""
+
+    @property
+    def sizes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Bytes of each part, where there are several; empty for one."""
 
     def __init__(
         self,
@@ -1334,9 +1343,10 @@ class GetStateResponse(google.protobuf.message.Message):
         payload: global___Payload | None = ...,
         part_count: builtins.int = ...,
         iteration: builtins.int = ...,
+        sizes: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["payload", b"payload"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["iteration", b"iteration", "part_count", b"part_count", "payload", b"payload"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["iteration", b"iteration", "part_count", b"part_count", "payload", b"payload", "sizes", b"sizes"]) -> None: ...
 
 global___GetStateResponse = GetStateResponse
 

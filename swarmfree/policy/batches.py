@@ -1,0 +1,29 @@
+"""How many parts of a state travel in one call: a call costs as much as half a megabyte, whatever it carries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from swarmfree.swarm.manifest import Manifest
+
+STATE_BATCH_BYTES = 8 << 20
+"""What one call carries at most, unless one part is larger; what is in flight is to be little beside a stage."""
+STATE_VECTORS = 3
+
+
+def state_batch(manifest: Manifest, *, weights_only: bool) -> int:
+    """How many parts of a state are asked for, and given, at once."""
+    return max(1, STATE_BATCH_BYTES // (manifest.ring.part_bytes * (1 if weights_only else STATE_VECTORS)))
+
+
+def given(asked: int, batch: int, part: int, part_count: int) -> range:
+    """The parts that are given where `asked` are asked for from `part` on: one at least, not beyond the last."""
+    return range(part, part + max(1, min(asked, batch, part_count - part)))
+
+
+def batches(part_count: int, per_block: int, batch: int) -> Iterator[range]:
+    """All parts of a stage, some at a time; none of these straddles two blocks, which may come from blocks of a donor that lie apart."""
+    for block in range(0, part_count, per_block):
+        end = min(block + per_block, part_count)
+        for start in range(block, end, batch):
+            yield range(start, min(start + batch, end))

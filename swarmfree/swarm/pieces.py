@@ -1,0 +1,42 @@
+"""Payloads in pieces: the same bytes cut otherwise, nothing copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from swarmfree.swarm.engine_port import Pieces
+from swarmfree.swarm.errors import ProtocolViolation
+
+
+def recut(pieces: Pieces, sizes: Iterable[int]) -> Iterator[list[memoryview]]:
+    """One run of pieces for each size, of so many bytes, the last one of what is left; nothing more once nothing is left."""
+    left = [memoryview(piece) for piece in reversed(pieces) if len(piece)]
+    for size_bytes in sizes:
+        run: list[memoryview] = []
+        missing = size_bytes
+        while missing and left:
+            piece = left.pop()
+            if len(piece) > missing:
+                left.append(piece[missing:])
+                piece = piece[:missing]
+            run.append(piece)
+            missing -= len(piece)
+        if not run:
+            return
+        yield run
+
+
+def parts_of(pieces: Pieces, sizes: tuple[int, ...], most: int) -> list[Pieces]:
+    """The parts of an answer that says how long they are, or that holds one.
+
+    Raises:
+        ProtocolViolation: more than `most`, or they do not add up.
+    """
+    size_bytes = sum(map(len, pieces))
+    if not sizes:
+        return [pieces]
+    if sum(sizes) != size_bytes or not all(sizes) or len(sizes) > most:
+        raise ProtocolViolation(
+            f"{len(sizes)} parts of {sum(sizes):,} bytes in an answer of {size_bytes:,}; at most {most} parts were expected"
+        )
+    return list(recut(pieces, sizes))
