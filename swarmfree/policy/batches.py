@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from swarmfree.swarm.manifest import Manifest
 
-STATE_BATCH_BYTES = 8 << 20
+STATE_BATCH_BYTES = 16 << 20
 """What one call carries at most, unless one part is larger; what is in flight is to be little beside a stage."""
 STATE_VECTORS = 3
 

@@ -33,7 +33,7 @@ from swarmfree.trainer.ring.device import Rank
 from swarmfree.trainer.tasks import Tasks, each
 
 PARTS_IN_FLIGHT = 3
-CALLS_IN_FLIGHT = 3
+CALLS_IN_FLIGHT = 2
 """To each donor, of some parts each."""
 ASKS = 6
 FINAL = frozenset({RefusalKind.TOO_SLOW, RefusalKind.DISPUTED})
