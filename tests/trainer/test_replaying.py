@@ -20,6 +20,7 @@ class OnePeer:
         self.replaying = cast("Any", Replaying.__new__(Replaying))
         engine = SimpleNamespace(average_digest=lambda: digest)
         self.replaying._engines, self.replaying._off, self.replaying.exact = {1: engine}, 0.0, True
+        self.replaying._alike = set()
         self.replaying._work = self._work
 
     async def _work(self, work: Any) -> Any:
@@ -54,3 +55,25 @@ def test_other_bits_of_another_norm_are_disputed(squared_norm: float) -> None:
     with pytest.raises(Refused, match="squared norm of stage 1's gradient in iteration 7") as refused:
         OnePeer("other").check(squared_norm, 100.0)
     assert refused.value.kind is RefusalKind.DISPUTED
+
+
+def test_other_bits_after_the_same_ones_are_disputed_whatever_their_norm() -> None:
+    """A builder that has rounded as the stage's members did goes on to do so: what differs is no matter of rounding."""
+    peer = OnePeer("right")
+    peer.check(100.0, 100.0)
+    peer.replaying._engines[1].average_digest = lambda: "other"
+    with pytest.raises(Refused, match="after others that were bit for bit") as refused:
+        peer.check(100.0, 100.0)
+    assert refused.value.kind is RefusalKind.DISPUTED
+
+
+def test_other_bits_after_the_same_ones_of_another_stage_may_be_near() -> None:
+    """Whoever computed that stage may have other hardware than whoever computed this one; and near, once, is near for all stages."""
+    peer = OnePeer("right")
+    peer.check(100.0, 100.0)
+    peer.replaying._alike = {2}
+    peer.replaying._engines[1].average_digest = lambda: "other"
+    peer.check(100.5, 100.0)
+    peer.replaying._alike = {1, 2}
+    peer.check(100.5, 100.0)
+    assert not peer.replaying.exact

@@ -2,8 +2,9 @@
 
 Bit for bit: the records say in which order gradients were added and with which numbers each step was done, and their digests are compared at every
 iteration. On hardware that rounds otherwise, or from logs that were packed, the result is near, and says so; it is given up where a sum's squared
-norm is not within 1 % of its record's, since then it is something else that was computed. Adjacent lost stages are replayed
-together: each builder runs all of them, since what crossed the borders between them is gone. Source: design section 6, rung 2.
+norm is not within 1 % of its record's, or where sums of the stage were bit for bit until then, since then it is something else that was computed.
+Adjacent lost stages are replayed together: each builder runs all of them, since what crossed the borders between them is gone. Source: design
+section 6, rung 2.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Replaying:
         self._shadow_bytes = 0
         self._in_order = replays_exactly(context.manifest)
         self._off = 0.0
+        self._alike = set[int]()  # stages with a sum that was bit for bit: this builder rounds as their members did
         self.exact = self._in_order
 
     @property
@@ -179,16 +181,17 @@ class Replaying:
 
     async def _check_sum(self, stage: int, record: Record, squared_norm: float) -> None:
         """Bit for bit as in the record, or near it; anything else is not what the swarm has added up."""
-        entry = record.stages[stage]
-        self.exact = self.exact and await self._work(self._engines[stage].average_digest) == entry.sum_digest
+        entry, was_exact, where = record.stages[stage], self.exact, f"stage {stage}'s gradient in iteration {record.iteration}"
+        self.exact = was_exact and await self._work(self._engines[stage].average_digest) == entry.sum_digest
         if self.exact:
+            self._alike.add(stage)
             return
+        if was_exact and stage in self._alike:
+            raise Refused(RefusalKind.DISPUTED, f"{where} is another one than the record's, after others that were bit for bit")
         off = norm_off(squared_norm, entry.squared_norm)
         if not off <= NORM_OFF_MAX:
             found = f"{squared_norm:.6g} is not within {100 * NORM_OFF_MAX:g} % of the recorded {entry.squared_norm:.6g}"
-            raise Refused(
-                RefusalKind.DISPUTED, f"the squared norm of stage {stage}'s gradient in iteration {record.iteration}: {found}"
-            )
+            raise Refused(RefusalKind.DISPUTED, f"the squared norm of {where}: {found}")
         self._off = max(self._off, off)
 
     async def _stage(self, record: Record, stage: int, inputs: Tensors, gradients: Tensors) -> Tensors:
