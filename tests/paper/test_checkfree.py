@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
+from collections.abc import Sequence
 
 import pytest
 
 from swarmfree.lab.failures import chance_per_iteration, draw_failures
 from swarmfree.policy.keepers import KeptCopy, keepers_of_ends
 from swarmfree.policy.recovery import choose_recovery, merge_weights
-from swarmfree.policy.schedule import clip_factors
+from swarmfree.sim.script import Director, Moment
 from swarmfree.swarm.actions import CopyKept, CopyNeighbour, Merge, MergeMode
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
 from swarmfree.swarm.manifest import Manifest, OptimizerSection, RecoverySection, StagesSection
-from swarmfree.swarm.messages import BeatAnswer
+from swarmfree.swarm.messages import Commit, Train
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
 from swarmfree.swarm.plan import Plan, Replica
 from swarmfree.swarm.routes import Routes
 from swarmfree.trainer.iteration.recording import Circumstances, StageAverage, make_record
+from tests.scenarios.scenario_world import Once, is_asked, lines, play, reaching, swarm
 
 SOMEBODY = Member("QmP", "00")
 CHECKFREE = RecoverySection(mode="checkfree", weight_ratio_max=1e6)
@@ -51,18 +54,22 @@ def test_lines_1_and_2_the_weights_are_squared_norms() -> None:
 
 def test_lines_1_and_2_the_norms_are_those_before_clipping() -> None:
     """The published code takes them after clipping to 1: wherever both are above 1, it merges half and half. Ours stay apart."""
-    norms = [4.0, 36.0]
-    assert clip_factors(OptimizerSection(clip="stage", clip_norm=1.0), norms) == pytest.approx((0.5, 1 / 6), rel=1e-5)
-    weights = merge_weights(MergeMode.NORM2, *norms, ratio_max=100.0)
-    assert (weights.before, weights.after) == pytest.approx((0.1, 0.9))
+    manifest = Manifest(stages=StagesSection(body=3), optimizer=OptimizerSection(clip="stage", clip_norm=1.0))
+    record = committed(manifest, None, set(), (1.0, 4.0, 16.0, 36.0))
+    clipped = [bits_float32(entry.scalars.grad_scale) for entry in record.stages]
+    assert clipped == pytest.approx((1, 1 / 2, 1 / 4, 1 / 6), rel=1e-5)
+    action = choose_recovery(2, there(4, 2), record, CHECKFREE)
+    assert isinstance(action, Merge)
+    assert (bits_float32(action.weight_before), bits_float32(action.weight_after)) == pytest.approx((0.1, 0.9))
 
 
-def committed(manifest: Manifest, last: Record | None, scaled: set[int]) -> Record:
-    """One more iteration, before which these stages were rebuilt."""
+def committed(manifest: Manifest, last: Record | None, scaled: set[int], squared_norms: Sequence[float] = ()) -> Record:
+    """One more iteration, before which these stages were rebuilt; squared norms by stage, or all of them 1."""
     replicas = tuple((Replica(Endpoint(SOMEBODY, ())),) for _ in range(manifest.stage_count))
     iteration, lineage = (0, GENESIS_LINEAGE) if last is None else (last.iteration + 1, last.lineage())
     plan = Plan(Position(Term(1, SOMEBODY), iteration, 0, 1), "b", lineage, replicas, (), last, 1)
-    averages = [StageAverage("d", float64_bits(1.0), "s", (SOMEBODY,))] * manifest.stage_count
+    norms = squared_norms or [1.0] * manifest.stage_count
+    averages = [StageAverage("d", float64_bits(norm), "s", (SOMEBODY,)) for norm in norms]
     restarted, rate_scaled = dict.fromkeys(scaled, 0), frozenset(scaled)
     return make_record(plan, averages, manifest, Circumstances([1.0], "", restarted, rate_scaled, False, {SOMEBODY: 0}))
 
@@ -83,11 +90,21 @@ def test_line_4_the_rate_is_scaled_at_the_rebuilt_stage_alone_and_does_not_compo
 
 
 def test_line_5_the_rebuilt_iteration_is_the_one_that_was_under_way() -> None:
-    """Nothing is rolled back: the record after a rebuild follows the one before it."""
-    manifest = Manifest(stages=StagesSection(body=4))
-    first = committed(manifest, None, set())
-    second = committed(manifest, first, {2})
-    assert (second.iteration, second.before) == (first.iteration + 1, first.lineage())
+    """Nothing is rolled back: a swarm that loses stage 2 and merges it commits every iteration once, and no other stage counts a step twice."""
+    records: dict[int, Record] = {}
+
+    class Loses(Once):
+        def see(self, director: Director, moment: Moment) -> None:
+            super().see(director, moment)
+            if isinstance(moment.request, Commit):
+                kept = records.setdefault(moment.request.record.iteration, moment.request.record)
+                assert kept == moment.request.record
+
+    setup = reaching("merge", swarm(replicas=1))
+    result = play(setup, Loses(is_asked(Train, key__iteration=2, key__stage=1), lambda d, _: d.kill(*d.members(2))))
+    assert lines(result, "StageBuilt", "stage=2", "iteration=2", "action=Merge")
+    assert [line.split("iteration=")[1].split()[0] for line in lines(result, "IterationCommitted")] == ["0", "1", "2", "3"]
+    assert [[entry.step_count for entry in records[n].stages] for n in range(4)] == [[1] * 4, [2] * 4, [3, 3, 1, 3], [4, 4, 2, 4]]
 
 
 def test_section_4_2_copy_and_uniform_are_cases_of_the_mean() -> None:
@@ -153,8 +170,15 @@ def test_a_bounded_weight_keeps_one_neighbour_from_owning_the_result() -> None:
 
 
 def test_nothing_of_the_rebuilt_stage_needs_to_be_told_by_a_dead_one() -> None:
-    """The norms that weigh the merge stand in the record, which every member has; beats say nothing of them."""
-    assert "squared_norm" not in {field.name for field in dataclasses.fields(BeatAnswer)}
+    """What its gradient was makes no difference to how it is merged: the neighbours' norms count alone."""
+    norms = [9.0, 1.0, 4.0, 9.0, 12.0, 1.0, 1.0]
+    without = [norm if stage != 3 else math.nan for stage, norm in enumerate(norms)]
+    action, other = (choose_recovery(3, there(7, 3), record_with(found), CHECKFREE) for found in (norms, without))
+    assert isinstance(action, Merge)
+    assert action == other
+    for neighbour in (2, 4):
+        changed = [norm * (1 + (stage == neighbour)) for stage, norm in enumerate(norms)]
+        assert choose_recovery(3, there(7, 3), record_with(changed), CHECKFREE) != action
 
 
 @pytest.mark.parametrize("body", range(4, 13))

@@ -280,14 +280,20 @@ def test_32_directory_lies() -> None:
 
 
 def test_34_sibling_cut() -> None:
-    """Two siblings that cannot reach each other do not stop the swarm."""
+    """Two siblings that cannot reach each other do not stop the swarm: the junior goes, what only it had is done again in the same attempt."""
 
     def strike(director: Director, _: Moment) -> None:
         director.cut(*director.members(2))
 
     script = Once(is_asked(TakeRoll, roll__iteration=1), strike)
     result = play(swarm(), script)
-    assert lines(result, "RoundRetried", "stage=2") or lines(result, "RoundRetried")
+    (lost,) = lines(result, "MemberLost")
+    assert "why='it cannot average stage 2 with" in lost
+    retried = lines(result, "RoundRetried")
+    assert retried and all("iteration=1 stage=2" in line for line in retried)
+    assert lines(result, "Repaired", "iteration=1", "redone=[(2, ")
+    assert lines(result, "IterationCommitted", "iteration=1", "attempt=0")
+    assert not lines(result, "StageLost")
 
 
 def test_35_half_dies_at_once() -> None:

@@ -110,8 +110,8 @@ def test_a_log_with_a_gap_is_not_replayed() -> None:
     assert lines(result, "StageBuilt", "stage=2", "action=Restore")
 
 
-def test_a_holder_that_dies_while_a_stage_is_replayed_costs_the_replay_only() -> None:
-    """The only neighbour before it dies as its borders are asked for: both stages come back somehow, and the run goes on."""
+def test_a_holder_that_dies_while_a_stage_is_replayed_costs_that_replay_only() -> None:
+    """The only neighbour before it dies as its borders are asked for: both stages are replayed together, and no step of either is lost."""
     struck: list[bool] = []
 
     class Second(Once):
@@ -122,9 +122,14 @@ def test_a_holder_that_dies_while_a_stage_is_replayed_costs_the_replay_only() ->
                 director.kill(*director.members(1))
 
     first = lose(2)
-    result = play(logged(standbys=3, replicas=1), Second(first._fits, first._strike))
+    setup = logged(standbys=3, replicas=1)
+    result = play(setup, Second(first._fits, first._strike))
     assert struck
-    assert lines(result, "StageBuilt", "stage=1")
+    decided = lines(result, "RecoveryDecided", f"iteration={LOST_AT}", "action=Replay")
+    assert [line.split("stage=")[1].split()[0] for line in decided] == ["2", "1", "2"]
+    for stage in (1, 2):
+        assert lines(result, "StageBuilt", f"stage={stage}", f"iteration={LOST_AT}", "action=Replay", "exact=True")
+    assert told(result) == told(play(setup))
 
 
 def test_full_shadows_are_fetched_once_by_each_holder() -> None:

@@ -35,12 +35,6 @@ def test_those_who_return_under_an_open_without_a_majority_are_asked(seed: int) 
     assert rehearse(seed, setup=draw_usual(seed)).violation is None
 
 
-@pytest.mark.parametrize("seed", [346, 1592])
-def test_a_stage_that_was_restored_is_not_replayed_from_before_that(seed: int) -> None:
-    """Its shadow is older than what was put in its place, and no record says so but by the state that it starts from."""
-    assert rehearse(seed, setup=draw_usual(seed)).violation is None
-
-
 def test_a_spare_replica_moves_to_a_stage_that_nobody_comes_for() -> None:
     """The newcomer took the place of one that was falsely lost, and the stage whose replica had died waited for ever."""
     assert rehearse(614, setup=draw_usual(614)).violation is None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 
 import pytest
 
@@ -16,7 +17,7 @@ from swarmfree.cockpit.happenings import ProcessKilled, Told
 from swarmfree.cockpit.state import LostMember
 from swarmfree.lab.processes import Child, command_of, descendants
 from swarmfree.lab.swarm import BOOTSTRAP, Ending
-from swarmfree.swarm.events import DirectoryReplaced, Repaired, RoundRetried
+from swarmfree.swarm.events import DirectoryReplaced, Repaired
 from tests.swarm.kill_world import (
     ITERATIONS,
     NOTICED_WITHIN_S,
@@ -154,12 +155,17 @@ async def test_real_stages_come_back_from_their_shadows(processes: Processes) ->
 
 
 async def require_in_time_and_repaired(world: World) -> None:
-    """One replica dies in mid-iteration: its stage is not lost, and work that died with it is done again, if there was any."""
+    """One replica dies in mid-iteration: its stage is not lost, and what died with it is done again in one iteration, and its commit says so."""
     lost = await lose_one(world)
     tell("one replica", lost)
     assert lost.stage == 2
     require_in_time(world, lost)
     assert not world.audience.state.lost_stages
-    assert {h.name for h in world.told(Repaired)} | {h.name for h in world.told(RoundRetried)} <= {
-        p.name for p in world.audience.state.peers
-    }
+    redone = Counter[int]()
+    for repaired in world.told(Repaired):
+        assert isinstance(repaired.event, Repaired)
+        redone[repaired.event.iteration] += sum(len(offsets) for _, offsets in repaired.event.redone)
+    commits = world.audience.state.commits
+    assert [commit.iteration for commit in commits] == list(range(len(commits)))
+    assert {commit.iteration for commit in commits if commit.redone} <= set(redone) <= {lost.resumed_iteration}
+    assert all(commit.redone <= redone[commit.iteration] for commit in commits)
