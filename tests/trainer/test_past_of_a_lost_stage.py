@@ -1,0 +1,180 @@
+"""What a replay and a build refuse, and whom they ask, one message at a time: rules that whole swarms seldom come to."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+
+import pytest
+
+from swarmfree.sim.integer_engine import IntegerEngine
+from swarmfree.swarm.actions import Replay
+from swarmfree.swarm.books import GENESIS_LINEAGE
+from swarmfree.swarm.errors import PeerSilent, RefusalKind, Refused
+from swarmfree.swarm.manifest import Manifest, ModelSection, StagesSection
+from swarmfree.swarm.messages import Build, Built, GetRecord, GetShadow, Pull, Pulled, RecordAnswer, Request, ShadowPart
+from swarmfree.swarm.names import Endpoint, Side, WorkKey, WorkKind, base_of
+from swarmfree.swarm.ports import Reply
+from swarmfree.trainer.life.build import Builder
+from swarmfree.trainer.life.past import Around, Past
+from swarmfree.trainer.life.replaying import Replaying
+from tests.mutants.alone import OTHER_LINEAGE, SIBLING, A, Alone, D, at, play, record
+
+T = TypeVar("T")
+
+
+def replaying(story: Callable[[Alone, Replaying], Awaitable[T]]) -> T:
+    """A replay of stages 1 and 2 whose engines are blank."""
+
+    async def main(alone: Alone) -> T:
+        action = Replay(1, 1, (A, D), 0, (A,), (A,), "shadows and logs")
+        request = Build(at(2), action, 1, GENESIS_LINEAGE, record(), 0)
+        found = Replaying(alone.context, alone.books.device, alone.books.borders, request, action)
+        other = IntegerEngine(alone.context.manifest)
+        alone.engine.blank(1)
+        other.blank(2)
+        found._engines = {1: alone.engine, 2: other}
+        return await story(alone, found)
+
+    return play(main)
+
+
+def test_a_near_replay_stops_where_the_stage_began_to_count_anew() -> None:
+    """Its step count does not follow from the record before: it was merged or drawn there, whatever the base says."""
+
+    async def story(_: Alone, found: Replaying) -> None:
+        one = replace(record(), base=base_of(record().before, ()))
+        found.exact = False
+        with pytest.raises(Refused, match="stage 1 was rebuilt before iteration 0"):
+            await found._check_state(1, one, one)
+        two = replace(one, stages=tuple(replace(entry, step_count=entry.step_count + 1) for entry in one.stages))
+        await found._check_state(1, two, one)
+
+    replaying(story)
+
+
+def test_shadows_of_adjacent_stages_stand_on_one_record() -> None:
+    """Two holders kept them at the same iteration, one of them on a lineage that gave way."""
+
+    async def story(alone: Alone, found: Replaying) -> None:
+        def holders(to: Endpoint, request: Request) -> Reply:
+            assert isinstance(request, GetShadow)
+            lineage = OTHER_LINEAGE if to == D else GENESIS_LINEAGE
+            return Reply(ShadowPart(0, lineage), alone.engine.read_state(0, weights_only=False))
+
+        alone.line.answer = holders
+        await found._load((1, 0))
+        await found._load((1, 1))
+        with pytest.raises(Refused, match="the shadow of stage 2 stands on another record"):
+            await found._load((2, 0))
+
+    replaying(story)
+
+
+def test_shadows_are_of_the_lineage_that_is_replayed() -> None:
+    """The records lead back to another beginning than theirs."""
+
+    async def story(alone: Alone, found: Replaying) -> None:
+        last = record()
+        found._request = replace(found._request, lineage=last.lineage(), record=last)
+        for lineage in (GENESIS_LINEAGE, OTHER_LINEAGE):
+            found._lineage = lineage
+            if lineage == last.before:
+                assert await found._records() == [last]
+            else:
+                with pytest.raises(Refused, match="the shadows are not of this lineage"):
+                    await found._records()
+
+    replaying(story)
+
+
+def around(alone: Alone) -> Past:
+    """Of stage 1, between two members before it and one after."""
+    return Past(alone.context, Around(1, 1, (A, SIBLING), (D,)))
+
+
+def test_records_follow_each_other_and_whoever_has_one_gives_it() -> None:
+    """The first member is silent, the next one has a record of another lineage, which is refused; the right one is taken from the last one asked."""
+
+    async def story(alone: Alone) -> None:
+        first = record()
+        second = replace(first, iteration=1, before=first.lineage())
+        given = {SIBLING: replace(first, before=OTHER_LINEAGE)}
+
+        def members(to: Endpoint, request: Request) -> Reply:
+            assert request == GetRecord(0)
+            if to not in given:
+                raise PeerSilent("nothing is heard")
+            return Reply(RecordAnswer(given[to]))
+
+        alone.line.answer = members
+        with pytest.raises(Refused, match="record 0 is not of this lineage"):
+            await around(alone).records(second, second.lineage(), 0)
+        given.clear()
+        given[D] = first
+        assert await around(alone).records(second, second.lineage(), 0) == ([first, second], GENESIS_LINEAGE)
+        given.clear()
+        with pytest.raises(Refused, match="nobody around keeps record 0"):
+            await around(alone).records(second, second.lineage(), 0)
+
+    play(story)
+
+
+def test_a_border_comes_from_any_holder() -> None:
+    """Who has lost it refuses, and the other one is asked; each microbatch begins with another holder."""
+
+    async def story(alone: Alone) -> None:
+        def members(to: Endpoint, request: Request) -> Reply:
+            assert isinstance(request, Pull)
+            if to == A:
+                raise Refused(RefusalKind.GONE, "it is not kept")
+            return Reply(Pulled(), b"12345678")
+
+        alone.line.answer = members
+        past = around(alone)
+        for microbatch, asked in ((2, [A, SIBLING]), (3, [SIBLING])):
+            alone.line.asked.clear()
+            key = WorkKey(0, "b0", WorkKind.TRAIN, microbatch, 0)
+            assert await past._pull(key, (A, SIBLING), Side.OUTPUT) == b"12345678"
+            assert [member for member, _ in alone.line.asked] == [endpoint.member for endpoint in asked]
+        assert past.received_bytes == 16
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("stage", "donor_stage", "parts"),
+    [(1, 2, [0, 1, 2, 3]), (2, 3, [0, 1, 0, 1]), (3, 2, [2, 3])],
+    ids=["equal", "fewer", "more"],
+)
+def test_parts_come_from_the_donors_block_at_the_same_depth(stage: int, donor_stage: int, parts: list[int]) -> None:
+    """Five blocks in three stages, two parts each: the only block of the last stage is both of those before it, and comes from the second of them."""
+    manifest = Manifest(
+        model=ModelSection(width=8, blocks=5, heads=2, kv_heads=1, mlp_width=8, tokens_per_row=3), stages=StagesSection(body=3)
+    )
+    engine = IntegerEngine(manifest)
+    context = cast("Any", SimpleNamespace(manifest=manifest, ports=SimpleNamespace(engine=engine)))
+    builder = Builder(context, cast("Any", None), cast("Any", None))
+    assert [builder._donor_part(stage, donor_stage, part) for part in range(engine.part_count(stage))] == parts
+
+
+@pytest.mark.parametrize("kind", RefusalKind)
+def test_a_coordinator_hears_that_a_replay_is_not_to_be_tried_again(kind: RefusalKind) -> None:
+    """What was disputed or took too long is told as that; any other reason is a failure, which may pass."""
+
+    async def story(alone: Alone) -> None:
+        builder = Builder(alone.context, alone.books, alone.building)
+
+        async def make(request: Build, building: object) -> Built:
+            raise Refused(kind, "it cannot be made")
+
+        builder._make = make  # type: ignore[method-assign, assignment]
+        action = Replay(1, 1, (A,), 0, (A,), (D,), "shadow and logs")
+        with pytest.raises(Refused) as refused:
+            await builder.build(A, Build(at(2), action, 1, GENESIS_LINEAGE, record(), 0))
+        final = {RefusalKind.TOO_SLOW, RefusalKind.DISPUTED}
+        assert refused.value.kind is (kind if kind in final else RefusalKind.FAILED)
+
+    play(story)
