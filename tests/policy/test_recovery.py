@@ -247,6 +247,16 @@ def test_adjacent_lost_stages_are_replayed_from_one_iteration() -> None:
     assert isinstance(choose_recovery(2, replicas, record, RECOVERY, (), shadows[:1], logs), Restore)
 
 
+def test_a_replay_begins_with_the_newest_shadow() -> None:
+    """Of two that are left, whatever the order in which they are told: fewer iterations are computed again."""
+    replicas, record = _replicas(1, 1, 0, 1), _record([1] * 4)
+    shadows = _full(replicas, (1, 2, 4), (3, 2, 6))
+    for told in (shadows, shadows[::-1]):
+        action = choose_recovery(2, replicas, record, RECOVERY, (), told, _logs(replicas, -1, 2, -1, 2))
+        assert isinstance(action, Replay)
+        assert (action.iteration, action.holders) == (6, (replicas[3][0],))
+
+
 @pytest.mark.parametrize(
     ("since", "seconds"), [((-1, 5, -1, 3), 0.1), ((-1, 4, -1, -1), 0.1), ((-1, 4, -1, 4), 3.0)], ids=["gap", "none", "too long"]
 )

@@ -178,3 +178,29 @@ def test_a_coordinator_hears_that_a_replay_is_not_to_be_tried_again(kind: Refusa
         assert refused.value.kind is (kind if kind in final else RefusalKind.FAILED)
 
     play(story)
+
+
+def test_a_donor_that_says_nothing_is_asked_again() -> None:
+    """It may only have been slow: a build is not given up for one answer, but it is when it refuses."""
+
+    async def story(alone: Alone) -> None:
+        answers: list[Reply | Exception] = [
+            PeerSilent("slow"),
+            Reply(ShadowPart(4), b"part"),
+            Refused(RefusalKind.GONE, "not kept"),
+        ]
+
+        def donor(to: Endpoint, request: Request) -> Reply:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        alone.line.answer = donor
+        builder, building = Builder(alone.context, alone.books, alone.building), cast("Any", SimpleNamespace(received_bytes=0))
+        assert (await builder._get(building, (A,), GetShadow(1, 0, 4))).payload == b"part"
+        assert building.received_bytes == len(b"part")
+        with pytest.raises(Refused, match="not kept"):
+            await builder._get(building, (A,), GetShadow(1, 0, 4))
+
+    play(story)
