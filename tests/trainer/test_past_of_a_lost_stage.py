@@ -204,3 +204,18 @@ def test_a_donor_that_says_nothing_is_asked_again() -> None:
             await builder._get(building, (A,), GetShadow(1, 0, 4))
 
     play(story)
+
+
+def test_a_replay_gives_up_as_soon_as_it_is_clear_that_it_takes_too_long() -> None:
+    """After any iteration but the last one: at the pace so far, all of them are not done within `join_wait_s`."""
+
+    async def story(alone: Alone, found: Replaying) -> None:
+        limit_s = alone.context.timing.join_wait_s
+        found._look_at_pace(1, 4, limit_s / 4)
+        found._look_at_pace(4, 4, 2 * limit_s)
+        for done in (1, 3):
+            with pytest.raises(Refused, match="a replay of 4 iterations at") as refused:
+                found._look_at_pace(done, 4, 1.01 * done / 4 * limit_s)
+            assert refused.value.kind is RefusalKind.TOO_SLOW
+
+    replaying(story)
