@@ -4,46 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
+import hashlib
 import json
 import os
-import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from swarmfree.cli.study_trials import PLAIN_REPLAY, Trial, base_path
+from swarmfree.cli.study_training import base_path
+from swarmfree.cli.study_trials import PLAIN_REPLAY, Trial
 from swarmfree.cli.study_worker import STUDY_FILE
 from swarmfree.cockpit.live import span
+from swarmfree.lab.failures import Failure, distinct_traces, draw_failures, draw_pairs
 from swarmfree.lab.processes import Child, start_child, stop_children
 from swarmfree.lab.report import write_whole
 from swarmfree.lab.study_report import write_report
-from swarmfree.lab.study_table import last_line, rows_of, summaries
+from swarmfree.lab.study_table import Row, last_line, pairs_of, pipeline_gap_percent, rows_of, summaries
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.swarm.errors import ConfigError, SwarmfreeError
 from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, OptimizerSection, RunSection, StagesSection
 
 BODY = 6
 RATE = 0.16
+RATES = (0.05, 0.10, RATE)
 MIDDLE, ALL = tuple(range(2, BODY)), tuple(range(1, BODY + 1))
-STRATEGIES = (
-    "norm2",
-    "uniform",
-    "random",
-    "copy",
-    "norm",
-    "refit",
-    "replay",
-    PLAIN_REPLAY,
-    "shadow-100",
-    "shadow-50",
-    "shadow-10",
-    "checkpoint-10",
-    "checkpoint-50",
-    "checkpoint-100",
-)
-ENDS_STRATEGIES = ("norm2", "checkfree+", "shadow-100", "replay")
+MERGES = ("norm2", "uniform", "random", "clipped")
+"""Weights of a merge whose order is judged: they are played under more traces than the rest."""
+SHADOWS = ("shadow-10", "shadow-50", "shadow-100")
+MIDDLE_STRATEGIES = ("checkfree+", *SHADOWS, "checkpoint-10", "checkpoint-50", "checkpoint-100", "replay", "refit")
+FEW_STRATEGIES = ("copy", "norm", "replay-near", PLAIN_REPLAY)
+"""They are played under one trace of each seed: the last line judges none of them."""
+ALL_STRATEGIES = ("norm2", "checkfree+", *SHADOWS)
+PAIR_STRATEGIES = ("norm2", "checkfree+", "shadow-100", "replay", "checkpoint-100")
+SCRATCH_STRATEGIES = ("norm2", "checkfree+", "checkpoint-100")
+EVALUATE_EVERY = 20
 SHOW_S = 5.0
 SMALL = (
     "A small model learns little in the iterations that a rolled back checkpoint costs: where checkpoints lie before CheckFree here, that says "
@@ -53,21 +50,33 @@ SMALL = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Size:
-    """How much is run: bases (seeds), traces of each kind and base, iterations, rates of failure per stage and hour, and strategies left out."""
+    """How much is run.
+
+    Args:
+        base_iterations: before a trial.
+        seeds: of bases.
+        merge_traces, middle_traces, few_traces: for each seed, at the middle of the body: for the merges, for most strategies, for the rest.
+        all_traces, pair_traces: for each seed, at the whole body, and of two stages at once.
+        iterations: of a trial.
+        scratch_seeds, scratch_iterations: of trials without a base, at each rate of failure.
+        without: strategies left out.
+    """
 
     base_iterations: int
     seeds: tuple[int, ...]
+    merge_traces: int
     middle_traces: int
+    few_traces: int
     all_traces: int
+    pair_traces: int
     iterations: int
-    rates: tuple[float, ...]
+    scratch_seeds: tuple[int, ...] = ()
+    scratch_iterations: int = 0
     without: tuple[str, ...] = ()
 
 
-QUICK = Size(
-    base_iterations=1500, seeds=(1,), middle_traces=2, all_traces=1, iterations=270, rates=(RATE,), without=(PLAIN_REPLAY,)
-)
-FULL = Size(base_iterations=1500, seeds=(1, 2), middle_traces=2, all_traces=2, iterations=300, rates=(0.05, 0.10, RATE))
+QUICK = Size(1500, (1,), 2, 2, 1, 1, 1, 200, without=("norm", "copy", "replay-near", PLAIN_REPLAY))
+FULL = Size(1500, (1, 2, 3), 4, 3, 1, 3, 1, 200, scratch_seeds=(1, 2), scratch_iterations=600)
 
 
 def run_of_study(iterations: int) -> Manifest:
@@ -84,20 +93,39 @@ def run_of_study(iterations: int) -> Manifest:
 
 
 def trials_of(size: Size) -> list[Trial]:
-    """Everything that is tried, the figures of the last line first."""
+    """Everything that is tried; traces of different seeds, kinds and rates are independent draws, each with a loss, no two the same."""
     trials = []
     for seed in size.seeds:
-        trials += [Trial(name, "none", 0.0, (), 0, seed, size.iterations) for name in ("none", "swapped")]
-        for trace in range(1, size.middle_traces + 1):
-            tried = [strategy for strategy in STRATEGIES if strategy not in size.without]
-            trials += [Trial(s, f"middle-{trace}", RATE, MIDDLE, trace, seed, size.iterations) for s in tried]
-        for trace in range(1, size.all_traces + 1):
-            trials += [Trial(s, f"all-{trace}", RATE, ALL, 100 + trace, seed, size.iterations) for s in ENDS_STRATEGIES]
-        for rate in size.rates:
-            if rate != RATE:
-                name = f"middle{100 * rate:.0f}"
-                trials += [Trial("norm2", f"{name}-{t}", rate, MIDDLE, t, seed, size.iterations) for t in range(1, 3)]
+        trials += [Trial(name, "none", seed, size.iterations) for name in ("none", "swapped")]
+        tried = ((MERGES, size.merge_traces), (MIDDLE_STRATEGIES, size.middle_traces), (FEW_STRATEGIES, size.few_traces))
+        for strategies, count in tried:
+            trials += _played(size, strategies, f"middle@{seed}", _by_rate(RATE, MIDDLE, size.iterations), count)
+        trials += _played(size, ALL_STRATEGIES, f"all@{seed}", _by_rate(RATE, ALL, size.iterations), size.all_traces)
+        pairs = functools.partial(draw_pairs, MIDDLE, 0, size.iterations)
+        trials += _played(size, PAIR_STRATEGIES, f"pairs@{seed}", pairs, size.pair_traces)
+    scratch = dataclasses.replace(size, iterations=size.scratch_iterations)
+    for seed in size.scratch_seeds:
+        for rate in RATES:
+            draw = _by_rate(rate, MIDDLE, scratch.iterations)
+            found = _played(scratch, SCRATCH_STRATEGIES, f"scratch{100 * rate:.0f}@{seed}", draw, 1)
+            trials += [dataclasses.replace(trial, is_from_scratch=True) for trial in found]
     return trials
+
+
+def _by_rate(rate: float, stages: Sequence[int], iterations: int) -> Callable[[int], tuple[Failure, ...]]:
+    return functools.partial(draw_failures, rate, stages, 0, iterations)
+
+
+def _played(
+    size: Size, strategies: Sequence[str], name: str, draw: Callable[[int], tuple[Failure, ...]], count: int
+) -> list[Trial]:
+    """Each strategy under each of so many traces; `name` (kind@seed) goes into the seeds of the draws."""
+    kind, _, seed = name.partition("@")
+    own = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
+    traces = [tuple((f.iteration, f.stage) for f in t) for t in distinct_traces(lambda salt: draw(1000 * own + salt), count)]
+    named = [(f"{kind}-{number}", trace) for number, trace in enumerate(traces, 1)]
+    tried = [strategy for strategy in strategies if strategy not in size.without]
+    return [Trial(strategy, trace, int(seed), size.iterations, losses) for trace, losses in named for strategy in tried]
 
 
 class RecoveryStudy:
@@ -156,7 +184,7 @@ class RecoveryStudy:
         content: dict[str, Any] = {
             "manifest": manifest.canonical().decode(),
             "data": self._data,
-            "evaluate_every": 20,
+            "evaluate_every": EVALUATE_EVERY,
             "base_iterations": self._size.base_iterations,
             "trials": [dataclasses.asdict(trial) for trial in self._trials],
         }
@@ -198,30 +226,62 @@ class RecoveryStudy:
             left = span((count - done) * spent_s / (done - first)) if done > first else "unknown"
             self._say(f"{done:,} of {count:,} iterations, {spent_s:.0f} s, {left} left")
 
-    def _report(self, seconds: float) -> None:
+    def _results(self) -> list[dict[str, Any]]:
+        """Of all trials, and of the bases as runs from scratch without failures."""
         paths = [self._out / "trials" / f"{trial.name}.json" for trial in self._trials]
-        results = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+        results: list[dict[str, Any]] = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+        length = self._size.scratch_iterations
+        for seed in self._size.scratch_seeds:
+            for name in ("none", "swapped"):
+                path = base_path(self._out, seed, swaps=name == "swapped").with_suffix(".json")
+                curve = [point for point in json.loads(path.read_text(encoding="utf-8"))["curve"] if point[0] <= length]
+                trial = dataclasses.asdict(Trial(name, "scratch", seed, length, is_from_scratch=True))
+                results.append({"trial": trial, "curve": curve, "learned": [], "recoveries": [], "redone": 0, "stalled": 0})
+        return results
+
+    def _report(self, seconds: float) -> None:
+        results, size = self._results(), self._size
         rows = rows_of(results)
-        found = summaries(rows)
-        swap = statistics.fmean(row.gap_percent for row in rows if row.strategy == "swapped")
+        pipeline, stalled = pipeline_gap_percent(results, BODY)
+        swap = next(s for s in summaries(rows) if (s.strategy, s.kind) == ("swapped", "none"))
         exact = max(row.distance for row in rows if row.strategy == "replay")
-        size = self._size
         what = (
-            f"{len(self._bases())} bases of {size.base_iterations} iterations, {len(results)} trials of {size.iterations}; seeds {size.seeds}; "
-            f"a stage is lost with {100 * RATE:.0f} % an hour, iterations of 91.3 s; {seconds:.0f} s."
+            f"{len(self._bases())} bases of {size.base_iterations} iterations, {len(self._trials)} trials of {size.iterations} or, from scratch, "
+            f"{size.scratch_iterations}; seeds {size.seeds}; a stage is lost with {100 * RATE:.0f} % an hour, iterations of 91.3 s; {seconds:.0f} s."
+        )
+        full = (
+            "In a full pipeline a replayed iteration of a stage takes as long as one of the swarm: replays would have stalled "
+            f"{stalled:.0f} iterations of {size.iterations} and have cost {pipeline:.2f} % at equal time."
         )
         about = [
             what,
-            f"Swapped routes cost {swap:+.2f} % of held-out loss at equal iterations without any loss; the gaps of checkfree+ hold it.",
+            f"Swapped routes cost {swap.gap_percent:+.2f} % of held-out loss without any loss of a stage; the gaps of checkfree+ hold it.",
             f"Replayed stages differ from the lost ones by {exact:g} at most.",
+            full,
+            *_bound_sentences(rows, run_of_study(1).recovery.weight_ratio_max),
             SMALL,
         ]
-        written = write_report(self._out, results, rows, found, about)
-        self._say(f"{'traces':<10}{'strategy':<16}{'gap %':>9}{'spread':>9}{'spike %':>9}{'back':>7}{'redone':>8}")
-        for s in found:
-            gaps = f"{s.gap_percent:>9.3f}{s.spread_percent:>9.3f}{s.spike_percent:>9.2f}"
-            self._say(f"{s.kind:<10}{s.strategy:<16}{gaps}{s.back:>7.0f}{s.redone:>8.0f}")
+        written = write_report(self._out, results, rows, about)
+        self._say(
+            f"{'traces':<10}{'strategy':<16}{'gap %':>9}{'error':>8}{'time %':>9}{'equal %':>9}{'spike %':>9}{'redone':>8}{'stalled':>9}"
+        )
+        for s in summaries(rows):
+            gaps = f"{s.gap_percent:>9.3f}{s.error_percent:>8.3f}{s.time_percent:>9.3f}{s.learned_percent:>9.3f}{s.spike_percent:>9.2f}"
+            self._say(f"{s.kind:<10}{s.strategy:<16}{gaps}{s.redone:>8.0f}{s.stalled:>9.0f}")
+        for pair in pairs_of(rows):
+            found = f"{pair.difference_percent:+.3f} +- {pair.error_percent:.3f} %, t = {pair.t:.2f}, {pair.pairs} pairs"
+            self._say(f"{pair.kind}: {pair.worse} over {pair.better}: {found}")
         for sentence in about:
             self._say(sentence)
         self._say(f"report: {written[-1]}")
-        self._say(json.dumps(last_line(found)))
+        self._say(json.dumps({**last_line(rows), "replay_pipeline_gap_percent": round(pipeline, 4)}))
+
+
+def _bound_sentences(rows: Sequence[Row], ratio_max: float) -> list[str]:
+    """How often the bound on the weights of a merge changed them, by what they follow."""
+    found = []
+    for strategy in ("norm2", "norm", "clipped", "checkfree+"):
+        merges, bounded = (sum(getattr(r, name) for r in rows if r.strategy == strategy) for name in ("merges", "bounded"))
+        if merges:
+            found.append(f"The bound of {ratio_max:g} to 1 changed the weights of {bounded} of {merges} merges of {strategy}.")
+    return found

@@ -6,35 +6,27 @@ data are the product's own.
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from swarmfree.cli.study_refit import REFIT_ITERATIONS, REFIT_STEPS, WARM_ITERATIONS, refit_scalars, restarted_scalars
-from swarmfree.lab.failures import Failure, draw_failures
-from swarmfree.lab.report import write_whole
-from swarmfree.model.staged import Copy, Staged
+from swarmfree.cli.study_training import EARLY, SNAPSHOT_EVERY, Training, early_path, keep_shadows
+from swarmfree.model.staged import Copy
 from swarmfree.policy.recovery import merge_weights
-from swarmfree.policy.schedule import clip_factors, step_scalars
-from swarmfree.storage.arrays import read_arrays, write_arrays
 from swarmfree.swarm.actions import MergeMode
 from swarmfree.swarm.books import StepScalars, bits_float32
 from swarmfree.swarm.manifest import BorderDtype, Manifest
 from swarmfree.swarm.ports import Tokens
 
-SNAPSHOT_EVERY, SNAPSHOTS_KEPT = 10, 12
 FULL_SHADOW_EVERY = 50
 LOG_ITERATIONS = max(FULL_SHADOW_EVERY + WARM_ITERATIONS, REFIT_ITERATIONS)
 PLAIN_REPLAY = "replay-plain"
-LOG_DTYPES: dict[str, BorderDtype] = {"replay": "wire", PLAIN_REPLAY: "bfloat16", "refit": "bfloat16"}
+LOG_DTYPES: dict[str, BorderDtype] = {"replay": "wire", "replay-near": "bfloat16", PLAIN_REPLAY: "bfloat16", "refit": "bfloat16"}
 """Strategies that need border logs, and what these are rounded to."""
-QUIET = 60
-"""Iterations at the start of a trial without failures: that long it takes until every strategy has what it keeps."""
+TEXT_STRATEGIES = {"none", "swapped", "norm2", "checkfree+", "shadow-100"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +34,21 @@ class Trial:
     """What is run.
 
     Args:
-        strategy: `none`, a merge mode, `checkfree+`, `checkpoint-K`, `shadow-K`, `replay`, `replay-plain`
-            (from int8 weights without moments) or `refit`.
-        trace: name of the trace, for people.
-        rate_per_hour: of each stage that may fail; 0 for none.
-        stages: those.
-        trace_seed: of the trace.
+        strategy: `none`, `swapped`, a merge mode, `checkfree+`, `checkpoint-K`, `shadow-K`, `replay`, `replay-near` (from borders in bfloat16),
+            `replay-plain` (the same, from int8 weights without moments) or `refit`.
+        trace: name of the trace, for people; with the seed of the base it names one trace.
         base_seed: of the base: weights and data order.
-        iterations: after the base, those without failures at the start included.
+        iterations: as many as take place, stalled and redone ones counted.
+        losses: (iteration of the trial from 0, stage), the trace.
+        is_from_scratch: it goes on from first weights and not from the base.
     """
 
     strategy: str
     trace: str
-    rate_per_hour: float
-    stages: tuple[int, ...]
-    trace_seed: int
     base_seed: int
     iterations: int
+    losses: tuple[tuple[int, int], ...] = ()
+    is_from_scratch: bool = False
 
     @property
     def name(self) -> str:
@@ -70,11 +60,10 @@ class Trial:
         """Whether its base was trained with swapped routes, and it goes on so."""
         return self.strategy in {"checkfree+", "swapped"}
 
-    def failures(self, begun_at: int) -> tuple[Failure, ...]:
-        """The trace."""
-        return draw_failures(
-            self.rate_per_hour, self.stages, begun_at + QUIET, self.iterations - QUIET, 1000 * self.base_seed + self.trace_seed
-        )
+    @property
+    def shows_texts(self) -> bool:
+        """Whether its finished model is tried on several texts."""
+        return self.strategy in TEXT_STRATEGIES and self.trace.startswith(("none", "middle"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,170 +71,118 @@ class Recovered:
     """One recovery.
 
     Args:
-        iteration: of the trial, its own redone ones counted.
+        iteration: of the trial, stalled and redone ones counted.
         stage: that was lost.
         before, after: held-out loss, nats per token, before the loss and right after the recovery.
-        seconds: of compute.
         distance: largest difference of a weight from what was lost.
+        cost: iterations that all recoveries of this moment stall, shared among them: passes through stages over those of an iteration.
+        is_merge: whether two neighbours were weighed.
+        is_bounded: whether the bound on their weights changed these.
     """
 
     iteration: int
     stage: int
     before: float
     after: float
-    seconds: float
     distance: float
-
-
-def base_path(folder: Path, seed: int, *, swaps: bool) -> Path:
-    """Where a base lies."""
-    return folder / f"base-{seed}{'-swapped' if swaps else ''}.safetensors"
-
-
-class Training:
-    """A staged model with the counters of its stages."""
-
-    def __init__(
-        self,
-        manifest: Manifest,
-        tokens: Tokens,
-        *,
-        swaps: bool = False,
-        log_iterations: int = 0,
-        log_dtype: BorderDtype = "wire",
-    ) -> None:
-        """First weights."""
-        self.manifest = manifest
-        self.model = Staged(manifest, tokens, swaps=swaps, log_iterations=log_iterations, log_dtype=log_dtype)
-        self.done = 0
-        self.step_counts = [0] * manifest.stage_count
-        self.rate_scales = [1.0] * manifest.stage_count
-        self.norms = [1.0] * manifest.stage_count
-
-    def one(self) -> float:
-        """One iteration; its mean loss, nats per token."""
-        loss = self.model.differentiate(self.done)
-        self.norms = self.model.step(self._scalars)
-        self.done += 1
-        return loss
-
-    def _scalars(self, norms: list[float]) -> list[StepScalars]:
-        optimizer, iterations = self.manifest.optimizer, self.manifest.run.iterations
-        self.step_counts = [count + 1 for count in self.step_counts]
-        factors = clip_factors(optimizer, norms)
-        each = zip(self.step_counts, self.rate_scales, factors, strict=True)
-        return [step_scalars(optimizer, iterations, self.done, count, scale, factor) for count, scale, factor in each]
-
-    def copies(self) -> list[Copy]:
-        """Of every stage."""
-        return [self.model.copy(stage) for stage in range(self.manifest.stage_count)]
-
-    def save(self, path: Path, shadows: dict[int, list[bytes]]) -> None:
-        """Write all of it, and the last shadows."""
-        arrays = {"norms": torch.tensor(self.norms, dtype=torch.float64).numpy(), "done": torch.tensor([self.done]).numpy()}
-        for stage, copy in enumerate(self.copies()):
-            vectors = zip(("weights", "first", "second"), (copy.weights, copy.first_moment, copy.second_moment), strict=True)
-            arrays.update({f"{stage}.{name}": vector.numpy() for name, vector in vectors})
-        for iteration, kept in shadows.items():
-            bytes_of = [torch.frombuffer(bytearray(data), dtype=torch.uint8).numpy() for data in kept]
-            arrays.update({f"shadow.{iteration}.{stage}": array for stage, array in enumerate(bytes_of)})
-        write_arrays(path, arrays)
-
-    def load(self, path: Path) -> dict[int, list[bytes]]:
-        """Go on from there; the shadows that were saved."""
-        arrays = read_arrays(path)
-        self.norms, self.done = arrays["norms"].tolist(), int(arrays["done"][0])
-        self.step_counts = [self.done] * self.manifest.stage_count
-        stages = range(self.manifest.stage_count)
-        for stage in stages:
-            vectors = [torch.from_numpy(arrays[f"{stage}.{name}"]) for name in ("weights", "first", "second")]
-            self.model.put(stage, Copy(*vectors))
-        iterations = sorted({int(name.split(".")[1]) for name in arrays if name.startswith("shadow.")})
-        return {i: [arrays[f"shadow.{i}.{stage}"].tobytes() for stage in stages] for i in iterations}
-
-
-def train_base(
-    manifest: Manifest, tokens: Tokens, path: Path, iterations: int, say: Callable[[int], None], *, swaps: bool
-) -> None:
-    """Train without failures, and write where it ended; its held-out curve goes beside it."""
-    training = Training(manifest, tokens, swaps=swaps)
-    shadows: dict[int, list[bytes]] = {}
-    curve = []
-    while training.done < iterations:
-        training.one()
-        if training.done % SNAPSHOT_EVERY == 0:
-            _keep_shadows(shadows, training)
-        if training.done % 100 == 0:
-            curve.append((training.done, training.model.evaluate()))
-        say(training.done)
-    write_whole(path.with_suffix(".json"), json.dumps({"curve": curve}).encode())
-    training.save(path, shadows)
-
-
-def _keep_shadows(shadows: dict[int, list[bytes]], training: Training) -> None:
-    shadows[training.done] = [training.model.shadow(stage) for stage in range(training.manifest.stage_count)]
-    for old in sorted(shadows)[:-SNAPSHOTS_KEPT]:
-        del shadows[old]
+    cost: float
+    is_merge: bool
+    is_bounded: bool
 
 
 class TrialRun:
-    """Plays one trial."""
+    """Plays one trial.
+
+    A recovery stalls the swarm: its passes through stages, forward and backward, over those of an iteration are the iterations that go by meanwhile,
+    as if one process computed both. Whole ones are taken; what is left over waits for the next recovery.
+    """
 
     def __init__(self, trial: Trial, manifest: Manifest, tokens: Tokens, base: Path, evaluate_every: int) -> None:
-        """From the base."""
+        """From the base, or from scratch."""
         self._trial, self._every = trial, evaluate_every
         log_iterations = LOG_ITERATIONS if trial.strategy in LOG_DTYPES else 0
         log_dtype = LOG_DTYPES.get(trial.strategy, "wire")
         self._training = Training(manifest, tokens, swaps=trial.swaps, log_iterations=log_iterations, log_dtype=log_dtype)
-        self._shadows = self._training.load(base)
-        self._begun_at = self._training.done
-        self._full: tuple[int, list[Copy]] = (self._training.done, [])
-        self._checkpoint: tuple[int, list[Copy], list[int]] | None = None
         kind, _, number = trial.strategy.partition("-")
         self._kind, self._number = kind, int(number) if number.isdecimal() else 0
         self._is_plain = trial.strategy == PLAIN_REPLAY
+        self._full: tuple[int, list[Copy]] = (0, [])
+        self._checkpoint: tuple[int, list[Copy], list[int]] | None = None
         self._plain: list[bytes] = []
         self._gone: set[int] = set()
+        self._merged: dict[int, bool] = {}
+        self._held_out: float | None = None
+        self._shadows: dict[int, list[bytes]] = {}
+        if not trial.is_from_scratch:
+            self._begin(base)
+        self._begun_at = self._training.done
         self.recovered: list[Recovered] = []
 
-    def play(self, say: Callable[[int], None]) -> dict[str, Any]:
-        """The whole trial.
+    def _begin(self, base: Path) -> None:
+        training = self._training
+        needs_past = self._trial.strategy in {PLAIN_REPLAY, "refit"}
+        self._shadows = training.load(early_path(base) if needs_past else base)
+        for _ in range(EARLY if needs_past else 0):
+            self._keep()
+            training.one()
+
+    def play(self, say: Callable[[int], None], texts: Mapping[str, Sequence[bytes]] | None = None) -> dict[str, Any]:
+        """The whole trial: as many iterations as it has, and where some were redone or stalled as many more without losses, to see what those cost.
 
         Args:
             say: told after each iteration how many are done.
+            texts: name -> windows, that the model is tried on at the end.
 
         Returns:
-            JSON values: the trial, held-out curve as (iteration, nats per token), recoveries, seconds.
+            JSON values: the trial; the held-out curve by iterations that took place (`curve`), and by those that were learned from
+            (`learned`; only of trials from a base); recoveries; how many iterations were redone and stalled; losses by text.
         """
         trial, training = self._trial, self._training
-        failures = trial.failures(self._begun_at) if trial.strategy not in {"none", "swapped"} else ()
         by_iteration: dict[int, list[int]] = {}
-        for failure in failures:
-            by_iteration.setdefault(failure.iteration - self._begun_at, []).append(failure.stage)
-        begun_s, curve, redone = time.monotonic(), [(0, training.model.evaluate())], 0
-        for iteration in range(trial.iterations):
+        for iteration, stage in trial.losses:
+            by_iteration.setdefault(iteration, []).append(stage)
+        curve, learned, now, redone, stalled, debt = [(0, self._evaluate())], {0: self._evaluate()}, 0, 0, 0, 0.0
+        found: dict[str, float] = {}
+        while now < trial.iterations or (not trial.is_from_scratch and training.done - self._begun_at < trial.iterations):
             self._keep()
-            if iteration in by_iteration:
-                redone += self._recover_all(iteration, by_iteration[iteration])
-            training.one()
-            if (iteration + 1) % self._every == 0:
-                curve.append((iteration + 1, training.model.evaluate()))
-            say(iteration + 1)
+            if now in by_iteration:
+                redone += self._recover_all(now, by_iteration[now])
+                debt += sum(one.cost for one in self.recovered if one.iteration == now)
+            if debt >= 1 and now < trial.iterations:
+                debt, stalled = debt - 1, stalled + 1
+            else:
+                training.one()
+                self._held_out = None
+            now += 1
+            past = training.done - self._begun_at
+            if now <= trial.iterations and now % self._every == 0:
+                curve.append((now, self._evaluate()))
+            if past % self._every == 0:
+                learned[past] = self._evaluate()
+            if now == trial.iterations:
+                found = {name: training.model.loss_of(windows) for name, windows in (texts or {}).items()}
+            say(min(now, trial.iterations))
         return {
             "trial": asdict(trial),
-            "begun_at": self._begun_at,
             "curve": curve,
+            "learned": [] if trial.is_from_scratch else sorted(learned.items()),
             "recoveries": [asdict(one) for one in self.recovered],
-            "failures": len(failures),
             "redone": redone,
-            "seconds": time.monotonic() - begun_s,
+            "stalled": stalled,
+            "texts": found,
         }
+
+    def _evaluate(self) -> float:
+        """The held-out loss, computed once until something changes."""
+        if self._held_out is None:
+            self._held_out = self._training.model.evaluate()
+        return self._held_out
 
     def _keep(self) -> None:
         """What this strategy keeps, before an iteration."""
         training, done = self._training, self._training.done
         if self._kind == "shadow" and done % SNAPSHOT_EVERY == 0:
-            _keep_shadows(self._shadows, training)
+            keep_shadows(self._shadows, training)
         elif self._kind == "replay" and (done % FULL_SHADOW_EVERY == 0 or not self._full[1]):
             self._full = (done, training.copies())
             self._plain = (
@@ -257,13 +194,13 @@ class TrialRun:
             self._checkpoint = (done, training.copies(), list(training.step_counts))
 
     def _recover_all(self, iteration: int, stages: Sequence[int]) -> int:
-        """Lose these stages and bring them back; how many iterations of progress that took."""
-        model = self._training.model
-        before = model.evaluate()
+        """Lose these stages and bring them back; how many iterations are to be done again."""
+        model, undone = self._training.model, 0
+        before = self._evaluate()
         lost = {stage: model.copy(stage) for stage in stages}
         for stage in stages:
             model.lose(stage)
-        begun_s, undone = time.monotonic(), 0
+        passes, self._merged = model.passes, {}
         if self._kind == "checkpoint":
             undone = self._roll_back()
         else:
@@ -275,11 +212,14 @@ class TrialRun:
                 for stage in group:
                     self._recover(stage)
                     self._gone.discard(stage)
-        seconds = time.monotonic() - begun_s
-        after = model.evaluate()
+        manifest = self._training.manifest
+        cost = (model.passes - passes) / (manifest.stages.body * manifest.batch.microbatches * len(stages))
+        self._held_out = None
+        after = self._evaluate()
         for stage, copy in lost.items():
             distance = float((model.stages[stage].weights - copy.weights).abs().max())
-            self.recovered.append(Recovered(iteration, stage, before, after, seconds, distance))
+            is_merge, is_bounded = stage in self._merged, self._merged.get(stage, False)
+            self.recovered.append(Recovered(iteration, stage, before, after, distance, cost, is_merge, is_bounded))
         return undone
 
     def _roll_back(self) -> int:
@@ -328,7 +268,7 @@ class TrialRun:
             model.refit(
                 stage, list(model.log)[-REFIT_ITERATIONS:], REFIT_STEPS, lambda step: refit_scalars(optimizer, REFIT_STEPS, step)
             )
-        elif self._kind not in {"shadow", "random"}:
+        if self._kind != "shadow":  # as the product has it: whatever is not as it was learns at a higher rate
             training.rate_scales[stage] = training.manifest.recovery.rate_factor
 
     def _merge(self, stage: int) -> None:
@@ -344,7 +284,9 @@ class TrialRun:
         mode = MergeMode(self._kind) if self._kind in set(MergeMode) else MergeMode.NORM2
         nearness = (after - stage) / (stage - before)
         ratio_max = training.manifest.recovery.weight_ratio_max
-        weights = merge_weights(mode, training.norms[before], training.norms[after], ratio_max, nearness)
+        norms = training.norms[before], training.norms[after]
+        weights = merge_weights(mode, *norms, ratio_max, nearness)
+        self._merged[stage] = weights != merge_weights(mode, *norms, math.inf, nearness)
         training.model.merge(stage, before, after, (weights.before, weights.after))
 
 

@@ -15,11 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from swarmfree.cli.chaos_alone import KeptTokens
-from swarmfree.cli.study_trials import Trial, TrialRun, base_path, train_base
+from swarmfree.cli.study_training import Training, base_path, train_base
+from swarmfree.cli.study_trials import Trial, TrialRun
 from swarmfree.lab.processes import die_with_parent
 from swarmfree.lab.report import write_whole
 from swarmfree.policy.sharding import SequenceOrder, sequence_count
-from swarmfree.storage.corpus import prepare_corpus
+from swarmfree.storage.corpus import Corpus, prepare_corpus
+from swarmfree.storage.study_texts import texts_of
 from swarmfree.storage.tokens import CorpusTokens
 from swarmfree.swarm.config import manifest_from_bytes
 from swarmfree.swarm.manifest import Manifest
@@ -38,7 +40,7 @@ class Worker:
         found = json.loads((folder / STUDY_FILE).read_text(encoding="utf-8"))
         self._manifest = manifest_from_bytes(found["manifest"].encode())
         self._data, self._every, self._base_iterations = found["data"], found["evaluate_every"], found["base_iterations"]
-        self._trials = [Trial(**{**trial, "stages": tuple(trial["stages"])}) for trial in found["trials"]]
+        self._trials = [Trial(**{**trial, "losses": tuple(map(tuple, trial["losses"]))}) for trial in found["trials"]]
         self._told_s = 0.0
 
     def run(self) -> None:
@@ -47,10 +49,9 @@ class Worker:
         for seed, swaps in wanted:
             path = base_path(self._folder, seed, swaps=swaps)
             if not path.exists() and self._take(path.stem):
-                manifest, tokens = self._run_of(seed)
-                train_base(
-                    manifest, tokens, path, self._base_iterations, self._say(path.stem, self._base_iterations), swaps=swaps
-                )
+                manifest, tokens, _ = self._run_of(seed)
+                say = self._say(path.stem, self._base_iterations)
+                train_base(Training(manifest, tokens, swaps=swaps), path, self._base_iterations, self._every, say)
         for trial in self._trials:
             path = self._folder / "trials" / f"{trial.name}.json"
             if path.exists() or not self._take(trial.name):
@@ -58,9 +59,11 @@ class Worker:
             base = base_path(self._folder, trial.base_seed, swaps=trial.swaps)
             while not base.exists():
                 time.sleep(WAIT_S)
-            manifest, tokens = self._run_of(trial.base_seed)
-            played = TrialRun(trial, manifest, tokens, base, self._every).play(self._say(trial.name, trial.iterations))
-            write_whole(path, json.dumps(played).encode())
+            manifest, tokens, corpus = self._run_of(trial.base_seed)
+            other = prepare_corpus("", self._folder / "corpus", manifest.data.held_out_percent)
+            texts = texts_of(corpus, other, manifest) if trial.shows_texts else {}
+            run = TrialRun(trial, manifest, tokens, base, self._every)
+            write_whole(path, json.dumps(run.play(self._say(trial.name, trial.iterations), texts)).encode())
 
     def _take(self, name: str) -> bool:
         """Whether this worker is the first to want it."""
@@ -70,12 +73,12 @@ class Worker:
             return False
         return True
 
-    def _run_of(self, seed: int) -> tuple[Manifest, Tokens]:
+    def _run_of(self, seed: int) -> tuple[Manifest, Tokens, Corpus]:
         manifest = dataclasses.replace(self._manifest, run=dataclasses.replace(self._manifest.run, seed=seed))
         corpus = prepare_corpus(self._data, self._folder / "corpus", manifest.data.held_out_percent)
         manifest = dataclasses.replace(manifest, data=dataclasses.replace(manifest.data, corpus_hash=corpus.corpus_hash))
         order = SequenceOrder(seed, sequence_count(corpus.train_tokens, manifest.model.tokens_per_row))
-        return manifest, KeptTokens(CorpusTokens(corpus, manifest, order.sequence_of))
+        return manifest, KeptTokens(CorpusTokens(corpus, manifest, order.sequence_of)), corpus
 
     def _say(self, name: str, count: int) -> Callable[[int], None]:
         def say(done: int) -> None:

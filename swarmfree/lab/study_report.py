@@ -1,7 +1,7 @@
 """The files of a recovery study: tables as CSV, figures as PNG, and one HTML page with both.
 
-Figures follow those of the paper: 2 (ways of making a lost stage from its neighbours), 3 (against checkpoints), 4a (rates of failure), 4b (how often
-a checkpoint is taken), 5b (what swapped routes cost). A figure without data is left out.
+Figures and tables follow those of the paper: 2 (ways of making a lost stage from its neighbours), 3 (against checkpoints), 4a (rates of failure),
+4b (how often a checkpoint is taken), 5b (what swapped routes cost); Table 2 (time to a loss), Table 3 (finished models). Without data none is there.
 """
 
 from __future__ import annotations
@@ -16,39 +16,41 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from swarmfree.lab.failures import ITERATION_S
 from swarmfree.lab.report import write_whole
-from swarmfree.lab.study_table import REDUNDANT, Row, Summary, kind_of
+from swarmfree.lab.study_paper import Results, target_rows, text_rows
+from swarmfree.lab.study_table import Row, kind_of, pairs_of, summaries
 
 LABELS = {"none": "no failures", "norm2": "CheckFree (squared norms)", "norm": "CheckFree (norms)", "checkfree+": "CheckFree+"}
-RATES = {"middle5": "5 % an hour", "middle10": "10 % an hour"}
+RATES = {f"scratch{rate}": f"{rate} % an hour" for rate in (5, 10, 16)}
 """Kinds of traces -> what sets them apart from the others, for a curve that is named `strategy@kind`."""
-RESTART_S = 30.0
-"""How long the others wait for a recovery, as the paper counts it."""
 DASHED = {"replay"}
 """Lies on the curve without failures, and would hide it."""
-Results = Sequence[Mapping[str, Any]]
 FIGURES = {
     "figure-2": (
         "Ways of making a lost stage from its neighbours",
         "middle",
-        ("none", "random", "copy", "uniform", "norm", "norm2"),
+        ("none", "random", "copy", "uniform", "clipped", "norm2"),
     ),
     "figure-3": (
         "Strategies under the same losses",
         "middle",
         ("none", "norm2", "checkpoint-100", "shadow-100", "refit", "replay"),
     ),
-    "figure-3-ends": ("Every body stage may be lost", "all", ("none", "norm2", "checkfree+", "shadow-100", "replay")),
+    "figure-3-ends": ("Every body stage may be lost", "all", ("none", "norm2", "checkfree+", "shadow-100")),
+    "figure-3-pairs": (
+        "Two stages at once, twice",
+        "pairs",
+        ("none", "norm2", "checkfree+", "checkpoint-100", "shadow-100", "replay"),
+    ),
     "figure-4a": (
-        "CheckFree at several rates of failure",
-        "middle",
-        ("none", "norm2@middle5", "norm2@middle10", "norm2"),
+        "CheckFree+ at several rates of failure, from scratch",
+        "scratch",
+        ("none", "swapped", "checkfree+@scratch5", "checkfree+@scratch10", "checkfree+@scratch16"),
     ),
     "figure-4b": (
         "How often a checkpoint is taken",
         "middle",
-        ("none", "norm2", "checkpoint-10", "checkpoint-50", "checkpoint-100"),
+        ("none", "checkfree+", "norm2", "checkpoint-10", "checkpoint-50", "checkpoint-100"),
     ),
     "figure-5b": ("What swapped routes cost without any loss", "none", ("none", "swapped")),
 }
@@ -65,11 +67,12 @@ def _csv(rows: Sequence[Any]) -> bytes:
 
 
 def _mean_curve(results: Results, strategy: str, kind: str) -> list[tuple[float, float]]:
-    """Mean over traces and seeds, at the iterations that all have; runs without failures count for every kind."""
+    """Mean over traces and seeds, at the iterations that all have; runs without failures count for every kind, as they are from a base or not."""
+    without = "scratch" if kind.startswith("scratch") else "none"
     chosen = [
         result["curve"]
         for result in results
-        if result["trial"]["strategy"] == strategy and (kind_of(result["trial"]["trace"]) in {kind, "none"})
+        if result["trial"]["strategy"] == strategy and (kind_of(result["trial"]["trace"]) in {kind, without})
     ]
     by_iteration: dict[float, list[float]] = {}
     for curve in chosen:
@@ -95,7 +98,7 @@ def _draw(results: Results, title: str, kind: str, strategies: Sequence[str]) ->
         alone, _, other = named[strategy]
         label = ", ".join(part for part in (LABELS.get(alone, alone), RATES.get(other, "")) if part)
         axes.plot([at for at, _ in curve], [loss for _, loss in curve], style, label=label, linewidth=1.4)
-    axes.set(title=title, xlabel="iterations after the base", ylabel="held-out loss, nats per byte")
+    axes.set(title=title, xlabel="iterations, stalled and redone ones counted", ylabel="held-out loss, nats per byte")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     out = io.BytesIO()
@@ -105,47 +108,40 @@ def _draw(results: Results, title: str, kind: str, strategies: Sequence[str]) ->
     return out.getvalue()
 
 
-def time_rows(found: Sequence[Summary], results: Results, restart_s: float = RESTART_S) -> list[tuple[str, str, float, float]]:
-    """Hours for the iterations of a trial, as the paper counts: iterations of 91.3 s, and each recovery's wait.
-
-    Returns:
-        (kind, strategy, hours, final gap in per cent), redundant computation by the paper's factor and by a mild one.
-    """
-    hours = []
-    length = max(result["trial"]["iterations"] for result in results)
-    for summary in found:
-        losses = [
-            len(r["recoveries"])
-            for r in results
-            if r["trial"]["strategy"] == summary.strategy and kind_of(r["trial"]["trace"]) == summary.kind
-        ]
-        seconds = length * ITERATION_S + restart_s * statistics.fmean(losses) + summary.recovery_s
-        hours.append((summary.kind, summary.strategy, seconds / 3600, summary.gap_percent))
-    hours += [("any", name, factor * length * ITERATION_S / 3600, 0.0) for name, factor in REDUNDANT.items()]
-    return hours
-
-
-def write_report(
-    folder: Path, results: Results, rows: Sequence[Row], found: Sequence[Summary], about: Sequence[str]
-) -> list[Path]:
+def write_report(folder: Path, results: Results, rows: Sequence[Row], about: Sequence[str]) -> list[Path]:
     """Write everything; the paths.
 
     Args:
         about: sentences for the page: what was run, and what follows.
     """
-    paths = [folder / "trials.csv", folder / "summary.csv"]
-    write_whole(paths[0], _csv(rows))
-    write_whole(paths[1], _csv(found))
+    tables: dict[str, Sequence[Any]] = {
+        "trials": rows,
+        "summary": summaries(rows),
+        "pairs": pairs_of(rows),
+        "target": target_rows(results),
+        "texts": text_rows(results),
+    }
+    tables = {name: table for name, table in tables.items() if table}
+    for name, table in tables.items():
+        write_whole(folder / f"{name}.csv", _csv(table))
     pictures = []
     for name, (title, kind, strategies) in FIGURES.items():
         picture = _draw(results, title, kind, strategies)
         if picture is not None:
-            paths.append(folder / f"{name}.png")
-            write_whole(paths[-1], picture)
-            pictures.append((title, picture))
-    paths.append(folder / "index.html")
-    write_whole(paths[-1], _page(found, time_rows(found, results), pictures, about).encode())
-    return paths
+            write_whole(folder / f"{name}.png", picture)
+            pictures.append((name, title, picture))
+    page = _page(tables, [(title, picture) for _, title, picture in pictures], about)
+    write_whole(folder / "index.html", page.encode())
+    names = [f"{name}.csv" for name in tables] + [f"{name}.png" for name, _, _ in pictures] + ["index.html"]
+    return [folder / name for name in names]
+
+
+TITLES = {
+    "summary": "Gap to the run without failures, at equal time or equal iterations, whichever is larger",
+    "pairs": "Paired differences",
+    "target": "From scratch to a held-out loss",
+    "texts": "Finished models on several texts",
+}
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -157,27 +153,12 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _page(
-    found: Sequence[Summary],
-    hours: Sequence[tuple[str, str, float, float]],
-    pictures: Sequence[tuple[str, bytes]],
-    about: Sequence[str],
-) -> str:
-    names = (
-        "strategy",
-        "traces",
-        "trials",
-        "gap %",
-        "spread %",
-        "largest spike %",
-        "iterations back",
-        "redone",
-        "recovery compute s",
-    )
-    rows = [
-        (s.strategy, s.kind, s.trials, s.gap_percent, s.spread_percent, s.spike_percent, s.back, s.redone, s.recovery_s)
-        for s in found
-    ]
+def _page(tables: Mapping[str, Sequence[Any]], pictures: Sequence[tuple[str, bytes]], about: Sequence[str]) -> str:
+    told = ""
+    for name, title in TITLES.items():
+        if name in tables:
+            names = [field.name for field in fields(tables[name][0])]
+            told += f"<h2>{html.escape(title)}</h2>{_table(names, [list(asdict(row).values()) for row in tables[name]])}"
     images = "".join(
         f'<h2>{html.escape(title)}</h2><img alt="{html.escape(title)}" src="data:image/png;base64,{base64.b64encode(data).decode()}">'
         for title, data in pictures
@@ -188,6 +169,5 @@ def _page(
     )
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Recovery study</title><style>{style}</style>'
-        f"<h1>Recovery study</h1>{sentences}<h2>Gap to the run without failures</h2>{_table(names, rows)}"
-        f"<h2>Time</h2>{_table(('traces', 'strategy', 'hours', 'gap %'), hours)}{images}</html>\n"
+        f"<h1>Recovery study</h1>{sentences}{told}{images}</html>\n"
     )

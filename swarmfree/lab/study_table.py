@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -10,8 +11,26 @@ from typing import Any
 
 LAST_EVALUATIONS = 5
 BASELINE = "none"
-REDUNDANT = {"redundant (paper's 1.654 x)": 1.654, "redundant (1.2 x)": 1.2}
-"""Redundant computation learns as a run without failures, and each iteration takes so many times as long."""
+SHADOW, SCRATCH = "shadow-", "scratch"
+COMPARED = (
+    ("middle", "norm2", "uniform"),
+    ("middle", "uniform", "random"),
+    ("middle", "norm2", "random"),
+    ("middle", "norm2", "clipped"),
+    ("middle", "norm2", "norm"),
+    ("middle", "norm2", "copy"),
+    ("middle", "checkfree+", "norm2"),
+    ("middle", "checkpoint-100", "checkfree+"),
+    ("middle", "checkpoint-100", "norm2"),
+    ("middle", "refit", "norm2"),
+    ("middle", "shadow-10", "shadow-100"),
+    ("middle", "shadow-100", "checkpoint-100"),
+    ("all", "checkfree+", "norm2"),
+    ("pairs", "checkfree+", "norm2"),
+)
+"""Kind of traces, what should be better, and what worse."""
+ORDER = COMPARED[:2]
+"""What the paper says of the weights of a merge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +41,15 @@ class Row:
         strategy, trace, seed: which.
         losses: stages that were lost.
         final: mean of the last held-out losses, nats per token.
-        gap_percent: over the run without failures, of the same base and length.
+        time_percent: gap to the run without failures, of the same base, after as many iterations as took place: stalled and redone ones counted.
+        learned_percent: the same after as many iterations as were learned from, each counted once.
         excess: mean difference to it over the whole trial, nats.
         spike_percent: largest rise of the held-out loss at a recovery.
         back: median over its recoveries of the iterations until the held-out loss was again what it had been; 0 where it did not rise,
             infinite where the trial ended before, as coarse as the curve.
-        redone: iterations that were done again.
-        recovery_s: compute of all recoveries.
+        redone, stalled: iterations that were done again, and that went by while a recovery computed.
+        cost: iterations that all recoveries would have stalled, had the trial been long enough.
+        merges, bounded: recoveries that weighed two neighbours, and those of them whose weights the bound changed.
         distance: largest difference of a weight from what was lost, over all recoveries.
     """
 
@@ -37,12 +58,16 @@ class Row:
     seed: int
     losses: int
     final: float
-    gap_percent: float
+    time_percent: float
+    learned_percent: float
     excess: float
     spike_percent: float
     back: float
     redone: int
-    recovery_s: float
+    stalled: int
+    cost: float
+    merges: int
+    bounded: int
     distance: float
 
 
@@ -50,7 +75,8 @@ class Row:
 class Summary:
     """One strategy over the trials of one kind of trace.
 
-    Mean and standard deviation of the gap in per cent; of the rest the largest spike, the median of `back`, and means.
+    `gap_percent` is the larger of the mean gaps at equal time and at equal iterations, with its standard deviation and standard error.
+    Of the rest the largest spike, the median of `back`, and means.
     """
 
     strategy: str
@@ -58,10 +84,26 @@ class Summary:
     trials: int
     gap_percent: float
     spread_percent: float
+    error_percent: float
+    time_percent: float
+    learned_percent: float
     spike_percent: float
     back: float
     redone: float
-    recovery_s: float
+    stalled: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two strategies under the same traces: by how much the gap of `worse` is larger, percent, with standard error and t = difference / error."""
+
+    kind: str
+    better: str
+    worse: str
+    pairs: int
+    difference_percent: float
+    error_percent: float
+    t: float
 
 
 def final_loss(curve: Sequence[Sequence[float]]) -> float:
@@ -79,30 +121,38 @@ def iterations_back(recovery: Mapping[str, Any], curve: Sequence[Sequence[float]
 
 
 def rows_of(results: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """A row for each trial; its baseline is the trial `none` of the same seed, on the same kind of trace or any."""
-    baselines = {r["trial"]["base_seed"]: r["curve"] for r in results if r["trial"]["strategy"] == BASELINE}
+    """A row for each trial; its baseline is the run `none` of the same seed, from a base or from scratch as it is, cut to its length."""
+    baselines = {
+        (r["trial"]["base_seed"], r["trial"]["is_from_scratch"]): r["curve"]
+        for r in results
+        if r["trial"]["strategy"] == BASELINE
+    }
     rows = []
     for result in results:
-        trial, curve = result["trial"], result["curve"]
-        baseline = baselines[trial["base_seed"]]
+        trial, curve, recoveries = result["trial"], result["curve"], result["recoveries"]
+        baseline = [point for point in baselines[trial["base_seed"], trial["is_from_scratch"]] if point[0] <= trial["iterations"]]
         known = dict(map(tuple, baseline))
         excess = [loss - known[at] for at, loss in curve if at in known]
-        rises = [100 * (one["after"] / one["before"] - 1) for one in result["recoveries"]]
         final, right = final_loss(curve), final_loss(baseline)
+        learned = final_loss(result["learned"] or curve)
         rows.append(
             Row(
                 strategy=trial["strategy"],
                 trace=trial["trace"],
                 seed=trial["base_seed"],
-                losses=result["failures"],
+                losses=len(recoveries),
                 final=final,
-                gap_percent=100 * (final / right - 1),
+                time_percent=100 * (final / right - 1),
+                learned_percent=100 * (learned / right - 1),
                 excess=sum(excess) / len(excess),
-                spike_percent=max(rises, default=0.0),
-                back=statistics.median([iterations_back(one, curve) for one in result["recoveries"]] or [0.0]),
+                spike_percent=max((100 * (one["after"] / one["before"] - 1) for one in recoveries), default=0.0),
+                back=statistics.median([iterations_back(one, curve) for one in recoveries] or [0.0]),
                 redone=result["redone"],
-                recovery_s=sum(one["seconds"] for one in result["recoveries"]),
-                distance=max((one["distance"] for one in result["recoveries"]), default=0.0),
+                stalled=result["stalled"],
+                cost=sum(one["cost"] for one in recoveries),
+                merges=sum(one["is_merge"] for one in recoveries),
+                bounded=sum(one["is_bounded"] for one in recoveries),
+                distance=max((one["distance"] for one in recoveries), default=0.0),
             )
         )
     return rows
@@ -113,14 +163,29 @@ def kind_of(trace: str) -> str:
     return trace.rpartition("-")[0] or trace
 
 
-def summaries(rows: Sequence[Row]) -> list[Summary]:
-    """By kind of trace, then by gap."""
+def _by_group(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((kind_of(row.trace), row.strategy), []).append(row)
+    return groups
+
+
+def _gaps(members: Sequence[Row]) -> dict[tuple[str, int], float]:
+    """(trace, seed) -> gap, at equal time or at equal iterations: whichever has the larger mean."""
+    time, learned = ({(row.trace, row.seed): getattr(row, f"{name}_percent") for row in members} for name in ("time", "learned"))
+    return max(time, learned, key=lambda gaps: statistics.fmean(gaps.values()))
+
+
+def _error(values: Sequence[float]) -> float:
+    """Standard error of the mean; 0 of a single value."""
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+
+
+def summaries(rows: Sequence[Row]) -> list[Summary]:
+    """By kind of trace, then by gap."""
     found = []
-    for (kind, strategy), members in groups.items():
-        gaps = [row.gap_percent for row in members]
+    for (kind, strategy), members in _by_group(rows).items():
+        gaps = list(_gaps(members).values())
         found.append(
             Summary(
                 strategy=strategy,
@@ -128,22 +193,84 @@ def summaries(rows: Sequence[Row]) -> list[Summary]:
                 trials=len(members),
                 gap_percent=statistics.fmean(gaps),
                 spread_percent=statistics.stdev(gaps) if len(gaps) > 1 else 0.0,
+                error_percent=_error(gaps),
+                time_percent=statistics.fmean(row.time_percent for row in members),
+                learned_percent=statistics.fmean(row.learned_percent for row in members),
                 spike_percent=max(row.spike_percent for row in members),
                 back=statistics.median(row.back for row in members),
                 redone=statistics.fmean(row.redone for row in members),
-                recovery_s=statistics.fmean(row.recovery_s for row in members),
+                stalled=statistics.fmean(row.stalled for row in members),
             )
         )
     return sorted(found, key=lambda s: (s.kind, s.gap_percent))
 
 
-def last_line(found: Sequence[Summary], kind: str = "middle") -> dict[str, float]:
-    """The figures that the study is judged by, from the traces that strike the middle of the body."""
-    gaps = {s.strategy: s.gap_percent for s in found if s.kind == kind}
-    order = gaps["norm2"] < gaps["uniform"] < gaps["random"]
+def pairs_of(rows: Sequence[Row], compared: Sequence[tuple[str, str, str]] = COMPARED) -> list[Pair]:
+    """Differences under the traces that both were played under; comparisons without two such traces are left out."""
+    groups = _by_group(rows)
+    found = []
+    for kind, better, worse in compared:
+        if (kind, better) not in groups or (kind, worse) not in groups:
+            continue
+        low, high = _gaps(groups[kind, better]), _gaps(groups[kind, worse])
+        differences = [high[trace] - low[trace] for trace in sorted(low.keys() & high.keys())]
+        if len(differences) < 2:
+            continue
+        mean, error = statistics.fmean(differences), _error(differences)
+        t = mean / error if error else math.copysign(math.inf, mean) if mean else 0.0
+        found.append(Pair(kind, better, worse, len(differences), mean, error, t))
+    return found
+
+
+def last_line(rows: Sequence[Row]) -> dict[str, float]:
+    """The figures that the study is judged by: of shadows the worst of all ages and kinds of traces; the rest strike the middle of the body.
+
+    A gap is the larger of those at equal time and at equal iterations. `order_t` is the smallest t of what the paper says of merges, 0 where it
+    cannot be told.
+    """
+    found = summaries(rows)
+    gaps = {s.strategy: s.gap_percent for s in found if s.kind == "middle"}
+    order = pairs_of(rows, ORDER)
     return {
-        "shadow_gap_percent": round(gaps["shadow-100"], 4),
-        "replay_gap_percent": round(gaps["replay"], 6),
+        "shadow_gap_percent": round(max(s.gap_percent for s in found if s.strategy.startswith(SHADOW)), 4),
+        "replay_gap_percent": round(gaps["replay"], 4),
         "refit_over_checkfree": round(gaps["refit"] / gaps["norm2"], 4) if gaps["norm2"] else math.inf,
-        "order_holds": int(order),
+        "order_t": round(min((pair.t for pair in order), default=0.0), 3) if len(order) == len(ORDER) else 0.0,
     }
+
+
+def pipeline_gap_percent(results: Sequence[Mapping[str, Any]], body: int) -> tuple[float, float]:
+    """What exact replays would have cost had each replayed iteration of a stage stalled a whole iteration, as in a pipeline that is full.
+
+    An exact replay leaves the curve without failures as it is but late, so the loss is read there, that many iterations earlier.
+
+    Args:
+        body: stages over which the cost of a pass was shared.
+
+    Returns:
+        Mean gap in per cent, at equal time, and mean iterations stalled, both under traces at the middle of the body.
+    """
+    baselines = {
+        r["trial"]["base_seed"]: r["curve"]
+        for r in results
+        if r["trial"]["trace"] == BASELINE and r["trial"]["strategy"] == BASELINE
+    }
+    gaps, stalls = [], []
+    for result in results:
+        trial = result["trial"]
+        if (trial["strategy"], kind_of(trial["trace"])) != ("replay", "middle"):
+            continue
+        baseline = baselines[trial["base_seed"]]
+        stalled = body * sum(one["cost"] for one in result["recoveries"])
+        late = [(at, _at(baseline, max(0.0, at - stalled))) for at, _ in baseline]
+        gaps.append(100 * (final_loss(late) / final_loss(baseline) - 1))
+        stalls.append(stalled)
+    return statistics.fmean(gaps), statistics.fmean(stalls)
+
+
+def _at(curve: Sequence[Sequence[float]], iteration: float) -> float:
+    """The loss there, on the straight line between its neighbours."""
+    for (first, left), (last, right) in itertools.pairwise(curve):
+        if first <= iteration <= last:
+            return float(left + (right - left) * (iteration - first) / (last - first))
+    raise AssertionError(f"iteration {iteration} lies within the curve")

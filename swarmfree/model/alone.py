@@ -102,10 +102,13 @@ class Alone:
 
     def evaluate(self) -> float:
         """Mean held-out loss over the run's windows, nats per token."""
+        return self.loss_of([self._tokens.window(window) for window in range(self.manifest.run.evaluate_windows)])
+
+    def loss_of(self, windows: Sequence[bytes]) -> float:
+        """Mean loss over any windows, nats per token; each as one of `Tokens`."""
         shape = (self.manifest.batch.rows, self.manifest.model.tokens_per_row + 1)
-        windows = range(self.manifest.run.evaluate_windows)
         with torch.inference_mode():
-            losses = [self.model.token_losses(decode_tokens(self._tokens.window(w), shape)) for w in windows]
+            losses = [self.model.token_losses(decode_tokens(window, shape)) for window in windows]
         return sum(x.double().sum().item() for x in losses) / sum(x.numel() for x in losses)
 
     def differentiate(self, iteration: int, groups: Groups | None = None, twice: int | None = None) -> float:

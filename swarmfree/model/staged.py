@@ -61,6 +61,7 @@ class Staged(Alone):
 
     Attributes:
         log: the last iterations, oldest first.
+        passes: of a microbatch through a body stage so far, forward and backward, in whatever is learned: iterations, replays and refits.
     """
 
     def __init__(
@@ -86,12 +87,14 @@ class Staged(Alone):
         self._borders: dict[int, list[Border]] = {}
         self.log: deque[Logged] = deque(maxlen=log_iterations)
         self._log_dtype, self._shape = log_dtype, Shape.of(manifest)
+        self.passes = 0
 
     def route(self, number: int) -> list[int]:
         """Body stages in the order in which microbatch `number` goes through them."""
         return list(self._routes.route(number).stages)
 
     def _through(self, stage: int, x: Tensor) -> Tensor:
+        self.passes += 1
         for block in self.manifest.blocks_of(stage):
             x = self.model.model["layers"][block](x, self.model.cos, self.model.sin)  # type: ignore[index]
         return x
