@@ -351,6 +351,7 @@ def _build(state: SwarmState, time_s: float, event: StageBuilt) -> SwarmState:
                 built_s=time_s,
                 build_seconds=event.seconds,
                 received_bytes=event.received_bytes,
+                exact=event.exact,
                 builder=state.name_of(event.member),
             )
             if story.built_s is None

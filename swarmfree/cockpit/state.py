@@ -119,7 +119,7 @@ class LostStage:
         noticed_s: the coordinator fenced its last member.
         decided_s: the recovery action was chosen; `action`, `reason`, weights and norms say which and why.
         norms_found: what the builder found in the directory: (stage, iteration, squared norm).
-        built_s: the builder held the stage's state; `build_seconds` and `received_bytes` say what that took.
+        built_s: the builder held the stage's state; `build_seconds` and `received_bytes` say what that took, `exact` that it is bit for bit.
         resumed_s: the next iteration was committed.
         loss_before, loss_after: the last held-out loss before, and the first after the rebuild, before any training.
         loss_before_iteration: the iteration before which the former was taken.
@@ -146,6 +146,7 @@ class LostStage:
     built_s: float | None = None
     build_seconds: float | None = None
     received_bytes: int | None = None
+    exact: bool = False
     loss_after: float | None = None
     training_after: float | None = None
     resumed_s: float | None = None

@@ -13,6 +13,8 @@ TABLE = "recovery_study.csv"
 MIDDLE = "middle"
 STRATEGIES = {"Replay": "replay", "Restore": "shadow-50", "Merge": "norm2"}
 """Recovery action -> the study's strategy that it is."""
+NEAR_REPLAY = "replay-near"
+"""That of a replay which did not come out bit for bit, as from borders in bfloat16."""
 
 
 @functools.cache
@@ -26,10 +28,15 @@ def gaps_percent(kind: str = MIDDLE) -> dict[str, float]:
     return {row["strategy"]: float(row["gap_percent"]) for row in csv.DictReader(text.splitlines()) if row["kind"] == kind}
 
 
-def beside_checkfree(action: str) -> str:
-    """What a stage that came back this way would have cost with CheckFree alone; empty where it is CheckFree's own way, or nothing is known."""
+def beside_checkfree(action: str, *, is_exact: bool = True) -> str:
+    """What a stage that came back this way would have cost with CheckFree alone; empty where it is CheckFree's own way, or nothing is known.
+
+    Args:
+        is_exact: for a replay, that it came out bit for bit; the study's figures of exact ones say nothing of others.
+    """
     gaps, strategy = gaps_percent(), STRATEGIES.get(action, "")
     merge = STRATEGIES["Merge"]
+    strategy = strategy if is_exact or action != "Replay" else NEAR_REPLAY
     if strategy in {"", merge} or strategy not in gaps or merge not in gaps:
         return ""
     return (

@@ -107,6 +107,7 @@ def _stage(story: LostStage, state: SwarmState) -> dict[str, Any]:
         "norms_found": [list(found) for found in story.norms_found],
         "build_seconds": story.build_seconds,
         "received_bytes": story.received_bytes,
+        "exact": story.exact,
         "held_out_before_bits_per_byte": _bits(story.loss_before),
         "held_out_before_iteration": story.loss_before_iteration,
         "training_before_bits_per_byte": _bits(story.training_before),
@@ -178,7 +179,7 @@ def _stage_lines(lost: dict[str, Any]) -> list[str]:
     if lost["training_before_bits_per_byte"] is not None and lost["training_after_bits_per_byte"] is not None:
         before, after = lost["training_before_bits_per_byte"], lost["training_after_bits_per_byte"]
         lines.append(f"  training bits per byte: {before:.3f} in the last iteration before, {after:.3f} in the first one after")
-    beside = beside_checkfree(lost["action"] or "")
+    beside = beside_checkfree(lost["action"] or "", is_exact=lost["exact"])
     if beside:
         lines.append(f"  {beside}")
     return lines

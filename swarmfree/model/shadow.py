@@ -1,6 +1,6 @@
 """Plain shadows: weights in blocks of int8 with a scale each, 1.03 bytes per weight.
 
-A copy of a stage that is a few dozen iterations old is worth no more precision: int8 costs nothing that can be measured (see the log).
+A copy of a stage that is a few dozen iterations old is worth no more precision: int8 adds little to what its age costs, see docs/studies/recovery.
 """
 
 from __future__ import annotations

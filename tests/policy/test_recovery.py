@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmfree.policy.keepers import KeptCopy, StageShadow
-from swarmfree.policy.recovery import Logs, choose_recovery, donor_block, merge_weights, signed_norms
+from swarmfree.policy.recovery import STUDY_SHADOW_PERCENT, Logs, choose_recovery, donor_block, merge_weights, signed_norms
 from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Replay, Restore
 from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
@@ -176,6 +176,19 @@ def test_equal_block_counts_map_to_the_same_block_and_unequal_ones_by_depth() ->
     assert [donor_block(b, 3, 3) for b in range(3)] == [0, 1, 2]
     assert [donor_block(b, 2, 3) for b in range(2)] == [0, 2]
     assert [donor_block(b, 3, 2) for b in range(3)] == [0, 1, 1]
+
+
+def test_the_reason_of_a_restore_claims_no_more_than_was_studied() -> None:
+    """An age of a hundredth of the run was, and has its figures; one of a third was not."""
+    replicas, record = _replicas(1, 1, 0, 1), dataclasses.replace(_record([1] * 4), iteration=1499)
+    reasons = [
+        choose_recovery(2, replicas, record, RECOVERY, (), [StageShadow(replicas[1][0], 2, at)]).reason for at in (1485, 1000)
+    ]
+    low, high = STUDY_SHADOW_PERCENT
+    assert reasons[0].endswith(
+        f"15 iterations old in a run of 1500, which cost {low} to {high} % of the loss in a study with a small model"
+    )
+    assert reasons[1].endswith("500 iterations old in a run of 1500, older for its run than any that was studied")
 
 
 def test_a_lost_stage_comes_from_its_newest_shadow_where_the_run_keeps_any() -> None:
