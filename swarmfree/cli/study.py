@@ -23,7 +23,7 @@ def recovery(
         str, typer.Option("--data", help="Text to learn from: a file or a folder; Python's own library where none is named.")
     ] = "",
     quick: Annotated[
-        bool, typer.Option("--quick", help="One seed, three traces: about a quarter of an hour on two cores.")
+        bool, typer.Option("--quick", help="One seed, few traces: about a quarter of an hour on two cores.")
     ] = False,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Trials at a time, one core each.")] = 2,
 ) -> None:
