@@ -99,7 +99,8 @@ class IntegerEngine:
         sides = [b"".join(pieces) for pieces in (before, after)]
         if any(len(side) != STATE_BYTES for side in sides):
             raise ValueError(f"{len(sides[0])} and {len(sides[1])} bytes to merge; {STATE_BYTES} expected of each")
-        self._set(part, arithmetic.merged(sides[0], sides[1], weight_before, weight_after, mode))
+        merged, held = arithmetic.merged(sides[0], sides[1], weight_before, weight_after, mode), self._state[part]
+        self._set(part, PartState(merged.weights, held.first, held.second))  # as in torch: moments are the builder's to clear
 
     def _set(self, part: int, state: PartState) -> None:
         self._state[part] = state
