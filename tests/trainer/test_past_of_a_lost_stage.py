@@ -219,3 +219,53 @@ def test_a_replay_gives_up_as_soon_as_it_is_clear_that_it_takes_too_long() -> No
             assert refused.value.kind is RefusalKind.TOO_SLOW
 
     replaying(story)
+
+
+class Noting:
+    """An engine that keeps what it is asked to add up."""
+
+    def __init__(self) -> None:
+        self.added: list[tuple[int, int]] = []
+        self.reduced: list[list[int]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: b""
+
+    def part_count(self, _: int) -> int:
+        """One."""
+        return 1
+
+    def backward(self, ticket: int, gradient: bytes, addend: int) -> bytes:
+        """Which microbatch goes into which addend."""
+        self.added.append((ticket, addend))
+        return b""
+
+    def contribution(self, addends: list[int], part: int) -> bytes:
+        """Which addends are added up."""
+        self.reduced.append(addends)
+        return b""
+
+    def reduce(self, contributions: list[bytes]) -> tuple[bytes, float]:
+        """As in the record."""
+        return b"", 1.0
+
+    def average_digest(self) -> str:
+        """The same."""
+        return record().stages[1].sum_digest
+
+
+def test_gradients_are_added_in_the_order_of_the_record() -> None:
+    """Two members' contributions, the first one of two addends: floats added in another order are other floats."""
+
+    async def story(_: Alone, found: Replaying) -> None:
+        sums = (((2, 0), (3,)), ((1,),))
+        one = record()
+        one = replace(one, stages=tuple(replace(entry, sums=sums) for entry in one.stages))
+        engine, tensors = Noting(), dict.fromkeys(range(4), b"")
+        found._engines, found._in_order, found.exact = cast("Any", {1: engine}), True, True
+        await found._stage(one, 1, tensors, tensors)
+        assert engine.added == [(2, 0), (0, 0), (3, 1), (1, 2)]
+        assert engine.reduced == [[0, 1], [2]]
+        assert found.exact
+
+    replaying(story)
