@@ -189,7 +189,7 @@ SECTION_LIST = "run, model, stages, batch, optimizer, data, ring, recovery, timi
         ('[data]\nname = "a\\nb"', 'runs/x.toml:2: data.name = "a\\nb": must be at most 4096 printable characters on one line'),
         (
             '[recovery]\nmerge = "norm3"',
-            'runs/x.toml:2: recovery.merge = "norm3": must be one of norm2, norm, uniform, copy, random; did you mean norm?',
+            'runs/x.toml:2: recovery.merge = "norm3": must be one of norm2, norm, clipped, uniform, copy, random; did you mean norm?',
         ),
         ("[optimizer]\nclip = 1", "runs/x.toml:2: optimizer.clip = 1: must be one of none, stage, global"),
         ("[model]\nheads = 3", "runs/x.toml:2: model.heads = 3: must divide model.width = 128"),

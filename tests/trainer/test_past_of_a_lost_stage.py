@@ -157,7 +157,10 @@ def test_parts_come_from_the_donors_block_at_the_same_depth(stage: int, donor_st
     engine = IntegerEngine(manifest)
     context = cast("Any", SimpleNamespace(manifest=manifest, ports=SimpleNamespace(engine=engine)))
     builder = Builder(context, cast("Any", None), cast("Any", None))
-    assert [builder._donor_part(stage, donor_stage, part) for part in range(engine.part_count(stage))] == parts
+    request = SimpleNamespace(action=SimpleNamespace(stage=stage), iteration=7, lineage="l")
+    building = cast("Any", SimpleNamespace(request=request))
+    asked = [builder._weights_of(building, donor_stage, range(part, part + 1)) for part in range(engine.part_count(stage))]
+    assert [one.part for one in asked] == parts
 
 
 @pytest.mark.parametrize("kind", RefusalKind)

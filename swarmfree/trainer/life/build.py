@@ -236,14 +236,10 @@ class Builder:
 
     def _weights_of(self, building: Building, donor_stage: int, parts: range) -> GetState:
         """The donor's parts at the same relative depth."""
-        stage, manifest, per_block = (
-            building.request.action.stage,
-            self._context.manifest,
-            self._per_block(building.request.action.stage),
-        )
+        request, manifest = building.request, self._context.manifest
+        stage, per_block = request.action.stage, self._per_block(request.action.stage)
         blocks, donor_blocks = len(manifest.blocks_of(stage)), len(manifest.blocks_of(donor_stage))
         there = donor_block(parts.start // per_block, blocks, donor_blocks) * per_block + parts.start % per_block
-        request = building.request
         return GetState(donor_stage, request.iteration, request.lineage, there, weights_only=True, count=len(parts))
 
     async def _get_parts(self, building: Building, donor: Endpoint, asked: GetState) -> list[Pieces]:
