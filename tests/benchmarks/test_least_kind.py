@@ -1,0 +1,52 @@
+"""Of what the benchmarks count, that which would otherwise be counted in the swarm's favour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks import churn_live
+from swarmfree.swarm.events import MemberLeft, MemberLost, Started
+
+
+class _Played:
+    """As much of a live swarm as a fall needs: who is struck at 10 s is missed at 13 s."""
+
+    def __init__(self, *, leaves: bool) -> None:
+        gone = MemberLeft("QmA.1", "QmA", 1) if leaves else MemberLost("QmA.1", "QmA", 1, "silent")
+        self._events: list[tuple[float, Any]] = [(13.0, gone), (20.0, Started("QmB", "2", "127.0.0.1:1"))]
+
+    def kill(self, _: str) -> float:
+        return 10.0
+
+    dismiss = kill
+
+    async def start(self, _: str) -> float:
+        return 14.0
+
+    async def pass_time(self, _: float) -> None:
+        pass
+
+    async def until(self, _: str, is_so: Callable[[], bool]) -> None:
+        assert is_so()
+
+    def is_member(self, _: str) -> bool:
+        return True
+
+    def endpoint(self, _: str) -> SimpleNamespace:
+        return SimpleNamespace(member=SimpleNamespace(peer_id="QmA"))
+
+    def told(self, kind: type, since_s: float, _: str = "") -> Iterator[tuple[float, Any]]:
+        return ((time_s, event) for time_s, event in self._events if isinstance(event, kind) and time_s >= since_s)
+
+
+@pytest.mark.parametrize(("leaves", "until_s"), [(False, 10.0), (True, 13.0)])
+async def test_a_replica_that_leaves_is_capacity_until_it_has_left(leaves: bool, until_s: float) -> None:  # noqa: FBT001 - a case
+    """What it still trains after SIGTERM is no gift; who is killed is gone at once."""
+    falls = churn_live._Falls(_Played(leaves=leaves), churn_live.LivePlan())  # type: ignore[arg-type]
+    falls.there.append("replica-0")
+    await falls.fall(leaves=leaves)
+    assert falls.changes == [(until_s, -1), (20.0, +1)]
