@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchmarks import churn_live
+from benchmarks import churn_live, survival
+from benchmarks.live import LiveFailed
 from swarmfree.swarm.events import MemberLeft, MemberLost, Started
 
 
@@ -50,3 +52,24 @@ async def test_a_replica_that_leaves_is_capacity_until_it_has_left(leaves: bool,
     falls.there.append("replica-0")
     await falls.fall(leaves=leaves)
     assert falls.changes == [(until_s, -1), (20.0, +1)]
+
+
+def test_weights_of_a_merge_are_checked_beyond_their_bound() -> None:
+    """By the squared norms; where these differ by more than ten times, ten to one."""
+    assert survival.by_formula(3.0, 1.0) == (0.75, 0.25)
+    assert survival.by_formula(1.0, 100.0) == pytest.approx((1 / 11, 10 / 11), rel=1e-6)
+    assert survival.by_formula(100.0, 1.0) == pytest.approx((10 / 11, 1 / 11), rel=1e-6)
+
+
+async def test_a_majority_that_does_not_come_back_counts_with_all_that_was_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longest of all rounds is told, not of those alone that went well."""
+    found = iter([5.0, 0.0])
+
+    async def lose(_: object) -> float:
+        if seconds := next(found):
+            return seconds
+        raise LiveFailed("nobody commits")
+
+    monkeypatch.setattr(survival, "living", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(survival, "lose_majority", lose)
+    assert await survival.majority(2) == {"majority_rounds": 2, "majority_held": 1, "majority_s_max": survival.WAITED_S}
