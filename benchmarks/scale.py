@@ -5,8 +5,10 @@ and the last commit of a peaceful run, and weighs them as protobuf. A stage aver
 place and the others stand by; every one of them is beaten to. The second part starts real libp2p daemons in this process's care, has each of them
 announce itself, and looks all announcements up.
 
-Prints tables and, as the last line, one JSON object: `messages_per_peer_N` and `bytes_per_peer_N` per peer and iteration, `coordinator_messages_N`
-and `coordinator_bytes_N` per iteration, `rehearsal_cpu_s_N`, `dht_lookup_median_ms` and `dht_nodes`. Progress goes to stderr.
+Prints tables and, as the last line, one JSON object: `messages_per_peer_N` and `bytes_per_peer_N` per peer and iteration, standbys counted, and
+`bytes_per_member_N`, the same bytes over those with a place alone; `coordinator_messages_N` and `coordinator_bytes_N` per iteration;
+`rehearsal_cpu_s_N`; the same with `deep_` where nearly everybody has a place; `dht_nodes`, `dht_lookup_median_ms`, `dht_lookup_slowest_ms`, and
+`dht_found_min`, how many the worst look-up found. Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -69,23 +71,26 @@ def kinds_of(found: Measured) -> Table:
     return table
 
 
-def report_of(found: Sequence[Measured], lookups: Lookups | None) -> dict[str, float]:
+def report_of(found: Sequence[Measured], lookups: Lookups | None, deep: Sequence[Measured] = ()) -> dict[str, float]:
     """What the last line says."""
     report: dict[str, float] = {}
-    for one in found:
-        report[f"messages_per_peer_{one.peers}"] = round(one.messages_per_peer, 2)
-        report[f"bytes_per_peer_{one.peers}"] = round(one.bytes_per_peer, 1)
-        report[f"coordinator_messages_{one.peers}"] = round(one.coordinator_messages, 1)
-        report[f"coordinator_bytes_{one.peers}"] = round(one.coordinator_bytes, 1)
-        report[f"rehearsal_cpu_s_{one.peers}"] = round(one.cpu_s, 2)
+    for kind, one in [("", one) for one in found] + [("deep_", one) for one in deep]:
+        report[f"{kind}messages_per_peer_{one.peers}"] = round(one.messages_per_peer, 2)
+        report[f"{kind}bytes_per_peer_{one.peers}"] = round(one.bytes_per_peer, 1)
+        report[f"{kind}bytes_per_member_{one.peers}"] = round(one.bytes_per_peer * one.peers / one.members, 1)
+        report[f"{kind}coordinator_messages_{one.peers}"] = round(one.coordinator_messages, 1)
+        report[f"{kind}coordinator_bytes_{one.peers}"] = round(one.coordinator_bytes, 1)
+        report[f"{kind}rehearsal_cpu_s_{one.peers}"] = round(one.cpu_s, 2)
     if lookups is not None:
         report["dht_nodes"] = lookups.nodes
+        report["dht_found_min"] = lookups.found_min
         report["dht_lookup_median_ms"] = round(lookups.median_ms, 2)
+        report["dht_lookup_slowest_ms"] = round(1000 * max(lookups.seconds), 2)
     return report
 
 
-def rehearse_all(peers: Sequence[int], iterations: int, console: Console) -> list[Measured]:
-    """Rehearse in peace, and the largest swarm with light faults as well; print the tables."""
+def rehearse_all(peers: Sequence[int], iterations: int, console: Console) -> tuple[list[Measured], list[Measured]]:
+    """Rehearse in peace, and the largest swarm with light faults as well; print the tables. Those in peace, and the deep ones."""
     found = []
     for count in peers:
         found.append(measure(count, iterations))
@@ -97,7 +102,7 @@ def rehearse_all(peers: Sequence[int], iterations: int, console: Console) -> lis
     deep = [measure(count, DEEP_ITERATIONS, deep=True) for count in DEEP_PEERS if count <= peers[-1]]
     if deep:
         console.print(table_of(deep, "In peace, with so many stages that nearly everybody has a place"))
-    return found
+    return found, deep
 
 
 def look_up_all(nodes: int, lookups: int, console: Console) -> Lookups:
@@ -130,7 +135,7 @@ def main() -> int:
         parser.error("5 peers, 2 iterations and 2 nodes at least")
     console = Console(width=TABLE_WIDTH, highlight=False)
     try:
-        found = rehearse_all(sorted(asked.peers), iterations, console)
+        found, deep = rehearse_all(sorted(asked.peers), iterations, console)
         lookups = look_up_all(nodes, LOOKUPS, console) if nodes else None
     except (ScaleFailed, DhtFault) as error:
         say(f"benchmarks.scale: {error}")
@@ -138,7 +143,7 @@ def main() -> int:
     except KeyboardInterrupt:
         say("benchmarks.scale: interrupted")
         return 130
-    print(json.dumps(report_of(found, lookups)), flush=True)
+    print(json.dumps(report_of(found, lookups, deep)), flush=True)
     return 0
 
 

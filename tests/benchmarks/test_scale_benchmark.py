@@ -48,11 +48,18 @@ def test_counts_are_those_of_the_wire() -> None:
 
 
 def test_a_report_has_every_size() -> None:
-    """The last line has the figures of each size of swarm, and the median of the look-ups."""
+    """The last line has the figures of each size of swarm, over all peers and over members alone, and of the look-ups the worst as well."""
     found = measure(10, 2)
-    report = report_of([found], Lookups(3, 3, (0.01, 0.03, 0.02), 3, ""))
+    standing_by = replace(found, peers=100, members=10)
+    report = report_of([found, standing_by], Lookups(3, 3, (0.01, 0.03, 0.02), 2, ""), [found])
     assert report["messages_per_peer_10"] == pytest.approx(found.messages_per_peer, abs=0.01)
-    assert report["dht_lookup_median_ms"] == pytest.approx(20.0)
+    assert report["bytes_per_member_100"] == pytest.approx(10 * report["bytes_per_peer_100"], rel=0.01), (
+        "standbys do not thin it out"
+    )
+    assert report["deep_bytes_per_peer_10"] == report["bytes_per_peer_10"]
+    assert [report[f"dht_{what}"] for what in ("lookup_median_ms", "lookup_slowest_ms", "found_min")] == pytest.approx(
+        [20.0, 30.0, 2]
+    )
     assert {"bytes_per_peer_10", "coordinator_messages_10", "coordinator_bytes_10", "dht_nodes"} <= set(report)
     assert all(math.isfinite(value) for value in report.values())
 
