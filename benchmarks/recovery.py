@@ -9,8 +9,8 @@ state included, over the fastest kind of plain streams that keep their bytes: wi
 touched before the clock starts, as a standby has touched its own, by asyncio or by threads; or as they come. *transfer_over_fresh* and
 *transfer_over_discarded* are what was reported before: the rate while the standby builds, over asyncio streams without those settings, whose bytes
 are written into a buffer that is new to the process, or thrown away. *memory_over_state* is the most that the standby's memory has grown by since
-it started until the stage is there, what it took for a stage beforehand included, over weights and moments of the stage (12 bytes per parameter);
-*memory_over_gradient_too* is over weights, moments and gradient, as before. Losses are repeated in the same swarm; medians.
+it started until the stage is there, what it took for a stage beforehand included, over weights and moments of the stage (12 bytes per parameter); the
+gradient, 4 bytes more, is taken afterwards. *memory_over_gradient_too* is over weights, moments and gradient, as before. Losses are repeated in one swarm; medians.
 
 With ``--full`` the stage is replayed from its full shadow and border logs instead; with ``--large-parts`` parts are a 48th of a stage, as before.
 
@@ -148,7 +148,7 @@ async def lose(swarm: LiveSwarm, names: Sequence[str], started_bytes: Mapping[st
         while not is_built():
             most = max(most, process.memory_info().rss)
             await asyncio.sleep(LOOK_S)
-    most = max(most, process.memory_info().rss)
+    most = max(most, process.memory_info().rss, peak_bytes(process.pid))
     await swarm.until("a commit", lambda: any(True for _ in swarm.told(IterationCommitted, _built(swarm, killed_s)[0])), WITHIN_S)
     built_s, built = _built(swarm, killed_s)
     return Loss(
@@ -161,6 +161,15 @@ async def lose(swarm: LiveSwarm, names: Sequence[str], started_bytes: Mapping[st
         grown_bytes=most - started_bytes[standby],
         action=built.action,
     )
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process ever had, where the system says so: looks from outside miss what is given back between them."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
 
 
 def _built(swarm: LiveSwarm, since_s: float) -> tuple[float, StageBuilt]:

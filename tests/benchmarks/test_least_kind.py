@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import psutil
 import pytest
 
-from benchmarks import churn_live, survival
+from benchmarks import churn_live, recovery, survival
 from benchmarks.live import LiveFailed
 from swarmfree.swarm.events import MemberLeft, MemberLost, Started
 
@@ -73,3 +76,13 @@ async def test_a_majority_that_does_not_come_back_counts_with_all_that_was_waite
     monkeypatch.setattr(survival, "living", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(survival, "lose_majority", lose)
     assert await survival.majority(2) == {"majority_rounds": 2, "majority_held": 1, "majority_s_max": survival.WAITED_S}
+
+
+def test_the_most_memory_is_not_missed_between_two_looks() -> None:
+    """What was taken and given back at once is known all the same, where the system tells."""
+    if not recovery.peak_bytes(os.getpid()):
+        pytest.skip("this system does not tell")
+    data = np.ones(1 << 26, dtype=np.uint8)
+    held = psutil.Process().memory_info().rss
+    del data
+    assert recovery.peak_bytes(os.getpid()) >= held - (1 << 20)
