@@ -2,21 +2,22 @@
 
 ``python -m benchmarks.join`` starts two peers, a source and one replica of one body stage of 9.5 million parameters: 114 MB of state with both
 moments (38 MB of weights alone). A further peer starts, loads the state while the two go on, and contributes. Then it is killed, and
-another one comes. With a single microbatch in flight the two work by turns, so they keep one core busy. Nothing sleeps in place of computing.
+another one comes. How many cores the two keep busy the table says: what they leave idle of this machine the joiner has, and a stage of more replicas
+would not leave it. Nothing sleeps in place of computing.
 
 The clock runs from the start of the joiner's process to the commit of its *first contribution*: the first iteration of which it was a member
 from its opening on, and which its stage's averages went through without it being fenced. Then the record is asked for: it names the
 members whose state digest it holds. *retention* is the committed tokens/s from the joiner's start to that commit, over those of the same swarm right
 before, joiner after joiner; medians. Iterations under way at either end count by share. It is measured as a run with defaults has it: parts of 1 MiB,
-and the joiner on the cores of those that train, so that the start of its process (Python, torch, hivemind) counts, which on a machine of its own
-would be in nobody's way. A process that starts up alike and joins nothing is the control.
+four microbatches in flight, and the joiner on the cores of those that train, so that the start of its process (Python, torch, hivemind) counts, which
+on a machine of its own would be in nobody's way. A process that starts up alike and joins nothing is the control.
 
-The definition of before is measured as well, for comparison alone: parts of 16 MiB, joiner and control on the other half of this machine's cores, and
-retention until a plan names the joiner (*retention_to_plan*): from then on two replicas average 38 MB an iteration.
+The definition of before is measured as well, for comparison alone: parts of 16 MiB, one microbatch in flight, joiner and control on the other half of
+this machine's cores, and retention until a plan names the joiner (*retention_to_plan*): from then on two replicas average 38 MB an iteration.
 
 Prints a table for each and, as the last line, one JSON object; names without `apart_` are those of the defaults. Progress goes to stderr. A join
-during which other programs kept more than a tenth of a core busy is shown but does not count, and another one is made for it, up to three times as
-many in all; where that is not enough, all count.
+during which other programs kept more than a tenth of a core busy is repeated, up to three times as many in all; reported are the medians without such
+joins or with them, whichever are worse, beside the least of all and how many were disturbed.
 """
 
 from __future__ import annotations
@@ -75,10 +76,9 @@ RUN = Manifest(
     stages=StagesSection(body=1, replicas_max=2),
     batch=BatchSection(rows=2, microbatches=4),
     optimizer=OptimizerSection(rate=3e-4, warmup_iterations=0),
-    ring=RingSection(credits=1),
 )
 DEFAULT, BEFORE = "defaults", "apart"
-PART_BYTES = {DEFAULT: RUN.ring.part_bytes, BEFORE: 16 << 20}
+RINGS = {DEFAULT: RUN.ring, BEFORE: RingSection(credits=1, part_bytes=16 << 20)}
 """By setting: as a run with defaults has it, and as it was measured before, with cores for the joiner and large parts."""
 QUICK_MODEL = ModelSection(width=64, blocks=2, heads=2, kv_heads=2, mlp_width=128, tokens_per_row=32)
 
@@ -260,8 +260,7 @@ async def run(joins: int, settings: Sequence[str], *, quick: bool) -> dict[str, 
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
     found: dict[str, list[Join]] = {}
     for setting in settings:
-        ring = replace(RUN.ring, part_bytes=PART_BYTES[setting])
-        manifest = replace(RUN, model=QUICK_MODEL if quick else RUN.model, ring=ring)
+        manifest = replace(RUN, model=QUICK_MODEL if quick else RUN.model, ring=RINGS[setting])
         with tempfile.TemporaryDirectory(prefix="swarmfree-join-", ignore_cleanup_errors=True) as folder:
             found[setting] = await measure(
                 manifest,
@@ -274,9 +273,7 @@ async def run(joins: int, settings: Sequence[str], *, quick: bool) -> dict[str, 
         Console(width=TABLE_WIDTH, highlight=False).print(table_of(manifest, found[setting], setting))
         disturbed = len(found[setting]) - len(counted(found[setting]))
         if len(found[setting]) - disturbed < joins:
-            say(
-                f"other programs disturbed {disturbed} of {len(found[setting])} joins; all count; run it again on an idle machine"
-            )
+            say(f"other programs disturbed {disturbed} of {len(found[setting])} joins; run it again on an idle machine")
     reported = report(found[DEFAULT], joins) if DEFAULT in found else {}
     earlier = report(found[BEFORE], joins) if BEFORE in found else {}
     return {f"{BEFORE}_{name}": value for name, value in earlier.items()} | reported

@@ -101,12 +101,14 @@ def counted(joins: Sequence[Join]) -> list[Join]:
 
 
 def report(joins: Sequence[Join], wanted: int) -> dict[str, float]:
-    """What is reported: medians of the joins that count, or of all where fewer than `wanted` do."""
-    joins = counted(joins) if len(counted(joins)) >= wanted else joins
+    """What is reported: medians of the joins that count or of all, whichever are worse; of all where fewer than `wanted` count."""
+    either = [joins, counted(joins)] if len(counted(joins)) >= wanted else [joins]
     return {
-        "retention_to_plan": round(statistics.median(join.to_plan for join in joins), 4),
-        "first_contribution_s": round(statistics.median(join.seconds for join in joins), 3),
-        "retention": round(statistics.median(join.retention for join in joins), 4),
+        "disturbed": len(joins) - len(counted(joins)),
+        "retention_least": round(min(join.retention for join in joins), 4),
+        "retention_to_plan": round(min(statistics.median(join.to_plan for join in some) for some in either), 4),
+        "first_contribution_s": round(max(statistics.median(join.seconds for join in some) for some in either), 3),
+        "retention": round(min(statistics.median(join.retention for join in some) for some in either), 4),
     }
 
 
