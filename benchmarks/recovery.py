@@ -10,7 +10,8 @@ touched before the clock starts, as a standby has touched its own, by asyncio or
 *transfer_over_discarded* are what was reported before: the rate while the standby builds, over asyncio streams without those settings, whose bytes
 are written into a buffer that is new to the process, or thrown away. *memory_over_state* is the most that the standby's memory has grown by since
 it started until the stage is there, what it took for a stage beforehand included, over weights and moments of the stage (12 bytes per parameter); the
-gradient, 4 bytes more, is taken afterwards. *memory_over_gradient_too* is over weights, moments and gradient, as before. Losses are repeated in one swarm; medians.
+gradient, 4 bytes more, is taken afterwards. *memory_over_gradient_too* is over weights, moments and gradient, as before. Losses are repeated in one
+swarm; medians.
 
 With ``--full`` the stage is replayed from its full shadow and border logs instead; with ``--large-parts`` parts are a 48th of a stage, as before.
 
