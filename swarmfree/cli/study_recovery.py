@@ -22,7 +22,7 @@ from swarmfree.lab.failures import Failure, distinct_traces, draw_failures, draw
 from swarmfree.lab.processes import Child, start_child, stop_children
 from swarmfree.lab.report import write_whole
 from swarmfree.lab.study_report import write_report
-from swarmfree.lab.study_table import Row, last_line, pairs_of, pipeline_gap_percent, rows_of, summaries
+from swarmfree.lab.study_table import Row, last_line, pairs_of, pipeline_gap_percent, pipeline_stall, rows_of, summaries
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.swarm.errors import ConfigError, SwarmfreeError
 from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, OptimizerSection, RunSection, StagesSection
@@ -251,7 +251,8 @@ class RecoveryStudy:
         )
         full = (
             "In a full pipeline a replayed iteration of a stage takes as long as one of the swarm: replays would have stalled "
-            f"{stalled:.0f} iterations of {size.iterations} and have cost {pipeline:.2f} % at equal time."
+            f"{stalled:.0f} iterations of {size.iterations} and have cost {pipeline:.2f} % at equal time, and refits have stalled "
+            f"{pipeline_stall(rows, 'refit', BODY):.0f}: what refits cost stands above for one process that computes all stages."
         )
         about = [
             what,

@@ -11,8 +11,8 @@ from importlib import resources
 
 TABLE = "recovery_study.csv"
 MIDDLE = "middle"
-STRATEGIES = {"Replay": "replay", "Restore": "shadow-50", "Merge": "norm2"}
-"""Recovery action -> the study's strategy that it is."""
+STRATEGIES = {"Replay": "replay", "Restore": "shadow-", "Merge": "norm2"}
+"""Recovery action -> the study's strategy that it is; of shadows the age that did worst."""
 NEAR_REPLAY = "replay-near"
 """That of a replay which did not come out bit for bit, as from borders in bfloat16."""
 
@@ -37,9 +37,11 @@ def beside_checkfree(action: str, *, is_exact: bool = True) -> str:
     gaps, strategy = gaps_percent(), STRATEGIES.get(action, "")
     merge = STRATEGIES["Merge"]
     strategy = strategy if is_exact or action != "Replay" else NEAR_REPLAY
+    if strategy.endswith("-"):
+        strategy = max((name for name in gaps if name.startswith(strategy)), key=gaps.__getitem__, default="")
     if strategy in {"", merge} or strategy not in gaps or merge not in gaps:
         return ""
     return (
-        f"CheckFree alone would have merged the neighbours: in this project's study that ended {gaps[merge]:.1f} % above the loss "
+        f"CheckFree alone would have merged the neighbours: in this project's study of a small model that ended {gaps[merge]:.1f} % above the loss "
         f"without failures, {strategy} {gaps[strategy]:.1f} % (runs that lose middle stages several times)"
     )

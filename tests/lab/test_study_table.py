@@ -10,7 +10,16 @@ import pytest
 
 from swarmfree.lab.study_paper import target_rows, text_rows
 from swarmfree.lab.study_report import write_report
-from swarmfree.lab.study_table import iterations_back, kind_of, last_line, pairs_of, pipeline_gap_percent, rows_of, summaries
+from swarmfree.lab.study_table import (
+    iterations_back,
+    kind_of,
+    last_line,
+    pairs_of,
+    pipeline_gap_percent,
+    pipeline_stall,
+    rows_of,
+    summaries,
+)
 
 RECOVERY = {"iteration": 5, "before": 2.0, "after": 2.5, "distance": 0.25, "cost": 0.5, "is_merge": True, "is_bounded": False}
 
@@ -116,6 +125,8 @@ def test_the_last_line_says_what_the_study_is_judged_by() -> None:
     worse = [result("shadow-10", "middle-1", [1.003] * 7), result("shadow-50", "all-1", [1.004] * 7)]
     assert last_line(rows_of([*study(), *worse[:1]]))["shadow_gap_percent"] == pytest.approx(0.3)
     assert last_line(rows_of([*study(), *worse]))["shadow_gap_percent"] == pytest.approx(0.4)
+    pair = result("replay", "pairs-1", [1.002] * 7)
+    assert last_line(rows_of([*study(), pair]))["replay_gap_percent"] == pytest.approx(0.2), "two at once count as well"
     one = [r for r in study() if r["trial"]["trace"] != "middle-2"]
     assert last_line(rows_of(one))["order_t"] == 0.0, "nothing is told by one trace"
 
@@ -128,6 +139,7 @@ def test_a_replay_in_a_full_pipeline_is_late_by_all_that_it_replays() -> None:
     assert stalled == pytest.approx(3.0)
     final = sum(curve[-5:]) / 5
     assert gap == pytest.approx(100 * (0.1 * 3 / 20) / final)
+    assert pipeline_stall(rows_of(results), "replay", 6) == pytest.approx(3.0)
 
 
 def test_table_2_counts_iterations_and_hours_to_the_loss_that_is_come_to_without_failures() -> None:
