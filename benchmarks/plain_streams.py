@@ -137,7 +137,8 @@ def read(kind: Kind, size_bytes: int, ports: Sequence[int]) -> float:
         came = asyncio.run(_read_all(ports, None if kept is None else kept.data))
     found, begun_s, ended_s = zip(*came, strict=True)
     assert sum(found) == len(ports) * size_bytes, "all of it came"
-    return max(ended_s) - min(begun_s)
+    seconds: float = max(ended_s) - min(begun_s)
+    return seconds
 
 
 async def _start(*arguments: str) -> asyncio.subprocess.Process:
