@@ -1,10 +1,11 @@
 """FlexiTrain's experiment in small: is a language model as good, and trained as fast, when replicas fail meanwhile?
 
-``python -m benchmarks.flexitrain`` trains the same tiny LLaMA on the same text five times for the same number of iterations, with real processes:
-a source and two replicas of the one body stage, which are FlexiTrain's two data-parallel workers. Once nobody fails; once one replica is killed and
-does not come back, as in its run ``llm-p1e-5``; once several are killed, one after the other, and each comes back. These two are trained twice: with
-kills at seeded moments of an iteration, when work is under way at every stage, and with kills right after a commit, when there is none to be lost.
-Compared are the held-out loss after the last iteration and the tokens/s from the first commit to the last.
+``python -m benchmarks.flexitrain`` trains the same tiny LLaMA on the same text six times for the same number of iterations, with real processes:
+a source and two replicas of the one body stage, which are FlexiTrain's two data-parallel workers. First and last nobody fails; once one replica is
+killed and does not come back, as in its run ``llm-p1e-5``; once several are killed, one after the other, and each comes back. These two are trained
+twice: with kills at seeded moments of an iteration, when work is under way at every stage, and with kills right after a commit, when there is none to
+be lost. Compared are the held-out loss after the last iteration and the tokens/s from the first commit to the last, with the faster of the two
+trainings without failures.
 
 Source: Salahi, Ding, Edamadaka, FlexiTrain, section 5.2, table 1. It trained two models of 78 M parameters for 5000 iterations on TinyStories on
 two H100: validation loss 1.864 without failures, 1.857 with one. It gives no throughput for these; its simulation of 10,000 GPUs over a month has
@@ -188,6 +189,11 @@ async def _missed(swarm: LiveSwarm, name: str, since_s: float) -> float:
     return next(t for t, event in swarm.told(MemberLost, since_s) if event.peer_id == peer_id)
 
 
+def faster(one: Story, other: Story) -> Story:
+    """What the others are compared with: a machine that slows down, or speeds up, meanwhile is no gain."""
+    return max(one, other, key=lambda story: story.tokens_per_s)
+
+
 def report(stories: Mapping[str, Story]) -> dict[str, dict[str, float]]:
     """By kind of failure: the relative difference of the final loss, and the throughput kept, over the training without; then the worst of each."""
     calm = stories[NONE]
@@ -247,6 +253,9 @@ async def run(*, seed: int, iterations: int, faults: int) -> dict[str, dict[str,
         for number, (name, plan) in enumerate(plans(iterations, faults, seed).items()):
             stories[name] = story = await train(job, Path(folder) / str(number), plan, seed)
             say(f"{name}: loss {story.loss:.6f}, {story.tokens_per_s:,.0f} tokens/s, {story.kills} kills")
+        again = await train(job, Path(folder) / "again", Plan(), seed)
+        say(f"{NONE}, again: loss {again.loss:.6f}, {again.tokens_per_s:,.0f} tokens/s")
+        stories[NONE] = faster(stories[NONE], again)
     Console(width=TABLE_WIDTH, highlight=False).print(table_of(manifest, stories))
     return report(stories)
 

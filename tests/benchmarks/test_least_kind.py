@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from benchmarks import churn_live, recovery, survival
+from benchmarks import churn_live, flexitrain, recovery, survival
 from benchmarks.live import LiveFailed
 from swarmfree.swarm.events import MemberLeft, MemberLost, Started
 
@@ -86,3 +86,9 @@ def test_the_most_memory_is_not_missed_between_two_looks() -> None:
     held = psutil.Process().memory_info().rss
     del data
     assert recovery.peak_bytes(os.getpid()) >= held - (1 << 20)
+
+
+def test_throughput_is_kept_of_the_faster_training_without_failures() -> None:
+    """Whichever of the two it was."""
+    slow, fast = (flexitrain.Story(2.0, rate, 0, 0, 0, (), 0.0) for rate in (900.0, 1000.0))
+    assert flexitrain.faster(slow, fast) is flexitrain.faster(fast, slow) is fast
