@@ -259,6 +259,7 @@ class RecoveryStudy:
             f"Swapped routes cost {swap.gap_percent:+.2f} % of held-out loss without any loss of a stage; the gaps of checkfree+ hold it.",
             f"Replayed stages differ from the lost ones by {exact:g} at most.",
             full,
+            f"Paired differences are taken as independent; traces of one seed share its base, and there are {len(size.seeds)}.",
             *_bound_sentences(rows, run_of_study(1).recovery.weight_ratio_max),
             SMALL,
         ]

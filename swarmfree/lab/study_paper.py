@@ -26,8 +26,8 @@ class Reached:
         kind: of traces, `scratch16` for 16 % an hour; `scratch` for those without failures.
         trials, reached: how many there were, and how many came to the target; the others count with all their iterations, which is too few.
         iterations: that took place, redone ones counted, mean.
-        hours: of 91.3 s an iteration and 30 s a recovery, mean.
-        ratio: of the iterations to those without failures, mean.
+        hours: of 91.3 s an iteration and 30 s a recovery, mean; infinite where one did not come to it.
+        ratio: of the iterations to those without failures, mean; likewise.
     """
 
     kind: str
@@ -83,10 +83,9 @@ def target_rows(results: Results) -> list[Reached]:
         came, iterations, waits, ratios = zip(*members, strict=True)
         names = {strategy: 1.0} | (REDUNDANT if strategy == BASELINE else {})
         for name, factor in names.items():
-            hours = (factor * ITERATION_S * statistics.fmean(iterations) + RESTART_S * statistics.fmean(waits)) / 3600
-            rows.append(
-                Reached(kind, name, len(members), sum(came), statistics.fmean(iterations), hours, statistics.fmean(ratios))
-            )
+            mean, late = statistics.fmean(iterations), 0.0 if all(came) else math.inf
+            hours = late + (factor * ITERATION_S * mean + RESTART_S * statistics.fmean(waits)) / 3600
+            rows.append(Reached(kind, name, len(members), sum(came), mean, hours, late + statistics.fmean(ratios)))
     return sorted(rows, key=lambda row: (int(row.kind.removeprefix(SCRATCH) or 0), row.hours))
 
 

@@ -150,6 +150,7 @@ def test_table_2_counts_iterations_and_hours_to_the_loss_that_is_come_to_without
     found = {row.strategy: row for row in target_rows(results)}
     assert [found["none"].iterations, found["norm2"].iterations, found["checkpoint-100"].iterations] == [60, 80, 120]
     assert (found["norm2"].reached, found["checkpoint-100"].reached) == (1, 0)
+    assert found["checkpoint-100"].hours == found["checkpoint-100"].ratio == math.inf, "who never comes takes for ever"
     assert found["norm2"].hours == pytest.approx((80 * 91.3 + 30) / 3600)
     assert found["norm2"].ratio == pytest.approx(80 / 60)
     assert found["redundant, 1.654 x (paper)"].hours == pytest.approx(1.654 * 60 * 91.3 / 3600)
