@@ -12,7 +12,7 @@ stopped where it is (SIGSTOP): one whole run after the other, what is measured d
 one minute to the next). Counted is the time in which a swarm ran, over two renewals at least, after two others: by then logs are as long as they get,
 and new memory, which is dear, has been used once. A pause that a swarm makes on purpose, as between two parts of a shadow, also passes while it is
 stopped; work does not. What the system writes to the disk by itself may fall into the turn of the other one. `--together` lets both run at once: then
-they share the cores, which are never idle. Copies of the ends (`recovery.ends_copies`), which a run has by default, neither side keeps: they cost on top.
+they share the cores, which are never idle. Copies of the ends (`recovery.ends_copies`, by default two) neither side keeps: they cost on top.
 
 *..._over_off* are medians over the rounds of tokens/s over those of the side without, *..._cpu_over_off* of the processor time for a token, of all
 processes, and *..._wire_over_off* of the bytes for a token on this machine's loopback, headers included, while that swarm alone ran (any other
