@@ -1,14 +1,14 @@
 """The small real run of `benchmarks.churn`: one body stage of one or two replicas, as many as this machine's two cores carry, that come and go.
 
-First the speed with one replica and with two is measured, then the trace is played in the same swarm. A replica counts as live from its first
-word until it is killed, or until it has left; the start of its process is nobody's capacity, though it takes processor time from the others. A fall
-comes 8 to 16 s after both replicas were members again, so never while one loads its state, and another replica is started at once.
+First the speed with one replica and with two is measured, then the trace is played in the same swarm, then two are measured again, and the faster of
+both times counts. A replica counts as live from its first word until it is killed, or until it has left; the start of its process is nobody's
+capacity, though it takes processor time from the others. A fall comes 8 to 16 s after both replicas were members again, so never while one loads its
+state, and another replica is started at once.
 """
 
 from __future__ import annotations
 
 import random
-import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,7 +181,7 @@ async def measure(manifest: Manifest, folder: Path, plan: LivePlan) -> LiveStory
         foreign = max(0.0, machine_busy_seconds() - time.process_time() - busy - (swarm.cpu_s() - cpu)) / (time.time() - from_s)
         commits = Commits.of(swarm.said)
     return LiveStory(
-        speeds={1: one, 2: statistics.mean(two)},
+        speeds={1: one, 2: max(two)},
         seconds=ended_s - begun_s,
         tokens=commits.by(ended_s) - commits.by(begun_s),
         live=live_counts(falls.changes, begun_s, ended_s),
