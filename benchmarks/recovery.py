@@ -15,7 +15,8 @@ swarm; medians.
 
 With ``--full`` the stage is replayed from its full shadow and border logs instead; with ``--large-parts`` parts are a 48th of a stage, as before.
 
-Prints a table and, as the last line, one JSON object for the largest stage. Progress goes to stderr.
+Prints a table and, as the last line, one JSON object for the largest stage, where bytes weigh most; `transfer_over_plain_SIZE` is of each. Progress
+goes to stderr.
 """
 
 from __future__ import annotations
@@ -270,6 +271,7 @@ async def run(models: dict[str, ModelSection], losses: int, *, full: bool, large
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
     when, what = tables()
     figures: dict[str, float] = {}
+    others: dict[str, float] = {}
     for name, model in models.items():
         say(f"{name}: {stage_parameters(model) / 1e6:.1f} million parameters per stage")
         size_bytes, rates = FLOAT_BYTES * stage_parameters(model), dict[Kind, list[float]]()
@@ -283,6 +285,7 @@ async def run(models: dict[str, ModelSection], losses: int, *, full: bool, large
             say(f"two plain streams, {kind}: {', '.join(f'{rate / 1e6:.0f}' for rate in sorted(rates[kind]))} MB/s")
         plain = {kind: statistics.median(rates[kind]) for kind in Kind}
         figures = report(model, found, plain)
+        others[f"transfer_over_plain_{name.replace(' ', '_')}"] = figures["transfer_over_plain"]
         seconds = (figures[f"{moment}_s"] for moment in ("noticed", "decided", "transferred", "resumed"))
         when.add_row(name, found[0].action, *(f"{each:.2f}" for each in seconds))
         what.add_row(
@@ -296,7 +299,7 @@ async def run(models: dict[str, ModelSection], losses: int, *, full: bool, large
     console = Console(width=150, highlight=False)
     console.print(when)
     console.print(what)
-    return figures
+    return others | figures
 
 
 def main() -> int:
