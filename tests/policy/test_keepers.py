@@ -156,6 +156,13 @@ def test_a_border_log_is_as_long_as_fits_beside_shadows_or_none(
     assert f"kept_mb_max = {limit_mb}" in found.reason or not found.reason
 
 
+def test_a_log_takes_what_it_keeps_and_two_iterations_as_they_came() -> None:
+    """So much shadows have to leave: 97 iterations of 1 MB each, and twice 50 MB in memory."""
+    recovery = RecoverySection(shadow_kind="full", shadow_every=50, kept_mb_max=207)
+    log = border_log(Manifest(model=SMALL, stages=StagesSection(body=3), recovery=recovery), 50 * MB, MB)
+    assert (log.iterations, log.size_bytes) == (97, 197 * MB)
+
+
 def test_no_log_is_kept_or_talked_of_where_nothing_is_replayed() -> None:
     """With plain shadows, however much room there is."""
     assert border_log(Manifest(recovery=RecoverySection(shadow_kind="plain")), 1, 1) == BorderLog(0)

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmfree.policy.keepers import KeptCopy, StageShadow
-from swarmfree.policy.recovery import STUDY_SHADOW_PERCENT, Logs, choose_recovery, donor_block, merge_weights, signed_norms
+from swarmfree.policy.recovery import (
+    STUDY_SHADOW_PERCENT,
+    Logs,
+    choose_recovery,
+    donor_block,
+    merge_weights,
+    norm_off,
+    signed_norms,
+)
 from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Replay, Restore
 from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
@@ -169,6 +177,23 @@ def test_only_what_these_neighbours_signed_for_the_last_record_counts() -> None:
     assert signed_norms([*others, _announced(1, 2.0), _announced(3, 4.0)], neighbours, 8, "l") == {1: 2.0, 3: 4.0}
     for bad in (0.0, math.nan, math.inf, -1.0):
         assert merge_weights(MergeMode.NORM2, bad, 4.0, 10.0).before == 0.5
+
+
+@pytest.mark.parametrize(
+    ("found", "recorded", "off"),
+    [
+        (4.0, 4.0, 0.0),
+        (3.0, 4.0, 0.25),
+        (5.0, 4.0, 0.25),
+        (0.0, 4.0, 1.0),
+        (0.0, 0.0, 0.0),
+        (1e-9, 0.0, math.inf),
+        (math.inf, 4.0, math.inf),
+    ],
+)
+def test_a_norm_is_off_by_a_share_of_the_recorded_one(found: float, recorded: float, off: float) -> None:
+    """Of nothing any difference is an infinite share: noise in place of a gradient of zeros is not near it."""
+    assert norm_off(found, recorded) == off
 
 
 def test_equal_block_counts_map_to_the_same_block_and_unequal_ones_by_depth() -> None:
