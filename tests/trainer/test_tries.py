@@ -1,0 +1,106 @@
+"""What a coordinator makes of builds that came to nothing: what is tried again, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from swarmfree.swarm.actions import BuildAction, Merge, Replay, Restore
+from swarmfree.swarm.books import GENESIS_LINEAGE
+from swarmfree.swarm.errors import RefusalKind, Refused
+from swarmfree.swarm.messages import Build, Built, Hello, KeptShadow, Request
+from swarmfree.swarm.names import Endpoint
+from swarmfree.swarm.ports import Reply
+from swarmfree.trainer.iteration.assembly import Assembly
+from swarmfree.trainer.iteration.roster import Guest, Roster
+from tests.mutants.alone import ME, A, Alone, D, at, beat_answer, play, record, second_life
+
+LIMIT_S = 5.0
+REPLAY = Replay(1, 1, (D,), 0, (A,), (D,), "its shadow and logs")
+RESTORE = Restore(1, D, 0, "its shadow")
+MERGE = Merge(1, A, D, 0, 2, 0, 0, 1.0, 1.0, "both neighbours live")
+
+
+def asked(action: BuildAction) -> Build:
+    """For this action."""
+    return Build(at(2), action, 1, GENESIS_LINEAGE, record(), 0)
+
+
+def lead(alone: Alone) -> tuple[Assembly, Guest]:
+    """The places of a swarm, and the guest that builds; D keeps a shadow of stage 1."""
+    roster = Roster(alone.context, alone.tasks, lambda: at(1))
+    assembly = Assembly(alone.context, roster, lambda: at(1), alone.tasks)
+    keeper = roster.admit(D, Hello(False, False, "", 0), 2, built=True)
+    keeper.answer = replace(beat_answer(2), shadows=(KeptShadow(1, 0, full=True, lineage=GENESIS_LINEAGE),))
+    return assembly, roster.admit(ME, Hello(False, False, "", 0), 1)
+
+
+@pytest.mark.parametrize("kind", [RefusalKind.TOO_SLOW, RefusalKind.DISPUTED, RefusalKind.FAILED])
+def test_a_shadow_that_was_refused_for_good_is_not_tried_again(kind: RefusalKind) -> None:
+    """Before the next commit; one that only failed has a second try."""
+
+    async def story(alone: Alone) -> None:
+        assembly, guest = lead(alone)
+        left = []
+        for _ in range(2):
+            await assembly._refused(guest, asked(RESTORE), Refused(kind, "it cannot be built"))
+            left.append(len(assembly._shadows()))
+        assert left == ([1, 0] if kind is RefusalKind.FAILED else [0, 0])
+        assembly.committed()
+        assert len(assembly._shadows()) == 1
+
+    play(story, second_life(A))
+
+
+@pytest.mark.parametrize(("action", "is_replay"), [(REPLAY, True), (RESTORE, False), (MERGE, False)])
+def test_progress_gains_time_for_everything_but_a_replay(action: BuildAction, *, is_replay: bool) -> None:
+    """The builder's device does one piece after the other, and the build takes three times the bound; for a replay there is a shadow."""
+
+    async def story(alone: Alone) -> None:
+        assembly, guest = lead(alone)
+        begun_s = alone.context.now_s()
+
+        async def call(to: Endpoint, request: Request, payload: bytes = b"", **_: object) -> Reply:
+            while (spent_s := alone.context.now_s() - begun_s) < 3 * LIMIT_S:
+                guest.answer = replace(beat_answer(1), work_done=int(10 * spent_s))
+                await asyncio.sleep(0.5)
+            return Reply(Built("digest", 1.0, 0, 1))
+
+        alone.line.call = call  # type: ignore[assignment, method-assign]
+        if is_replay:
+            with pytest.raises(TimeoutError):
+                await assembly._ask_in_time(guest, asked(action), LIMIT_S)
+        else:
+            assert (await assembly._ask_in_time(guest, asked(action), LIMIT_S)).state_digest == "digest"
+        assert alone.context.now_s() - begun_s == pytest.approx(LIMIT_S if is_replay else 3 * LIMIT_S, abs=0.6)
+
+    play(story, second_life(A))
+
+
+def test_signed_norms_are_those_of_one_loss() -> None:
+    """With the next commit they are past: what a builder disputes then is looked at anew, and costs nobody the lead."""
+
+    async def story(alone: Alone) -> None:
+        assembly, _ = lead(alone)
+        handed_over: list[bool] = []
+
+        async def hand_over() -> None:
+            handed_over.append(True)
+
+        class Directory:
+            async def announcements(self) -> list[object]:
+                return []
+
+        assembly._roster.hand_over = hand_over
+        object.__setattr__(alone.context.ports, "directory", Directory())
+        for _ in range(2):
+            await assembly._take_signed(asked(MERGE), MERGE, "other weights")
+            assembly.committed()
+        assert not handed_over
+        for _ in range(2):
+            await assembly._take_signed(asked(MERGE), MERGE, "other weights")
+        assert handed_over == [True]
+
+    play(story, second_life(A))
