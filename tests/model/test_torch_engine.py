@@ -118,7 +118,8 @@ def test_memory_taken_beforehand_is_used_by_the_next_stage_and_changes_nothing()
     engine = TorchEngine(MANIFEST, 1)
     for part in parts(engine, 1):
         engine.reserve(1, part)
-    taken = [vector.data_ptr() for vector in engine._reserve._vectors]
+    vectors = list(engine._reserve._vectors)  # held, so that no memory taken anew can have the same address
+    taken = [vector.data_ptr() for vector in vectors]
     engine.draw(1, 0)
     state, ring = engine._held(), activations()
     assert [state.weights.data_ptr(), state.first_moment.data_ptr(), state.second_moment.data_ptr()] == taken

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 from wire_world import peers
 
 from swarmfree.swarm.messages import GetState, Header, Request, State
 from swarmfree.swarm.pieces import parts_of
 from swarmfree.swarm.ports import Incoming, Reply
-from swarmfree.wire.frames import CHUNK_BYTES
+from swarmfree.wire.frames import CHUNK_BYTES, FrameKind, decode_frame
+from swarmfree.wire.server import Outcome, Server
 
 
 @pytest.mark.parametrize("sizes", [(1,), (CHUNK_BYTES,) * 3, (CHUNK_BYTES - 4,) * 3, (5, CHUNK_BYTES, 2 * CHUNK_BYTES + 7, 3)])
@@ -25,3 +29,25 @@ async def test_parts_arrive_as_they_were_read(sizes: tuple[int, ...]) -> None:
     assert isinstance(got.message, State)
     assert [b"".join(part) for part in parts_of(got.pieces, got.message.sizes, 8)] == parts
     assert reply.pieces is parts, "asked for in one piece by nobody"
+
+
+@pytest.mark.parametrize("pieces", [(), (b"abcdefghij",), (b"abc", b"", b"defgh", b"ij"), (b"abcd", b"efgh", b"ij")])
+async def test_no_chunk_is_larger_than_this_peer_sends(pieces: tuple[bytes, ...]) -> None:
+    """Its limit counts, not the usual one; all chunks but the last are as large, and the first comes with the response."""
+    written: list[bytes] = []
+
+    async def write(frame: bytes) -> None:
+        written.append(frame)
+
+    outcome = Outcome()
+    outcome.response, outcome.payload = b"response", pieces
+    server = cast("Any", SimpleNamespace(_limits=SimpleNamespace(chunk_bytes=4)))
+    await Server._respond(server, cast("Any", SimpleNamespace(write=write)), outcome)
+    kind, content, first = decode_frame(written[0])
+    assert (kind, bytes(content)) == (FrameKind.RESPONSE, b"response")
+    chunks = [] if first is None else [bytes(first)]
+    for frame in written[1:]:
+        kind, content, behind = decode_frame(frame)
+        assert (kind, behind) == (FrameKind.CHUNK, None)
+        chunks.append(bytes(content))
+    assert chunks == ([b"abcd", b"efgh", b"ij"] if pieces else [])

@@ -1,0 +1,71 @@
+"""What a peer tells the directory and others of its run about itself, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from swarmfree.policy.lineages import Tip
+from swarmfree.swarm.books import GENESIS_LINEAGE
+from swarmfree.swarm.messages import Meet
+from swarmfree.trainer.life.peer import Peer
+from tests.mutants.alone import OTHER_LINEAGE, TERM, A, Alone, play, record
+
+SLOW_S = 3.0
+MEMBERS_OWN = "e" * 64
+
+
+@pytest.mark.parametrize("late_s", [SLOW_S / 2, 2 * SLOW_S])
+def test_what_is_wanted_is_announced_at_once_also_while_the_directory_is_slow(late_s: float) -> None:
+    """Somebody wants this peer's weights, before or after its last word has arrived: the next word sets out as soon as it can, once."""
+
+    async def story(alone: Alone) -> None:
+        told: list[tuple[float, str]] = []
+
+        class Directory:
+            async def announce(self, lineage: str) -> None:
+                told.append((alone.context.now_s(), lineage))
+                await asyncio.sleep(SLOW_S)
+
+            async def publish_run(self, _: float) -> None:
+                return
+
+        object.__setattr__(alone.context.ports, "directory", Directory())
+        peer = SimpleNamespace(context=alone.context, books=alone.books, _announcement=lambda: alone.standing.lineage)
+        begun_s = alone.context.now_s()
+        alone.tasks.start(Peer._announce(cast("Any", peer)), "announce")
+        await asyncio.sleep(late_s)
+        alone.standing.lineage = alone.standing.wanted = record().lineage()
+        alone.standing.moved.tell()
+        await asyncio.sleep(3 * SLOW_S)
+        assert told == [
+            (pytest.approx(begun_s, abs=0.01), GENESIS_LINEAGE),
+            (pytest.approx(begun_s + max(late_s, SLOW_S), abs=0.01), record().lineage()),
+        ]
+
+    play(story)
+
+
+def test_a_coordinator_tells_by_its_own_past_whether_others_follow_it() -> None:
+    """It knows a lineage that its own member does not; where nobody coordinates, the member tells by its past."""
+
+    async def story(alone: Alone) -> None:
+        here = record()
+        meeting = SimpleNamespace(tip=lambda: Tip(here.forced, 1, here.lineage()), hear=lambda _: None, term=TERM)
+        coordinator = SimpleNamespace(
+            meeting=meeting, is_whole=lambda: True, assembly=SimpleNamespace(past={0: GENESIS_LINEAGE, 4: OTHER_LINEAGE})
+        )
+        alone.standing.past[5] = MEMBERS_OWN
+        follows = []
+        for lead in (coordinator, None):
+            peer = cast("Any", SimpleNamespace(context=alone.context, books=alone.books, coordinator=lead))
+            asked = (
+                Meet(iteration, lineage, (), TERM, whole=True) for iteration, lineage in ((4, OTHER_LINEAGE), (5, MEMBERS_OWN))
+            )
+            follows.append([Peer._meet(peer, A, one).follows for one in asked])
+        assert follows == [[True, False], [False, True]]
+
+    play(story)

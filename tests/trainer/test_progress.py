@@ -1,0 +1,27 @@
+"""What a coordinator counts as progress: who hears its beats follows it as long as that grows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from swarmfree.swarm.messages import Hello
+from swarmfree.trainer.iteration.roster import Roster
+from tests.mutants.alone import ME, A, Alone, at, beat_answer, play, second_life
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_the_work_of_a_builder_is_progress_and_that_of_a_member_is_not(*, built: bool) -> None:
+    """A swarm that computes and seals nothing gets nowhere; one that waits for a long build does. What has nothing to do moves nothing."""
+
+    async def story(alone: Alone) -> None:
+        roster = Roster(alone.context, alone.tasks, lambda: at(1))
+        guest = roster.admit(ME, Hello(False, False, "", 0), 1, built=built)
+        guest.answer = replace(beat_answer(1), work_done=7)
+        before = roster._count_progress()
+        assert roster._count_progress() == before
+        guest.answer = replace(beat_answer(1), work_done=8)
+        assert roster._count_progress() == before + (0 if built else 1)
+
+    play(story, second_life(A))
