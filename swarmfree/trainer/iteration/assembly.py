@@ -44,6 +44,8 @@ FAILED_COPIES_MAX = 2
 """Builds that a keeper of a copy or shadow may fail before another one is taken, or none."""
 FAILED_REPLAYS_MAX = 2
 """Replays that may fail before none is tried: the first one may have been begun before it was known that a neighbour is lost, too."""
+LOOKS_IN_TIME = 8
+"""So often, in what a builder may take without progress, it is asked again: members depose a coordinator after half as long again."""
 FALLEN_BEHIND = 3
 """Iterations a joiner with its state may be behind; siblings keep an average for one only."""
 
@@ -70,6 +72,7 @@ class Assembly:
         self.is_sealing = False
         self._commits_s: deque[float] = deque(maxlen=PACES)
         self._failed_copies: Counter[Member] = Counter()
+        self._late_copies: Counter[Member] = Counter()
         self._failed_replays = 0
         self._signed: dict[int, float] | None = None
         self._lost_since_s: dict[int, float] = {}
@@ -98,6 +101,7 @@ class Assembly:
         self._rebuilt, self.is_sealing = {}, False
         self._commits_s.append(self._context.now_s())
         self._failed_copies.clear()
+        self._late_copies.clear()
         self._failed_replays, self._signed = 0, None
 
     def stand_at(self, iteration: int, lineage: str, record: Record | None) -> None:
@@ -302,6 +306,7 @@ class Assembly:
     def _work(self, record: Record | None, kept: Sequence[KeptCopy] = ()) -> list[tuple[Guest, BuildAction]]:
         """What has to be built before the swarm can go on: one newcomer of each stage that nobody holds; `kept` are copies of the ends."""
         usable = [copy for copy in kept if self._failed_copies[copy.holder.member] < FAILED_COPIES_MAX]
+        usable.sort(key=lambda copy: self._late_copies[copy.holder.member])
         work: list[tuple[Guest, BuildAction]] = []
         for stage in range(self._context.manifest.stage_count):
             newcomers = [g for g in self._roster.of_stage(stage) if not g.built]
@@ -419,6 +424,8 @@ class Assembly:
         if isinstance(action, Fresh) and stage == ENDS_STAGE and record is not None:
             self._context.tell(EndsDrawnAnew(iteration, action.reason))
         steps = record.stages[stage].step_count if record is not None and not lost else 0
+        if isinstance(action, CopyKept) and limit_s is not None:
+            limit_s *= 1 + self._late_copies[action.holder.member]
         guest.builds += 1
         number = guest.builds
         known = tuple(takewhile(bool, (self.past.get(before, "") for before in range(iteration - 1, -1, -1))))
@@ -426,11 +433,13 @@ class Assembly:
         try:
             built = await self._ask_in_time(guest, request, limit_s)
         except TimeoutError:
-            self._failed(guest, action)
+            if isinstance(action, CopyKept):
+                # Perhaps the builder hangs: what the ends have learned is not given up for that.
+                self._late_copies[action.holder.member] += 1
+            else:
+                self._failed(guest, action, is_final=isinstance(action, Replay))
             if not isinstance(action, Replay):
-                self._roster.fence(
-                    guest.member, f"it did nothing for stage {stage} within {self._context.timing.join_wait_s:g} s"
-                )
+                self._roster.fence(guest.member, f"it did nothing for stage {stage} within {limit_s or 0:g} s")
             return
         except Refused as refusal:
             await self._refused(guest, request, refusal)
@@ -515,13 +524,15 @@ class Assembly:
         Raises:
             TimeoutError: the builder's device has done nothing for `limit_s`, or a replay has taken that long.
         """
+        done, since_s = guest.work_done, self._context.now_s()
         while True:
-            done = guest.work_done
             try:
-                async with asyncio.timeout(limit_s):
+                async with asyncio.timeout(limit_s / LOOKS_IN_TIME if limit_s is not None else None):
                     return await self._ask(guest, request)
             except TimeoutError:
-                if guest.work_done == done or isinstance(request.action, Replay):
+                if guest.work_done != done and not isinstance(request.action, Replay):
+                    done, since_s = guest.work_done, self._context.now_s()
+                elif limit_s is not None and self._context.now_s() - since_s >= limit_s:
                     raise
 
     async def _ask(self, guest: Guest, request: Build) -> Built:

@@ -1,0 +1,96 @@
+"""Scenarios of builds that take too long: who is to blame is not known, and neither a copy nor a coordinator is given up for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from swarmfree.sim.network import MemoryHub
+from swarmfree.sim.script import Director, Moment
+from swarmfree.sim.setup import Setup
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Merge, Restore
+from swarmfree.swarm.messages import Build
+from swarmfree.swarm.names import Member
+from tests.scenarios.scenario_world import Once, lines, play, reaching, swarm, unhurried
+from tests.scenarios.test_scenarios_norms import merging
+from tests.scenarios.test_scenarios_replay import logged, lose
+
+
+def one_copy() -> Setup:
+    """One source, one copy of the ends, and two peers that could feed instead."""
+    return replace(unhurried(swarm(standbys=0, ends_copies=1), iterations=7), feeding_standbys=2)
+
+
+class Hangs(Once):
+    """Kills a stage; the device of the first that is asked to build by `action` hangs a moment later."""
+
+    def __init__(self, stage: int, action: type[BuildAction], after_s: float = 0.0) -> None:
+        killing = lose(stage)
+        super().__init__(killing._fits, killing._strike)
+        self._action, self._after_s = action, after_s
+        self.hung: list[Member] = []
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Have it hang when the Build sets out."""
+        super().see(director, moment)
+        is_build = self.struck and not self.hung and isinstance(moment.request, Build)
+        if is_build and isinstance(moment.request.action, self._action):
+            self.hung.append(moment.receiver.member)
+            director.after(self._after_s, lambda: director.stick(moment.receiver.member))
+
+
+def test_a_builder_that_hangs_does_not_cost_the_only_copy_of_the_ends() -> None:
+    """It is fenced, and the next one builds the ends from the same copy; nothing is drawn anew."""
+    script = Hangs(0, CopyKept)
+    result = play(one_copy(), script)
+    assert len(lines(result, "MemberLost", "it did nothing for stage 0")) == len(script.hung) == 1
+    assert lines(result, "StageBuilt", "stage=0", "action=CopyKept", "exact=True")
+    assert not lines(result, "EndsDrawnAnew")
+
+
+def test_a_builder_that_hangs_does_not_cost_the_only_shadow() -> None:
+    """Another builder asks the same holder once more before the stage is made of its neighbours."""
+    script = Hangs(1, Restore)
+    result = play(reaching("restore", logged(standbys=2)), script)
+    assert len(lines(result, "MemberLost", "it did nothing for stage 1")) == len(script.hung) == 1
+    holders = [line.split("replica: ")[1].split()[0] for line in lines(result, "RecoveryDecided", "stage=1", "action=Restore")]
+    assert len(holders) == 2
+    assert len(set(holders)) == 1
+
+
+class Trickles(Once):
+    """Kills the ends; whatever comes to a builder of them takes long, though it shows signs of life all the while."""
+
+    def __init__(self) -> None:
+        killing = lose(0, iteration=3)
+        super().__init__(killing._fits, killing._strike)
+        self.builders: set[Member] = set()
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Know who builds."""
+        super().see(director, moment)
+        if self.struck and isinstance(moment.request, Build) and not isinstance(moment.request.action, Copy):
+            (self.builders.add if moment.outcome is None else self.builders.discard)(moment.receiver.member)
+
+
+@pytest.mark.parametrize("each_s", [15.0, 45.0])
+def test_a_slow_holder_of_the_only_copy_of_the_ends_is_waited_for(each_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One answer takes longer than a builder may do nothing: it is asked again with more time, and nothing is drawn anew."""
+    script, honest = Trickles(), MemoryHub.transfer_s
+
+    def slow(self: MemoryHub, sender: Member, receiver: Member, size_bytes: int) -> float:
+        return each_s if size_bytes and receiver in script.builders else honest(self, sender, receiver, size_bytes)
+
+    monkeypatch.setattr(MemoryHub, "transfer_s", slow)
+    result = play(one_copy(), script)
+    assert lines(result, "StageBuilt", "stage=0", "action=CopyKept", "exact=True")
+    assert not lines(result, "EndsDrawnAnew")
+
+
+def test_a_builder_that_hangs_in_the_middle_does_not_cost_the_coordinator() -> None:
+    """It has done something and hangs then: the coordinator fences it before its members take the coordinator for stalled."""
+    script = Hangs(2, Merge, 0.3)
+    result = play(replace(merging(), work_min_s=0.2, work_max_s=0.2, standbys=2), script)
+    assert len(lines(result, "MemberLost", "it did nothing for stage 2")) == len(script.hung) == 1
+    assert not lines(result, "TookOver")
