@@ -8,17 +8,20 @@ Source: CheckFree, Algorithm 1 lines 1-2; protocol section 3.10.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Sequence
 
 from swarmfree.policy.recovery import signed_norms, weights_between
 from swarmfree.swarm.actions import Merge
+from swarmfree.swarm.announcement import Announcement
 from swarmfree.swarm.books import bits_float32, float32_bits
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.events import DirectoryNorms
 from swarmfree.swarm.messages import Build
 from swarmfree.trainer.context import Context
 
-LOOKS, LOOK_S = 10, 0.2
-"""So often the directory is looked into for renewed announcements, and so long apart."""
+LOOKS_MAX_S, LOOK_S = 2.0, 0.2
+"""So long the directory is looked into for renewed announcements, also where it does not answer, and so far apart."""
 
 
 async def check_weights(context: Context, request: Build, action: Merge) -> None:
@@ -31,12 +34,16 @@ async def check_weights(context: Context, request: Build, action: Merge) -> None
     if record is None or record.lineage() != request.lineage:
         raise Refused(RefusalKind.DISPUTED, f"a merge after iteration {request.iteration - 1}, and not with the record of it")
     neighbours = {action.before_stage: action.before.member, action.after_stage: action.after.member}
-    for look in range(LOOKS):
-        await asyncio.sleep(LOOK_S if look else 0.0)
-        announced = await context.ports.directory.announcements()
-        signed = signed_norms(announced, neighbours, request.iteration, request.lineage)
-        if len(signed) == len(neighbours):
-            break
+    announced: Sequence[Announcement] = ()
+    signed: dict[int, float] = {}
+    wait_s = 0.0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LOOKS_MAX_S):
+            while len(signed) < len(neighbours):
+                await asyncio.sleep(wait_s)
+                wait_s = LOOK_S
+                announced = await context.ports.directory.announcements()
+                signed = signed_norms(announced, neighbours, request.iteration, request.lineage)
     sides = action.before_stage, action.after_stage
     before, after = (signed.get(stage, record.stages[stage].squared_norm) for stage in sides)
     weights = weights_between(context.manifest.recovery, action.stage, sides, (before, after))
