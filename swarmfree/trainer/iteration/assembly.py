@@ -15,10 +15,10 @@ from itertools import pairwise, takewhile
 
 from swarmfree.policy.keepers import KeptCopy, StageShadow, border_dtype
 from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence
-from swarmfree.policy.recovery import NO_LOGS, NOTHING_SIGNED, Logs, choose_recovery, signed_norms
+from swarmfree.policy.recovery import NO_LOGS, Logs, choose_recovery, signed_norms, weights_between
 from swarmfree.policy.worth import or_stay, patience_s
 from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Fresh, Merge, Replay, Restore, Stay
-from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float32
+from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float32, float32_bits
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import EndsDrawnAnew, Note, Placed, RecoveryDecided, StageBuilt, Waiting
 from swarmfree.swarm.messages import Build, Built, Hello, Place
@@ -74,7 +74,7 @@ class Assembly:
         self._failed_copies: Counter[Member] = Counter()
         self._late_copies: Counter[Member] = Counter()
         self._failed_replays = 0
-        self._signed: dict[int, float] | None = None
+        self._signed: dict[int, float] = {}
         self._lost_since_s: dict[int, float] = {}
         self.past = {0: GENESIS_LINEAGE}
 
@@ -102,7 +102,7 @@ class Assembly:
         self._commits_s.append(self._context.now_s())
         self._failed_copies.clear()
         self._late_copies.clear()
-        self._failed_replays, self._signed = 0, None
+        self._failed_replays, self._signed = 0, {}
 
     def stand_at(self, iteration: int, lineage: str, record: Record | None) -> None:
         """What whoever joins from now on is to be ready for; a successor may have nothing to fill."""
@@ -249,7 +249,11 @@ class Assembly:
                 self._lost_since_s.pop(stage, None)
                 continue
             waiting = [
-                g for g in self._roster.guests() if g.stage == STANDBY and (stage != ENDS_STAGE or self._may_feed(g.hello))
+                g
+                for g in self._roster.guests()
+                if g.stage == STANDBY
+                and (stage != ENDS_STAGE or self._may_feed(g.hello))
+                and not self._roster.is_barred(g.member)
             ]
             if waiting:
                 waiting[0].stage = stage
@@ -295,7 +299,10 @@ class Assembly:
         held = Counter(g.stage for g in self._roster.guests() if g.built and not g.leaving)
         spares = [g for g in able if not g.leaving and (g.stage == STANDBY or (g.built and held[g.stage] > 1))]
         if spares:
-            spare = max(spares, key=lambda g: (g.stage == STANDBY, g.member != me, held[g.stage], -g.stage, g.admitted))
+            fit = Counter(g.member for g in spares if not self._roster.is_barred(g.member))
+            spare = max(
+                spares, key=lambda g: (fit[g.member], g.stage == STANDBY, g.member != me, held[g.stage], -g.stage, g.admitted)
+            )
             spare.stage, spare.built, spare.opened = stage, False, None
             self._context.tell(Placed(spare.member.peer_id, stage))
         elif stage == ENDS_STAGE:  # who could feed serves another stage alone: somebody copies that first
@@ -338,7 +345,7 @@ class Assembly:
             replicas[stage] = ()
         logs = NO_LOGS if self._failed_replays >= FAILED_REPLAYS_MAX else self._logs()
         recovery = self._context.manifest.recovery
-        return choose_recovery(stage, replicas, record, recovery, kept, self._shadows(), logs, self._signed or NOTHING_SIGNED)
+        return choose_recovery(stage, replicas, record, recovery, kept, self._shadows(), logs, self._signed)
 
     def _shadows(self) -> list[StageShadow]:
         """Those of this lineage that members say they keep, of holders that have not failed to give theirs; far back nothing is known of lineages."""
@@ -488,21 +495,32 @@ class Assembly:
             if request.iteration == self._present[0] and not self.is_sealing:
                 self._roster.depose(f"{guest.member}: {refusal}")
             return
-        if refusal.kind is RefusalKind.DISPUTED and isinstance(request.action, Merge):
-            await self._take_signed(request, request.action, str(refusal))
+        if refusal.kind is RefusalKind.DISPUTED and isinstance(request.action, Merge) and request.record is not None:
+            await self._take_signed(request, request.action, request.record, str(refusal))
         self._failed(guest, request.action, is_final=refusal.kind in {RefusalKind.TOO_SLOW, RefusalKind.DISPUTED})
         if guest.failed_builds > FAILED_BUILDS_MAX:
             self._roster.bar(guest.member, str(refusal))
 
-    async def _take_signed(self, request: Build, action: Merge, why: str) -> None:
-        """The builder says that the neighbours have signed other norms: they count. One that says so again is right, and this peer is not."""
-        if self._signed is not None and self._roster.hand_over is not None:
-            self._context.tell(Note(f"gives up the lead: {why}"))
-            await self._roster.hand_over()
-            return
+    async def _take_signed(self, request: Build, action: Merge, record: Record, why: str) -> None:
+        """The builder says that the neighbours have signed other norms: they count.
+
+        Where nothing else is signed than before, and this peer's weights are not those of what is, it leads no longer. Where they are, the builder is
+        wrong, and only its tries are counted.
+        """
         neighbours = {action.before_stage: action.before.member, action.after_stage: action.after.member}
         announced = await self._context.ports.directory.announcements()
-        self._signed = signed_norms(announced, neighbours, request.iteration, request.lineage)
+        signed, sides = (
+            signed_norms(announced, neighbours, request.iteration, request.lineage),
+            (action.before_stage, action.after_stage),
+        )
+        before, after = (signed.get(side, record.stages[side].squared_norm) for side in sides)
+        right = weights_between(self._context.manifest.recovery, action.stage, sides, (before, after))
+        is_right = (action.weight_before, action.weight_after) == (float32_bits(right.before), float32_bits(right.after))
+        is_new = any(signed.get(side) != self._signed.get(side) for side in sides)
+        self._signed = {side: norm for side, norm in self._signed.items() if side not in sides} | signed
+        if not is_right and not is_new and self._roster.hand_over is not None:
+            self._context.tell(Note(f"gives up the lead: {why}"))
+            await self._roster.hand_over()
 
     def _failed(self, guest: Guest, action: BuildAction, *, is_final: bool = True) -> None:
         """A try came to nothing; one that is final is not made again for this loss."""
