@@ -17,7 +17,7 @@ from swarmfree.policy.keepers import KeptCopy, StageShadow, border_dtype
 from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence
 from swarmfree.policy.recovery import NO_LOGS, Logs, choose_recovery, signed_norms, weights_between
 from swarmfree.policy.worth import or_stay, patience_s
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Fresh, Merge, Replay, Restore, Stay
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float32, float32_bits
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import EndsDrawnAnew, Note, Placed, RecoveryDecided, StageBuilt, Waiting
@@ -73,7 +73,7 @@ class Assembly:
         self._commits_s: deque[float] = deque(maxlen=PACES)
         self._failed_copies: Counter[Member] = Counter()
         self._late_copies: Counter[Member] = Counter()
-        self._failed_replays = 0
+        self._failed_replays = self._failed_merges = 0
         self._signed: dict[int, float] = {}
         self._lost_since_s: dict[int, float] = {}
         self.past = {0: GENESIS_LINEAGE}
@@ -102,7 +102,8 @@ class Assembly:
         self._commits_s.append(self._context.now_s())
         self._failed_copies.clear()
         self._late_copies.clear()
-        self._failed_replays, self._signed = 0, {}
+        self._failed_replays = self._failed_merges = 0
+        self._signed = {}
 
     def stand_at(self, iteration: int, lineage: str, record: Record | None) -> None:
         """What whoever joins from now on is to be ready for; a successor may have nothing to fill."""
@@ -341,6 +342,9 @@ class Assembly:
         """How a stage comes back; `without` those that hold it now."""
         stages = range(self._context.manifest.stage_count)
         replicas = [tuple(g.endpoint for g in self._current(self._roster.holders(s))) for s in stages]
+        for other, held in enumerate(replicas):  # of whoever could not give its weights, a sibling is asked next
+            turn = self._failed_merges // (1 if other < stage else 2) % max(1, len(held))
+            replicas[other] = (*held[turn:], *held[:turn])
         if without:
             replicas[stage] = ()
         logs = NO_LOGS if self._failed_replays >= FAILED_REPLAYS_MAX else self._logs()
@@ -527,6 +531,8 @@ class Assembly:
         guest.failed_builds += 1
         if isinstance(action, (CopyKept, Restore)):
             self._failed_copies[action.holder.member] += FAILED_COPIES_MAX if is_final else 1
+        if isinstance(action, (Merge, CopyNeighbour)) and not is_final:
+            self._failed_merges += 1
         if isinstance(action, Replay):
             self._failed_replays += FAILED_REPLAYS_MAX if is_final else 1
 

@@ -1,0 +1,45 @@
+"""Scenarios of builds that fail by the fault of one: others are not blamed for it, and not given up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from swarmfree.swarm.errors import RefusalKind, Refused
+from swarmfree.swarm.messages import GetState, State
+from swarmfree.swarm.names import Member
+from swarmfree.swarm.ports import Reply
+from swarmfree.trainer.iteration import questions
+from swarmfree.trainer.iteration.member import MemberBooks
+from tests.scenarios.scenario_world import lines, play
+from tests.scenarios.test_scenarios_norms import LOST_AT, merging
+from tests.scenarios.test_scenarios_replay import lose
+
+
+@pytest.mark.parametrize("stages", [(1,), (3,), (1, 3)])
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_merge_goes_on_with_siblings_of_those_that_do_not_give_their_weights(
+    monkeypatch: pytest.MonkeyPatch, *, stages: tuple[int, ...], refuses: bool
+) -> None:
+    """They refuse, or say other sizes than they send: no builder is barred for it."""
+    honest, bad = questions.get_state, dict[int, Member]()
+
+    async def wrong(books: MemberBooks, request: GetState) -> Reply:
+        reply = await honest(books, request)
+        if (
+            not request.weights_only
+            or request.stage not in stages
+            or bad.setdefault(request.stage, books.context.me) != books.context.me
+        ):
+            return reply
+        if refuses:
+            raise Refused(RefusalKind.FAILED, "cannot be read")
+        assert isinstance(reply.message, State), "that is what was asked for"
+        return Reply(replace(reply.message, sizes=(1, 2)), pieces=reply.pieces)
+
+    monkeypatch.setattr(questions, "get_state", wrong)
+    result = play(merging(), lose(2, iteration=LOST_AT))
+    assert set(bad) == set(stages)
+    assert lines(result, "StageBuilt", "stage=2", "action=Merge")
+    assert not lines(result, "MemberLost", "build of stage 2")
