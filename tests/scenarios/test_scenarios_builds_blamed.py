@@ -6,13 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.swarm.actions import CopyKept
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.messages import GetState, State
 from swarmfree.swarm.names import Member
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.iteration import questions
 from swarmfree.trainer.iteration.member import MemberBooks
+from swarmfree.trainer.life.build import Builder, Building
+from swarmfree.trainer.ring.device import WorkFailed
 from tests.scenarios.scenario_world import lines, play
+from tests.scenarios.test_scenarios_builds_late import one_copy
 from tests.scenarios.test_scenarios_norms import LOST_AT, merging
 from tests.scenarios.test_scenarios_replay import lose
 
@@ -43,3 +47,20 @@ def test_a_merge_goes_on_with_siblings_of_those_that_do_not_give_their_weights(
     assert set(bad) == set(stages)
     assert lines(result, "StageBuilt", "stage=2", "action=Merge")
     assert not lines(result, "MemberLost", "build of stage 2")
+
+
+def test_a_builder_without_room_does_not_cost_the_only_copy_of_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fails by itself as often as it is asked, and is barred; the next one builds the ends from the same copy."""
+    honest, unable = Builder._kept_parts, list[Member]()
+
+    async def failing(self: Builder, building: Building, action: CopyKept, parts: range) -> None:
+        if unable in ([], [self._context.me]):
+            unable[:] = [self._context.me]
+            raise WorkFailed("MemoryError: no room")
+        await honest(self, building, action, parts)
+
+    monkeypatch.setattr(Builder, "_kept_parts", failing)
+    result = play(one_copy(), lose(0))
+    assert unable
+    assert lines(result, "StageBuilt", "stage=0", "action=CopyKept", "exact=True")
+    assert not lines(result, "EndsDrawnAnew")

@@ -73,6 +73,7 @@ class Assembly:
         self._commits_s: deque[float] = deque(maxlen=PACES)
         self._failed_copies: Counter[Member] = Counter()
         self._late_copies: Counter[Member] = Counter()
+        self._unable: set[tuple[Member, Member]] = set()
         self._failed_replays = self._failed_merges = 0
         self._signed: dict[int, float] = {}
         self._lost_since_s: dict[int, float] = {}
@@ -102,6 +103,7 @@ class Assembly:
         self._commits_s.append(self._context.now_s())
         self._failed_copies.clear()
         self._late_copies.clear()
+        self._unable.clear()
         self._failed_replays = self._failed_merges = 0
         self._signed = {}
 
@@ -501,7 +503,12 @@ class Assembly:
             return
         if refusal.kind is RefusalKind.DISPUTED and isinstance(request.action, Merge) and request.record is not None:
             await self._take_signed(request, request.action, request.record, str(refusal))
-        self._failed(guest, request.action, is_final=refusal.kind in {RefusalKind.TOO_SLOW, RefusalKind.DISPUTED})
+        action = request.action
+        self._failed(guest, action, is_final=refusal.kind in {RefusalKind.TOO_SLOW, RefusalKind.DISPUTED})
+        if refusal.kind is RefusalKind.EXHAUSTED and isinstance(action, (CopyKept, Restore)):
+            self._unable.add(
+                (action.holder.member, guest.member)
+            )  # by the builder's own device: once, until another one's says so, too
         if guest.failed_builds > FAILED_BUILDS_MAX:
             self._roster.bar(guest.member, str(refusal))
 
@@ -529,7 +536,7 @@ class Assembly:
     def _failed(self, guest: Guest, action: BuildAction, *, is_final: bool = True) -> None:
         """A try came to nothing; one that is final is not made again for this loss."""
         guest.failed_builds += 1
-        if isinstance(action, (CopyKept, Restore)):
+        if isinstance(action, (CopyKept, Restore)) and (action.holder.member, guest.member) not in self._unable:
             self._failed_copies[action.holder.member] += FAILED_COPIES_MAX if is_final else 1
         if isinstance(action, (Merge, CopyNeighbour)) and not is_final:
             self._failed_merges += 1

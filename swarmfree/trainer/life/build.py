@@ -29,7 +29,7 @@ from swarmfree.trainer.iteration.member import MemberBooks
 from swarmfree.trainer.life.checking import check_weights
 from swarmfree.trainer.life.copying import Copying, Place, keep_up
 from swarmfree.trainer.life.replaying import Replaying
-from swarmfree.trainer.ring.device import Rank
+from swarmfree.trainer.ring.device import Rank, WorkFailed
 from swarmfree.trainer.tasks import Tasks, each
 
 PARTS_IN_FLIGHT = 3
@@ -106,7 +106,8 @@ class Builder:
             lineage = request.lineage if record is None else record.lineage()
             await self._books.install(request.action.stage, level, lineage, record, building.past)
         except CallFailed as error:
-            kind = error.kind if isinstance(error, Refused) and error.kind in FINAL else RefusalKind.FAILED
+            own = RefusalKind.EXHAUSTED if isinstance(error, WorkFailed) else RefusalKind.FAILED
+            kind = error.kind if isinstance(error, Refused) and error.kind in FINAL else own
             building.done.set_exception(Refused(kind, f"build of stage {request.action.stage}: {error}"))
             building.done.exception()
             self._building = None
