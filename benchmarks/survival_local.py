@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.live import LiveFailed
-from benchmarks.survival_world import RUN
+from benchmarks.survival_world import RUN, SHADOWS
 from swarmfree.lab.leftovers import Traces
 from swarmfree.lab.processes import Child, command_of, descendants, start_child
 
@@ -101,7 +101,7 @@ async def kill_by_hand(victims: Sequence[str] = VICTIMS) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="swarmfree-survival-", ignore_cleanup_errors=True) as name:
         folder, temporary = Path(name), Path(name) / "tmp"
         temporary.mkdir()
-        (folder / "run.toml").write_text(RUN.format(body=PEERS - 1, replicas=1))
+        (folder / "run.toml").write_text(RUN.format(body=PEERS - 1, replicas=1, recovery=SHADOWS))
         traces, local = Traces(temporary, folder / "report"), _Local()
         command = traces.program((sys.executable, "-m", "swarmfree", "local", "--run", str(folder / "run.toml")))
         options = ("--peers", str(PEERS), "--standbys", "1", "--respawn", "--log", "json", "--out", str(folder / "report"))

@@ -36,6 +36,7 @@ LOOK_S = 0.01
 ENDS = 0
 KEEPING = frozenset({"Copy", "Stay"})
 """Actions that replace nobody's state: a newcomer beside a sibling, and a member that keeps what it has."""
+SHADOWS = "shadow_every = 5"
 RUN = """\
 [run]
 name = "survival"
@@ -75,7 +76,7 @@ class Setting:
     body: int
     replicas: int
     standbys: int
-    recovery: str = "shadow_every = 5"
+    recovery: str = SHADOWS
     stem: tuple[str, ...] = STEM
 
     @property
