@@ -9,7 +9,7 @@ import pytest
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Merge, Restore
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Merge, Replay, Restore
 from swarmfree.swarm.messages import Build
 from swarmfree.swarm.names import Member
 from tests.scenarios.scenario_world import Once, lines, play, reaching, swarm, unhurried
@@ -93,4 +93,15 @@ def test_a_builder_that_hangs_in_the_middle_does_not_cost_the_coordinator() -> N
     script = Hangs(2, Merge, 0.3)
     result = play(replace(merging(), work_min_s=0.2, work_max_s=0.2, standbys=2), script)
     assert len(lines(result, "MemberLost", "it did nothing for stage 2")) == len(script.hung) == 1
+    assert not lines(result, "TookOver")
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.3])
+def test_a_builder_that_hangs_as_it_replays_is_not_asked_to_restore(after_s: float) -> None:
+    """It is fenced, another one replays, bit for bit, and the coordinator keeps its office."""
+    script = Hangs(2, Replay, after_s)
+    result = play(logged(standbys=2), script)
+    (hung,) = script.hung
+    assert len(lines(result, "MemberLost", str(hung), "it did nothing for stage 2")) == 1
+    assert lines(result, "StageBuilt", "stage=2", "action=Replay", "exact=True")
     assert not lines(result, "TookOver")

@@ -450,9 +450,8 @@ class Assembly:
                 # Perhaps the builder hangs: what the ends have learned is not given up for that.
                 self._late_copies[action.holder.member] += 1
             else:
-                self._failed(guest, action, is_final=isinstance(action, Replay))
-            if not isinstance(action, Replay):
-                self._roster.fence(guest.member, f"it did nothing for stage {stage} within {limit_s or 0:g} s")
+                self._failed(guest, action, is_final=False)
+            self._roster.fence(guest.member, f"it did nothing for stage {stage} within {limit_s or 0:g} s")
             return
         except Refused as refusal:
             await self._refused(guest, request, refusal)
@@ -533,7 +532,7 @@ class Assembly:
             self._context.tell(Note(f"gives up the lead: {why}"))
             await self._roster.hand_over()
 
-    def _failed(self, guest: Guest, action: BuildAction, *, is_final: bool = True) -> None:
+    def _failed(self, guest: Guest, action: BuildAction, *, is_final: bool) -> None:
         """A try came to nothing; one that is final is not made again for this loss."""
         guest.failed_builds += 1
         if isinstance(action, (CopyKept, Restore)) and (action.holder.member, guest.member) not in self._unable:
@@ -553,18 +552,24 @@ class Assembly:
         """Ask for a build. What makes progress may take longer than `limit_s`, since asking again joins it; a replay may not: a shadow is at hand.
 
         Raises:
-            TimeoutError: the builder's device has done nothing for `limit_s`, or a replay has taken that long.
+            TimeoutError: the builder's device has done nothing for `limit_s`, or as it replays for the last half of it.
+            Refused: `too_slow`, a replay has taken that long.
         """
-        done, since_s = guest.work_done, self._context.now_s()
+        done, begun_s = guest.work_done, self._context.now_s()
+        since_s, is_replay = begun_s, isinstance(request.action, Replay)
         while True:
             try:
                 async with asyncio.timeout(limit_s / LOOKS_IN_TIME if limit_s is not None else None):
                     return await self._ask(guest, request)
             except TimeoutError:
-                if guest.work_done != done and not isinstance(request.action, Replay):
-                    done, since_s = guest.work_done, self._context.now_s()
-                elif limit_s is not None and self._context.now_s() - since_s >= limit_s:
-                    raise
+                now_s = self._context.now_s()
+                if guest.work_done != done:
+                    done, since_s = guest.work_done, now_s
+                if limit_s is None or now_s - (begun_s if is_replay else since_s) < limit_s:
+                    continue
+                if is_replay and now_s - since_s < limit_s / 2:
+                    raise Refused(RefusalKind.TOO_SLOW, f"a replay takes longer than {limit_s:g} s") from None
+                raise
 
     async def _ask(self, guest: Guest, request: Build) -> Built:
         waits = self._context.backoff_s()
