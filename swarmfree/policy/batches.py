@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from swarmfree.swarm.manifest import Manifest
 
-STATE_BATCH_BYTES = 16 << 20
-"""What one call carries at most, unless one part is larger; what is in flight is to be little beside a stage."""
+STATE_BATCH_BYTES = 8 << 20
+"""What one call carries at most, unless one part is larger: little beside a stage, and soon there on a slow link, since a builder's progress is what
+has arrived."""
 STATE_VECTORS = 3
 
 

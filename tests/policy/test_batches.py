@@ -12,9 +12,9 @@ from swarmfree.swarm.manifest import Manifest, RingSection
 
 
 def test_a_call_carries_a_bounded_number_of_bytes() -> None:
-    """Sixteen parts of default size, five with their moments, and one part where it alone is as large."""
-    assert state_batch(Manifest(), weights_only=True) == 16
-    assert state_batch(Manifest(), weights_only=False) == 5
+    """Eight parts of default size, two with their moments, and one part where it alone is as large."""
+    assert state_batch(Manifest(), weights_only=True) == 8
+    assert state_batch(Manifest(), weights_only=False) == 2
     large = Manifest(ring=RingSection(part_bytes=1 << 24))
     assert 3 * large.ring.part_bytes > STATE_BATCH_BYTES
     assert state_batch(large, weights_only=True) == state_batch(large, weights_only=False) == 1

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from swarmfree.swarm.actions import BuildAction, Merge, Replay, Restore
+from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.books import GENESIS_LINEAGE
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.messages import Build, Built, Hello, KeptShadow, Request
@@ -70,8 +71,9 @@ def test_progress_gains_time_for_everything_but_a_replay(action: BuildAction, *,
 
         alone.line.call = call  # type: ignore[assignment, method-assign]
         if is_replay:
-            with pytest.raises(TimeoutError):
+            with pytest.raises(Refused) as refused:
                 await assembly._ask_in_time(guest, asked(action), LIMIT_S)
+            assert refused.value.kind is RefusalKind.TOO_SLOW
         else:
             assert (await assembly._ask_in_time(guest, asked(action), LIMIT_S)).state_digest == "digest"
         assert alone.context.now_s() - begun_s == pytest.approx(LIMIT_S if is_replay else 3 * LIMIT_S, abs=0.6)
@@ -90,17 +92,20 @@ def test_signed_norms_are_those_of_one_loss() -> None:
             handed_over.append(True)
 
         class Directory:
-            async def announcements(self) -> list[object]:
-                return []
+            async def announcements(self) -> list[Announcement]:
+                return [
+                    Announcement(who, PeerState.SERVING, stage, 1, GENESIS_LINEAGE, 4.0 + stage, 1.0, 0.1, 0, False, 1, 1e9)
+                    for who, stage in ((A, 0), (D, 2))
+                ]
 
         assembly._roster.hand_over = hand_over
         object.__setattr__(alone.context.ports, "directory", Directory())
         for _ in range(2):
-            await assembly._take_signed(asked(MERGE), MERGE, "other weights")
+            await assembly._take_signed(asked(MERGE), MERGE, record(), "other weights")
             assembly.committed()
         assert not handed_over
         for _ in range(2):
-            await assembly._take_signed(asked(MERGE), MERGE, "other weights")
+            await assembly._take_signed(asked(MERGE), MERGE, record(), "other weights")
         assert handed_over == [True]
 
     play(story, second_life(A))

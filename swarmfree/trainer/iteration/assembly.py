@@ -519,10 +519,8 @@ class Assembly:
         """
         neighbours = {action.before_stage: action.before.member, action.after_stage: action.after.member}
         announced = await self._context.ports.directory.announcements()
-        signed, sides = (
-            signed_norms(announced, neighbours, request.iteration, request.lineage),
-            (action.before_stage, action.after_stage),
-        )
+        signed = signed_norms(announced, neighbours, request.iteration, request.lineage)
+        sides = action.before_stage, action.after_stage
         before, after = (signed.get(side, record.stages[side].squared_norm) for side in sides)
         right = weights_between(self._context.manifest.recovery, action.stage, sides, (before, after))
         is_right = (action.weight_before, action.weight_after) == (float32_bits(right.before), float32_bits(right.after))
