@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -132,3 +133,23 @@ def test_a_copy_whose_donors_have_died_between_two_iterations_fails() -> None:
     with pytest.raises(ExceptionGroup) as failure:
         _copy(donors)
     assert failure.group_contains(PeerSilent, match="to one iteration")
+
+
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_a_part_that_was_under_way_as_others_stepped_is_brought_further(iterations: int) -> None:
+    """Nothing commits later: it is stepped by the average that is kept, or comes once more where a second iteration has taken that."""
+
+    class Slow(Donors):
+        async def call(self, to: Endpoint, request: Request, payload: bytes = b"", **how: Any) -> Reply:
+            reply = await super().call(to, request, payload, **how)
+            if isinstance(request, GetState) and self.given == self.trains_after:
+                self.trains_after = None
+                for _ in range(iterations - 1):
+                    self.train()
+                await asyncio.sleep(1.0)
+            return reply
+
+    donors = Slow()
+    donors.trains_after = donors.engine.part_count(0)
+    assert _copy(donors).state == donors.engine.state
+    assert len(donors.records) == 1 + iterations

@@ -149,22 +149,27 @@ class Copying:
     async def _advance(self) -> None:
         """Step the parts that are here by what was committed since."""
         newest = await self._newest()
+        if self.record is not None:
+            await self._step_by(self.record)  # parts that were under way, from a donor that had not stepped yet
+        for part, version in enumerate(self._versions):
+            if UNKNOWN < version < self.level:
+                self._again(part)
         while newest is not None and newest.iteration >= self.level:
             record = newest if newest.iteration == self.level else await self._record(self.level)
             if record is None:
                 return
-            for part, version in enumerate(self._versions):
-                if UNKNOWN < version < self.level:
-                    self._again(part)
-            # Several at a time: one call and one piece of device work after the other could take longer than an iteration.
-            while ready := deque(part for part, version in enumerate(self._versions) if version == self.level):
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(min(self._place.lanes, len(ready))):
-                        group.create_task(self._step_all(ready, record))
+            await self._step_by(record)
             if self.past.get(record.iteration) != record.before:
                 self.past.clear()  # the donors are of another lineage than whoever ordered the copy
             self.past |= {record.iteration: record.before, record.iteration + 1: record.lineage()}
             self.level, self.record = record.iteration + 1, record
+
+    async def _step_by(self, record: Record) -> None:
+        """Several parts at a time: one call and one piece of device work after the other could take longer than an iteration."""
+        while ready := deque(part for part, version in enumerate(self._versions) if version == record.iteration):
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(self._place.lanes, len(ready))):
+                    group.create_task(self._step_all(ready, record))
 
     async def _step_all(self, ready: deque[int], record: Record) -> None:
         while ready:
