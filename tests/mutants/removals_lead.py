@@ -481,6 +481,11 @@ def next_stranger(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Meeting, "_look_beyond", careless)
 
 
+def members_of_a_rival(patch: pytest.MonkeyPatch) -> None:
+    """A stage is made anew while members of another coordinator of this lineage, that gives way, are on their way here (3.4)."""
+    patch.setattr(Meeting, "expects_members", lambda self: False)
+
+
 def higher_term_of_a_lineage(patch: pytest.MonkeyPatch) -> None:
     """Of two coordinators of one lineage nobody gives way (3.4)."""
     _meets(patch, lambda self, rival: False if rival.tip.lineage == self.tip().lineage else None)

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from swarmfree.policy.lineages import Tip
+from swarmfree.swarm.actions import CopyNeighbour
 from swarmfree.swarm.books import GENESIS_LINEAGE, Addend, MicrobatchSet, Roll, float64_bits
 from swarmfree.swarm.errors import CallFailed, PeerSilent, RefusalKind, Refused
 from swarmfree.swarm.messages import (
@@ -153,6 +155,25 @@ def rival_while_a_record_is_told() -> object:
 
         alone.line.answer = one
         await coordinator._decide(replace(record(before=record().lineage()), iteration=1))
+        return found
+
+    return _lead(story)
+
+
+def rival_that_gives_way() -> object:
+    """Another coordinator has called, and a stage is to be made anew: whether that is done at once.
+
+    The other one leads nothing known here, a whole swarm, the beginning of this lineage, that a while ago, or this very lineage.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator) -> list[bool]:
+        coordinator.assembly.past |= {1: "c" * 64, 2: "d" * 64}
+        found, action = list[bool](), CopyNeighbour(1, D, 2, "stage 1 is an end of the body")
+        calls = (1, "e", False, 0), (1, "c", True, 0), (1, "c", False, 0), (1, "c", False, 60), (2, "d", False, 0)
+        for iterations, lineage, whole, wait_s in calls:
+            coordinator.meeting.hear(Rival(Tip((), iterations, lineage * 64), LATER, D, is_whole=whole))
+            await asyncio.sleep(wait_s)
+            found.append(not coordinator.assembly._waits_for_others(action))
         return found
 
     return _lead(story)

@@ -55,6 +55,7 @@ class Assembly:
 
     Attributes:
         past: iteration -> lineage of the last record before it, as far as is known here.
+        expects_members: whether another coordinator of this lineage gives way, and its members are about to say hello.
     """
 
     def __init__(self, context: Context, roster: Roster, position: Callable[[], Position], tasks: Tasks) -> None:
@@ -78,6 +79,7 @@ class Assembly:
         self._signed: dict[int, float] = {}
         self._lost_since_s: dict[int, float] = {}
         self.past = {0: GENESIS_LINEAGE}
+        self.expects_members: Callable[[], bool] = lambda: False
 
     def rebuilt_stages(self) -> tuple[Rebuilt, ...]:
         """Stages built from something else than a sibling since the last commit."""
@@ -201,7 +203,7 @@ class Assembly:
                 if any(guest.stage == ENDS_STAGE for guest, _ in work):
                     kept = await kept_copies(self._context, self._roster, iteration, self.past)
                     check()
-                work = [(guest, action) for guest, action in self._work(record, kept) if not self._waits_for_a_keeper(action)]
+                work = [(guest, action) for guest, action in self._work(record, kept) if not self._waits_for_others(action)]
             join_wait_s = self._context.timing.join_wait_s
             if work:
                 async with asyncio.TaskGroup() as group:
@@ -332,6 +334,11 @@ class Assembly:
             held = builder.held(stage) if record is not None and builder.failed_builds < FAILED_STAYS_MAX else -1
             work.append((builder, or_stay(action, held, self._present[0])))
         return work
+
+    def _waits_for_others(self, action: BuildAction) -> bool:
+        """Whether a stage would be made anew before somebody that may hold something better has said hello."""
+        is_poor = isinstance(action, (Merge, CopyNeighbour, Fresh))
+        return self._waits_for_a_keeper(action) or (is_poor and self.expects_members())
 
     def _waits_for_a_keeper(self, action: BuildAction) -> bool:
         """Whether the ends would be drawn anew before a keeper of a copy, that merely paused, has noticed it and said hello."""

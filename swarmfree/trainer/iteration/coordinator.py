@@ -80,6 +80,7 @@ class Coordinator:
             self._inherit(inherited)
         self.meeting = Meeting(context, self.roster, self._term, lambda: self._record, self.is_whole, self.assembly.past)
         self.roster.has_left = self.meeting.has_left
+        self.assembly.expects_members = self.meeting.expects_members
 
     def _inherit(self, inherited: Inheritance) -> None:
         """Go on where the last coordinator was."""

@@ -7,6 +7,7 @@ that follows nobody else: it says hello by itself. Source: protocol section 3.4.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -64,6 +65,7 @@ class Meeting:
         self._winner: Rival | None = None
         self._turn = 0
         self._is_yielding, self._settled = False, Signal()
+        self._kin_heard_s = -math.inf
 
     def tip(self) -> Tip:
         """The end of this coordinator's lineage."""
@@ -89,7 +91,17 @@ class Meeting:
     def hear(self, rival: Rival) -> None:
         """Another coordinator of this run has called: look at it soon."""
         self._heard = rival
+        if not rival.is_whole and self._past.get(rival.tip.iterations) == rival.tip.lineage:
+            self._kin_heard_s = self._context.now_s()
         self._called.tell()
+
+    def expects_members(self) -> bool:
+        """Whether another coordinator of this lineage, or of its beginning, has just called, whose swarm does not go on.
+
+        One of the two gives way once it has looked a second time; until its members have said hello, nothing that they may hold is made anew.
+        """
+        timing = self._context.timing
+        return self._context.now_s() - self._kin_heard_s < timing.coordinator_silence_s + timing.silence_s
 
     async def keep(self) -> None:
         """Look beyond, until another coordinator wins; then this peer is deposed.
