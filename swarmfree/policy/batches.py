@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from swarmfree.policy.keepers import FULL_BYTES, WIRE_BYTES
 from swarmfree.swarm.manifest import Manifest
 
 STATE_BATCH_BYTES = 8 << 20
 """What one call carries at most, unless one part is larger: little beside a stage, and soon there on a slow link, since a builder's progress is what
 has arrived."""
-STATE_VECTORS = 3
 
 
 def state_batch(manifest: Manifest, *, weights_only: bool) -> int:
     """How many parts of a state are asked for, and given, at once."""
-    return max(1, STATE_BATCH_BYTES // (manifest.ring.part_bytes * (1 if weights_only else STATE_VECTORS)))
+    return max(1, STATE_BATCH_BYTES // (manifest.ring.part_bytes * (1 if weights_only else FULL_BYTES // WIRE_BYTES)))
 
 
 def given(asked: int, batch: int, part: int, part_count: int) -> range:

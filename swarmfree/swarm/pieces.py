@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from swarmfree.swarm.engine_port import Pieces
 from swarmfree.swarm.errors import ProtocolViolation
@@ -26,6 +26,11 @@ def recut(pieces: Pieces, sizes: Iterable[int]) -> Iterator[list[memoryview]]:
         yield run
 
 
+def sizes_of(parts: Sequence[bytes]) -> tuple[int, ...]:
+    """What an answer says of the parts in it; nothing of one, which is the whole payload."""
+    return tuple(map(len, parts)) if len(parts) > 1 else ()
+
+
 def parts_of(pieces: Pieces, sizes: tuple[int, ...], most: int) -> list[Pieces]:
     """The parts of an answer that says how long they are, or that holds one.
 
@@ -33,8 +38,7 @@ def parts_of(pieces: Pieces, sizes: tuple[int, ...], most: int) -> list[Pieces]:
         ProtocolViolation: more than `most`, or they do not add up.
     """
     size_bytes = sum(map(len, pieces))
-    if not sizes:
-        return [pieces]
+    sizes = sizes or (size_bytes,)
     if sum(sizes) != size_bytes or not all(sizes) or len(sizes) > most:
         raise ProtocolViolation(
             f"{len(sizes)} parts of {sum(sizes):,} bytes in an answer of {size_bytes:,}; at most {most} parts were expected"

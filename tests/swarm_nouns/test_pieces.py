@@ -40,3 +40,9 @@ def test_parts_that_do_not_add_up_are_refused(sizes: tuple[int, ...]) -> None:
     """Too few bytes, too many, an empty part, and more parts than were asked for."""
     with pytest.raises(ProtocolViolation):
         parts_of([b"abc", b"de"], sizes, 2)
+
+
+def test_an_empty_answer_is_no_part() -> None:
+    """Whoever gives nothing is at fault, not the device that would have to take it."""
+    with pytest.raises(ProtocolViolation):
+        parts_of([b""], (), 1)

@@ -512,9 +512,8 @@ class Assembly:
         action = request.action
         self._failed(guest, action, is_final=refusal.kind in {RefusalKind.TOO_SLOW, RefusalKind.DISPUTED})
         if refusal.kind is RefusalKind.EXHAUSTED and isinstance(action, (CopyKept, Restore)):
-            self._unable.add(
-                (action.holder.member, guest.member)
-            )  # by the builder's own device: once, until another one's says so, too
+            # It was the builder's own device: that counts once, until another builder's says so, too.
+            self._unable.add((action.holder.member, guest.member))
         if guest.failed_builds > FAILED_BUILDS_MAX:
             self._roster.bar(guest.member, str(refusal))
 

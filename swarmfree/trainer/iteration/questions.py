@@ -5,6 +5,7 @@ from __future__ import annotations
 from swarmfree.policy.batches import given, state_batch
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.messages import GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
+from swarmfree.swarm.pieces import sizes_of
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.iteration.member import MemberBooks
 
@@ -42,8 +43,7 @@ async def get_state(books: MemberBooks, request: GetState) -> Reply:
     iteration, lineage, pieces = await books.device.read(read)
     if request.lineage and (iteration, lineage) != (request.iteration, request.lineage):
         raise Refused(RefusalKind.GONE, f"this peer is at iteration {iteration}, lineage {lineage[:8]}")
-    sizes = tuple(map(len, pieces)) if len(parts) > 1 else ()
-    return Reply(State(engine.part_count(request.stage), iteration, sizes), pieces=pieces)
+    return Reply(State(engine.part_count(request.stage), iteration, sizes_of(pieces)), pieces=pieces)
 
 
 async def get_record(books: MemberBooks, request: GetRecord) -> Reply:

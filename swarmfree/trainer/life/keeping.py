@@ -19,6 +19,7 @@ from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
 from swarmfree.swarm.messages import GetAverage, GetState, State
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint
+from swarmfree.swarm.pieces import sizes_of
 from swarmfree.swarm.plan import Plan, Rebuilt
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.context import Context
@@ -119,7 +120,7 @@ class EndsKeeper:
             raise Refused(RefusalKind.NOT_YET, f"the copy of the ends kept here is ready for iteration {iteration}")
         if (iteration, lineage) != (request.iteration, request.lineage):
             raise Refused(RefusalKind.GONE, f"the copy of the ends kept here is at iteration {iteration}, lineage {lineage[:8]}")
-        return Reply(State(count, iteration, tuple(map(len, pieces)) if len(parts) > 1 else ()), pieces=pieces)
+        return Reply(State(count, iteration, sizes_of(pieces)), pieces=pieces)
 
     def has(self, request: GetState) -> bool:
         """Whether this very state is what is kept here."""

@@ -12,15 +12,15 @@ Source: design section 6, rungs 2 and 3.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 
 from swarmfree.policy.answers import fitting_plan
+from swarmfree.policy.batches import given
 from swarmfree.policy.keepers import has_full_shadows, shadow_batch, shadows_of, standby_shadows
 from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
 from swarmfree.swarm.messages import GetPlan, GetShadow, KeptShadow, PlanAnswer, ShadowPart
 from swarmfree.swarm.names import ENDS_STAGE
+from swarmfree.swarm.pieces import parts_of, sizes_of
 from swarmfree.swarm.plan import Plan
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.context import Context
@@ -183,16 +183,16 @@ class ShadowKeeper:
                 asked = GetShadow(stage, part, count=min(batch, shadow.count - part))
                 try:
                     reply = await self._context.call(donors[(part // batch + turn) % len(donors)], asked)
+                    assert isinstance(reply.message, ShadowPart), "the network checks response types"
+                    came = parts_of(reply.pieces, reply.message.sizes, asked.count)
                 except CallFailed:
                     continue
-                assert isinstance(reply.message, ShadowPart), "the network checks response types"
-                pieces = _cut(reply.payload, reply.message.sizes, asked.count)
-                if pieces and await self._is_ours(plan, reply.message):
+                if await self._is_ours(plan, reply.message):
                     break
             else:
                 return False
-            for data in pieces:
-                if not await self._keep_part(shadow, part, reply.message, data):
+            for pieces in came:
+                if not await self._keep_part(shadow, part, reply.message, b"".join(pieces)):
                     return False
                 part += 1
             await asyncio.sleep(min(PAUSE_MAX_S, pause_s))
@@ -378,14 +378,14 @@ class ShadowKeeper:
             return await self._get_full(request)
         standing, engine = self._books.standing, self._context.ports.engine
         if standing.stage == request.stage and standing.vouched:
-            count = min(request.count, shadow_batch(self._context.manifest), engine.part_count(request.stage) - request.part)
-            parts = range(request.part, request.part + max(1, count))
+            batch, count = shadow_batch(self._context.manifest), engine.part_count(request.stage)
+            parts = given(request.count, batch, request.part, count)
 
             def read() -> tuple[int, str, list[bytes]]:
                 return standing.iteration, standing.lineage, [engine.read_shadow(part) for part in parts]
 
             iteration, lineage, pieces = await self._books.device.run(Rank.IDLE, request.part, read)
-            return Reply(ShadowPart(iteration, lineage, sizes=tuple(map(len, pieces)) if len(parts) > 1 else ()), pieces=pieces)
+            return Reply(ShadowPart(iteration, lineage, sizes=sizes_of(pieces)), pieces=pieces)
         held = self._shadows.get(request.stage)
         if held is None or request.part not in held.parts:
             raise Refused(RefusalKind.GONE, f"this peer keeps no shadow of stage {request.stage}")
@@ -394,11 +394,3 @@ class ShadowKeeper:
         if kept is None:
             raise Refused(RefusalKind.GONE, f"part {request.part} of the shadow of stage {request.stage} is not kept any more")
         return Reply(ShadowPart(iteration, lineage), kept)
-
-
-def _cut(payload: bytes, sizes: Sequence[int], count: int) -> list[bytes]:
-    """The parts that came, at most `count`; none where their sizes are wrong."""
-    sizes = sizes or (len(payload),)
-    if sum(sizes) != len(payload) or not all(sizes) or len(sizes) > count:
-        return []
-    return [payload[stop - size : stop] for size, stop in zip(sizes, accumulate(sizes), strict=True)]
