@@ -35,8 +35,8 @@ def main() -> int:
             print("benchmarks.same_as_alone: interrupted", file=sys.stderr)
             return 130
     print(table_of(found), flush=True)
-    swarms = (found.peaceful, found.struck)
-    holds = all(found.gap(story.losses).nats <= BOUND for story in swarms) and found.gap(found.control).nats >= CONTROL_MIN
+    gaps = (found.gap(found.peaceful.losses), found.struck_gap())
+    holds = all(gap.nats <= BOUND for gap in gaps) and found.gap(found.control).nats >= CONTROL_MIN
     return 0 if holds else 1
 
 

@@ -54,8 +54,8 @@ def test_the_loss_of_every_iteration_is_that_of_one_process_alone(found: Compari
 def test_deaths_and_returns_change_no_loss(found: Comparison) -> None:
     """With one replica of each body stage killed at a random moment and rejoined, the same bound holds."""
     require_calm(found.struck)
-    assert len(found.struck.losses) == ITERATIONS
-    assert found.gap(found.struck.losses).nats <= BOUND
+    assert len(found.struck.losses) == len(found.struck_alone) >= ITERATIONS
+    assert found.struck_gap().nats <= BOUND
 
 
 def test_one_replica_of_each_body_stage_was_killed_and_came_back(found: Comparison) -> None:
@@ -64,7 +64,7 @@ def test_one_replica_of_each_body_stage_was_killed_and_came_back(found: Comparis
     assert [r.stage for r in returns] == sorted(r.stage_after for r in returns) == [1, 2, 3]
     for r in returns:
         assert (r.code, r.noticed, r.lives, r.action) == (-signal.SIGKILL, True, 2, "Copy"), r
-        assert KILLS_BETWEEN[0] <= r.killed_in < r.from_iteration < ITERATIONS, r
+        assert KILLS_BETWEEN[0] <= r.killed_in < r.from_iteration < len(found.struck.losses), r
         assert r.lineages_agree, r
 
 
