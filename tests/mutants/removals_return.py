@@ -23,7 +23,7 @@ from swarmfree.trainer.iteration.member import MemberBooks
 from swarmfree.trainer.iteration.roster import Guest, Roster
 from swarmfree.trainer.iteration.standing import Standing
 from swarmfree.trainer.life import build, copying, election, replaying
-from swarmfree.trainer.life.build import Builder
+from swarmfree.trainer.life.build import Builder, Building
 from swarmfree.trainer.life.copying import Copying
 from swarmfree.trainer.life.election import Election, Poll
 from swarmfree.trainer.life.joining import Joining
@@ -403,6 +403,11 @@ def state_that_stays(patch: pytest.MonkeyPatch) -> None:
 def state_of_any_lineage(patch: pytest.MonkeyPatch) -> None:
     """A member that is to keep its state says yes whatever lineage that belongs to (3.10)."""
     patch.setattr(Builder, "_check_lineage", lambda self, lineage, record: None)
+
+
+def lineage_of_a_part(patch: pytest.MonkeyPatch) -> None:
+    """A stage takes every part that a shadow has, whatever lineage that stands on, and however far ahead it is (3.4)."""
+    patch.setattr(Building, "goes_back_to", lambda self, iteration, lineage: True)
 
 
 def decided_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:

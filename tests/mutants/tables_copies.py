@@ -7,10 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from swarmfree.swarm.actions import CopyNeighbour, Fresh, Replay, Stay
+from swarmfree.sim.integer_arithmetic import STATE_BYTES
+from swarmfree.swarm.actions import CopyNeighbour, Fresh, Replay, Restore, Stay
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, float64_bits
 from swarmfree.swarm.errors import CallFailed, Refused
-from swarmfree.swarm.messages import Build, GetRecord, RecordAnswer, Request
+from swarmfree.swarm.messages import Build, GetRecord, GetShadow, RecordAnswer, Request, ShadowPart
 from swarmfree.swarm.names import Endpoint, base_of
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.life import build
@@ -73,6 +74,20 @@ def state_of_another_lineage() -> object:
         return await word(builder.build(A, Build(at(2), Stay(1, 1, "it holds it"), 1, asked.lineage(), asked, 0)))
 
     return [play(partial(story, held=held, led=led)) for held, led in (((), ()), ((), (0,)), ((0,), ()))]
+
+
+def shadow_with_a_part_of_another_lineage() -> object:
+    """A stage is to come from a shadow of iteration 0: the answer where one part is younger, of another lineage, or further than what is built."""
+    found, last = [], record()
+    for iteration, lineage in ((1, last.lineage()), (1, OTHER_LINEAGE), (2, OTHER_LINEAGE)):
+
+        def donors(_: Endpoint, asked: Request, iteration: int = iteration, lineage: str = lineage) -> Reply:
+            is_odd = isinstance(asked, GetShadow) and asked.part == 1
+            return Reply(ShadowPart(iteration, lineage) if is_odd else ShadowPart(0, GENESIS_LINEAGE), bytes(STATE_BYTES))
+
+        action = Restore(1, D, 0, "its shadow")
+        found.append(_build(Build(at(2), action, 1, last.lineage(), last, 0, (GENESIS_LINEAGE,)), donors))
+    return found
 
 
 def build_that_fails() -> object:

@@ -172,6 +172,11 @@ ROWS = (
     Row(removals_return.past_with_a_build, tables_return.past_of_a_builder, [0, 3, 4, 5]),
     Row(removals_return.state_that_stays, tables_copies.older_state_than_asked, ("failed", 1, 0)),
     Row(removals_return.state_of_any_lineage, tables_copies.state_of_another_lineage, ["Built", "past", "gone"]),
+    Row(
+        removals_return.lineage_of_a_part,
+        tables_copies.shadow_with_a_part_of_another_lineage,
+        [("Built", 1, 1), ("disputed", -1, 0), ("disputed", -1, 0)],
+    ),
     Row(removals_return.nothing_held_while_building, tables_copies.build_that_fails, ("failed", -1, 0)),
     Row(removals_return.states_in_a_replay, tables_copies.replay_from_another_state, "Refused"),
     Row(removals_return.rebuilds_in_a_near_replay, tables_copies.replay_past_a_rebuild, ["Refused", "replayed"]),

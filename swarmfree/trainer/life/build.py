@@ -20,7 +20,7 @@ from swarmfree.swarm.books import Record
 from swarmfree.swarm.engine_port import Pieces
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import Placed
-from swarmfree.swarm.messages import Build, Built, GetShadow, GetState, State
+from swarmfree.swarm.messages import Build, Built, GetShadow, GetState, ShadowPart, State
 from swarmfree.swarm.names import Endpoint
 from swarmfree.swarm.pieces import parts_of
 from swarmfree.swarm.ports import Reply
@@ -49,6 +49,10 @@ class Building:
     done: asyncio.Future[Built]
     received_bytes: int = 0
     exact: bool = False
+
+    def goes_back_to(self, iteration: int, lineage: str) -> bool:
+        """Whether a state ready for this iteration, after this record, is one that the build's lineage had; far back nothing is known of lineages."""
+        return iteration <= self.request.iteration and self.past.get(iteration, lineage) == lineage
 
 
 class Builder:
@@ -190,7 +194,12 @@ class Builder:
     async def _shadow_part(self, building: Building, action: Restore, part: int) -> None:
         engine = self._context.ports.engine
         asked = GetShadow(action.stage, part, action.iteration if action.full else -1)
-        data = (await self._get(building, (action.holder,), asked)).payload
+        reply = await self._get(building, (action.holder,), asked)
+        found, data = reply.message, reply.payload
+        assert isinstance(found, ShadowPart), "the network checks response types"
+        if not building.goes_back_to(found.iteration, found.lineage):  # its holder tells of the oldest part only
+            what = f"ready for iteration {found.iteration} after record {found.lineage[:8]}"
+            raise Refused(RefusalKind.DISPUTED, f"part {part} of the shadow of stage {action.stage} is {what}, not of this past")
 
         def write(part: int) -> None:
             if action.full:
