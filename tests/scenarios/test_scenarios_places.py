@@ -6,6 +6,9 @@ import asyncio
 import random
 from dataclasses import replace
 
+import pytest
+
+from swarmfree.sim.directory import MemoryDirectory
 from swarmfree.sim.rehearsal import Factories
 from swarmfree.sim.script import Director, Moment
 from swarmfree.swarm.local_config import LocalConfig
@@ -60,3 +63,25 @@ def test_who_was_away_has_its_vote_when_the_coordinator_dies() -> None:
     result = play(slow, Once(is_asked(Train, key__stage=1, key__iteration=1), strike))
     assert lines(result, "TookOver", "forced=False")
     assert not lines(result, "forced=True")
+
+
+def test_who_was_fenced_says_hello_before_it_looks_into_a_slow_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows its coordinator: it has its place again five seconds after it went on, though the directory takes nine for each look."""
+    at_once = MemoryDirectory._travel
+
+    async def slow(self: MemoryDirectory) -> None:
+        if asyncio.get_running_loop().time() > 9.0:
+            await asyncio.sleep(9.0)
+        await at_once(self)
+
+    def strike(director: Director, _: Moment) -> None:
+        director.freeze(director.members(2)[0], 10.0)
+
+    monkeypatch.setattr(MemoryDirectory, "_travel", slow)
+    setup = replace(unhurried(swarm(standbys=0), iterations=8), work_min_s=0.2, work_max_s=0.3, progress_bound_s=120.0)
+    result = play(setup, Once(share_is_done(1), strike))
+    (goes_on,) = lines(result, "goes on")
+    peer = goes_on.split()[1].split(".")[0]
+    assert lines(result, "MemberLost", f"Qm{peer}")
+    back = lines(result, "Peer01", "Placed", f"Qm{peer} ")[-1]
+    assert 0 < float(back.split()[0]) - float(goes_on.split()[0]) < 5

@@ -81,13 +81,14 @@ class Joining:
                 await asyncio.sleep(TICK_S)  # a place is of no use to a peer whose device hangs
             began_s = self._context.now_s()
             self._all_answered, self._is_heard, self._are_led, self._unwelcome = True, False, False, ""
+            known = self._whom_it_knows()
+            if await self._ask_each(known):
+                return True  # also while the directory is slow
             announced = await self._context.ports.directory.announcements()
             self._context.lives.hear(a.endpoint.member for a in announced)
             self._election.announced = announced
-            for endpoint in await self._whom_to_ask(announced):
-                if await self._ask(endpoint):
-                    self._has_begun = True
-                    return True
+            if await self._ask_each([e for e in await self._strangers(announced) if e not in known]):
+                return True
             self._unwelcome_rounds = (
                 self._unwelcome_rounds + 1 if self._unwelcome and not self._is_heard and self._all_answered else 0
             )
@@ -102,20 +103,28 @@ class Joining:
             if self._books.standing.stage != NO_STAGE and silent_s >= self._context.timing.silence_s:
                 return False
 
-    async def _whom_to_ask(self, announced: Sequence[Announcement]) -> tuple[Endpoint, ...]:
-        """The last coordinator, members of the last plan, and some announced peers: the founder and those that serve first."""
-        standing, here = self._books.standing, self._context.me
-        stalled = self._books.is_stalled  # its coordinator would only take it back
-        known = [standing.coordinator] if standing.coordinator is not None and not stalled else []
-        if standing.known_plan is not None:
-            known += standing.known_plan.members()
+    def _whom_it_knows(self) -> list[Endpoint]:
+        """The last coordinator, and members of the last plan."""
+        standing = self._books.standing
+        known = [standing.coordinator] if standing.coordinator is not None else []
+        return known + list(standing.known_plan.members() if standing.known_plan is not None else ())
+
+    async def _strangers(self, announced: Sequence[Announcement]) -> list[Endpoint]:
+        """Some announced peers: the founder and those that serve first."""
         founder = await self._context.ports.directory.founder()
-        others = [a for a in announced if a.endpoint.member.peer_id != here.peer_id]
+        others = [a for a in announced if a.endpoint.member.peer_id != self._context.me.peer_id]
         self._context.rng.shuffle(others)
         others.sort(key=lambda a: (a.endpoint.member.peer_id != founder, a.state is not PeerState.SERVING))
-        known += [a.endpoint for a in others[:STRANGERS_MAX]]
-        left_out = {here, standing.coordinator.member} if stalled and standing.coordinator is not None else {here}
-        return tuple(dict.fromkeys(e for e in known if e.member not in left_out))
+        return [a.endpoint for a in others[:STRANGERS_MAX]]
+
+    async def _ask_each(self, endpoints: Sequence[Endpoint]) -> bool:
+        """Say hello to one after the other, but to no coordinator that gets nowhere: it would only take this peer back; whether that gave a place."""
+        stalled = self._books.standing.coordinator if self._books.is_stalled else None
+        for endpoint in dict.fromkeys(endpoints):
+            if endpoint.member not in {self._context.me, stalled and stalled.member} and await self._ask(endpoint):
+                self._has_begun = True
+                return True
+        return False
 
     async def _ask(self, endpoint: Endpoint) -> bool:
         """Say hello to a peer, and to whom it names; whether that gave a place."""
