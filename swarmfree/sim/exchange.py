@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 Spawn = Callable[[Coroutine[Any, Any, None], str, Context], asyncio.Task[None]]
 Outcome = Reply | CallFailed
 
+FRAME_S = 0.5
+"""A payload that takes time by its size comes in frames, one so often."""
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -47,6 +50,7 @@ class HubPeer:
         self.died_s: float | None = None
         self.frozen = False
         self.frozen_s = 0.0
+        self.frames_received = 0
 
     @property
     def alive(self) -> bool:
@@ -127,9 +131,16 @@ class Exchange:
             self.count_silence()
         if isinstance(outcome, Reply):
             transfer_s = self.hub.transfer_s(self.to.member, self.sender.endpoint.member, outcome.size_bytes)
+            for frame in range(int(transfer_s / FRAME_S)):
+                self.hub.later(self.fate.response_delay_s + (frame + 1) * FRAME_S, self._receive)
             self.hub.later(self.fate.response_delay_s + transfer_s, self._arrive if transfer_s else self._succeed, outcome)
         else:
             self.hub.later(self.fate.response_delay_s, self.fail, outcome)
+
+    def _receive(self) -> None:
+        """A frame of a long response is here."""
+        if self.is_open and self.is_heard:
+            self.sender.frames_received += 1
 
     def _arrive(self, reply: Reply) -> None:
         """The last byte of a long response would be here: if nothing lies between now."""

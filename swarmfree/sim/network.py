@@ -320,6 +320,11 @@ class MemoryNetwork:
         """This peer's own member name and addresses."""
         return self._peer.endpoint
 
+    @property
+    def frames_received(self) -> int:
+        """Of payloads that take time by their size."""
+        return self._peer.frames_received
+
     def serve(self, handler: Handler) -> Handler:
         """Give every incoming call to `handler`; what the peer asks itself goes there by way of the watch."""
         self._peer.handler = handler

@@ -219,7 +219,7 @@ class BeatAnswer:
         borders_since: the iteration from which on its border log is whole; -1 without one.
         ends_lineage: of the last record in its copy of stage 0; empty without a complete one.
         lateness: how many times over its limit the present piece of its device's work is; 0 = it is not.
-        work_done: pieces of work that its device has done; it grows while a build makes progress.
+        work_done: pieces of work that its device has done, and frames of payloads that it has received; it grows while a build makes progress.
     """
 
     news: int

@@ -76,6 +76,11 @@ class Network(Protocol):
         """This peer's own member name and addresses."""
         ...
 
+    @property
+    def frames_received(self) -> int:
+        """Frames of payloads that have come in answers to calls so far, also to those that are under way."""
+        ...
+
     def serve(self, handler: Handler) -> Handler:
         """Give every incoming call of this run to `handler`; `Refused` raised by it reaches the caller as `Refused`.
 

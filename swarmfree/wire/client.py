@@ -82,6 +82,9 @@ class Client:
     Args:
         limits: bounds.
         group: owns the tasks that send payloads and that close channels.
+
+    Attributes:
+        frames_received: of payloads, in answers.
     """
 
     def __init__(self, limits: WireLimits, group: asyncio.TaskGroup) -> None:
@@ -91,6 +94,7 @@ class Client:
         self._lines: dict[str, Line] = {}
         self._open: set[Line] = set()  # Also those that are no more called but still have calls under way.
         self._is_closing = False
+        self.frames_received = 0
 
     async def call(
         self, to: Endpoint, rpc: Rpc, request: bytes, payload: bytes, *, silence_s: float, header_first: bool
@@ -101,7 +105,7 @@ class Client:
         target = target_of(to)
         line = self._line(target)
         line.calls += 1
-        conversation = Conversation(line, rpc, str(to.member), self._limits, self._group)
+        conversation = Conversation(line, rpc, str(to.member), self._limits, self._group, self._receive)
         try:
             if rpc.shape is Shape.UNARY:
                 return await conversation.unary(request, silence_s)
@@ -125,6 +129,9 @@ class Client:
         self._lines.clear()
         for line in tuple(self._open):
             await self._close(line)
+
+    def _receive(self) -> None:
+        self.frames_received += 1
 
     def _line(self, target: str) -> Line:
         line = self._lines.pop(target, None) or Line(target, self._limits)
@@ -254,17 +261,21 @@ class Conversation:
         peer: whom, for people.
         limits: bounds.
         group: owns the task that sends a payload.
+        received: called after each frame of the answer's payload.
     """
 
-    __slots__ = ("_group", "_limits", "_line", "_peer", "_rpc")
+    __slots__ = ("_group", "_limits", "_line", "_peer", "_received", "_rpc")
 
-    def __init__(self, line: Line, rpc: Rpc, peer: str, limits: WireLimits, group: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, line: Line, rpc: Rpc, peer: str, limits: WireLimits, group: asyncio.TaskGroup, received: Callable[[], None]
+    ) -> None:
         """Say nothing yet."""
         self._line = line
         self._rpc = rpc
         self._peer = peer
         self._limits = limits
         self._group = group
+        self._received = received
 
     async def unary(self, request: bytes, silence_s: float) -> Reply:
         """One request, one response; the limit on silence is the deadline."""
@@ -343,6 +354,8 @@ class Conversation:
                     download.take(kind, content)
                     if chunk is not None:
                         download.take(FrameKind.CHUNK, chunk)
+                    if chunk is not None or kind is FrameKind.CHUNK:
+                        self._received()
                     if sending is not None:
                         sending.stop()
         except grpc.aio.AioRpcError:

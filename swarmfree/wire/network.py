@@ -76,6 +76,11 @@ class GrpcNetwork:
         assert self._here is not None, "the network has not been started"
         return self._here
 
+    @property
+    def frames_received(self) -> int:
+        """Of payloads, in answers to calls, also to those that are under way."""
+        return self._client.frames_received
+
     async def start(self) -> None:
         """Open the port and begin to answer; until `serve` has been called every call is refused with `not_yet`.
 

@@ -52,11 +52,13 @@ class Line:
         asked: whom this peer has asked what, in order.
         told: events.
         delay_s: until an answer.
+        frames_received: of payloads.
     """
 
     def __init__(self, here: Endpoint) -> None:
         """Nobody answers."""
         self.here = here
+        self.frames_received = 0
         self.answer: Callable[[Endpoint, Request], Reply] = _nobody
         self.asked: list[tuple[Member, Request]] = []
         self.told: list[Event] = []

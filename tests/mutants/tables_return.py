@@ -16,6 +16,7 @@ from swarmfree.swarm.books import float32_bits
 from swarmfree.swarm.errors import PeerSilent, RefusalKind, Refused
 from swarmfree.swarm.manifest import RecoverySection
 from swarmfree.swarm.messages import (
+    Beat,
     BeatAnswer,
     Build,
     Built,
@@ -605,3 +606,18 @@ def log_with_a_gap() -> object:
 def depth_of_a_donor() -> object:
     """A stage of four blocks is made from one of two: which of the donor's blocks each one comes from."""
     return [build.donor_block(block, 4, 2) for block in range(4)]
+
+
+def frames_of_a_long_answer() -> object:
+    """Nothing is done at a builder, and a frame of an answer comes: by how much what it tells grows."""
+
+    async def story(alone: Alone) -> int:
+        told = []
+        for _ in range(2):
+            reply = await alone.books.beat(A, Beat(at(1), 0, 0.0))
+            assert isinstance(reply.message, BeatAnswer)
+            told.append(reply.message.work_done)
+            alone.line.frames_received += 1
+        return told[1] - told[0]
+
+    return play(story)

@@ -91,6 +91,7 @@ class World:
 
     # -- ports
     here = ME
+    frames_received = 0
 
     def now_s(self) -> float:
         """Virtual seconds."""

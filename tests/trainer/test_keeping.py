@@ -48,6 +48,8 @@ class Source:
         asked: every request, by type.
     """
 
+    frames_received = 0
+
     def __init__(self) -> None:
         """First weights."""
         self.engine = IntegerEngine(MANIFEST)

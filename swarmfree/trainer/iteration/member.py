@@ -305,9 +305,14 @@ class MemberBooks:
             shadows=standing.shadows,
             borders_since=self.borders.since,
             lateness=self.device.lateness(self.context.timing.silence_s),
-            work_done=self.device.done_count,
+            work_done=self.work_done,
         )
         return Reply(answer)
+
+    @property
+    def work_done(self) -> int:
+        """What grows as long as a build gets somewhere: its device does something, or something comes, also of an answer that is under way."""
+        return self.device.done_count + self.context.ports.network.frames_received
 
     async def _claim(self, sender: Endpoint, request: Claim) -> Reply:
         standing = self.standing

@@ -483,7 +483,7 @@ class BeatResponse(google.protobuf.message.Message):
     lateness: builtins.float
     """How many times over its limit the device's present piece of work is; zero = it is not."""
     work_done: builtins.int
-    """Pieces of work that its device has done since the peer began."""
+    """Pieces of work that its device has done since the peer began, and frames of payloads that have come in answers to it."""
     @property
     def position(self) -> swarmfree.wire.v1.names_pb2.Position:
         """The highest claim it has promised; absent before the first."""
