@@ -500,6 +500,11 @@ def lineage_of_a_copy(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EndsKeeper, "get_state", careless)
 
 
+def most_of_a_build(patch: pytest.MonkeyPatch) -> None:
+    """Whoever builds has as long as it tells of progress."""
+    patch.setattr(assemblies, "most_build_s", lambda *_: None)
+
+
 def frames_as_they_come(patch: pytest.MonkeyPatch) -> None:
     """Of what a builder receives only whole answers count as progress."""
     patch.setattr(MemberBooks, "work_done", property(lambda self: self.device.done_count))

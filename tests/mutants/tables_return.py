@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TypeVar
 
 from swarmfree.policy import recovery, worth
+from swarmfree.policy.builds import PIECES
 from swarmfree.policy.placement import STANDBY
 from swarmfree.swarm.actions import Copy, CopyNeighbour, Fresh, Merge, Stay
 from swarmfree.swarm.announcement import Announcement, PeerState
@@ -606,6 +608,29 @@ def log_with_a_gap() -> object:
 def depth_of_a_donor() -> object:
     """A stage of four blocks is made from one of two: which of the donor's blocks each one comes from."""
     return [build.donor_block(block, 4, 2) for block in range(4)]
+
+
+def builder_that_never_ends() -> object:
+    """Its device does one piece of work after the other, for ever: whether it is barred, so that another one builds."""
+
+    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> bool:
+        guest = roster.admit(ME, Hello(False, False, "", 0), 1)
+        action = Merge(1, A, D, 0, 2, 0, 0, 1.0, 1.0, "both neighbours live")
+
+        async def call(to: Endpoint, request: Request, payload: bytes = b"", **_: object) -> Reply:
+            while True:
+                told = guest.answer or beat_answer(1)
+                guest.answer = replace(told, work_done=told.work_done + 1)
+                await asyncio.sleep(1.0)
+
+        alone.line.call = call  # type: ignore[assignment, method-assign]
+        limit_s = alone.context.timing.join_wait_s
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2 * PIECES * limit_s):
+                await assembly._build(guest, action, 5, LINEAGE, record(), limit_s=limit_s)
+        return roster.is_barred(ME.member)
+
+    return _assembly(story)
 
 
 def frames_of_a_long_answer() -> object:

@@ -170,6 +170,7 @@ ROWS = (
     # building, replaying, copying
     Row(removals_return.decided_without_the_coordinator, tables_copies.build_of_what_is_decided, ["past", "Built"]),
     Row(removals_return.past_with_a_build, tables_return.past_of_a_builder, [0, 3, 4, 5]),
+    Row(removals_return.most_of_a_build, tables_return.builder_that_never_ends, True),
     Row(removals_return.frames_as_they_come, tables_return.frames_of_a_long_answer, 1),
     Row(removals_return.state_that_stays, tables_copies.older_state_than_asked, ("failed", 1, 0)),
     Row(removals_return.state_of_any_lineage, tables_copies.state_of_another_lineage, ["Built", "past", "gone"]),

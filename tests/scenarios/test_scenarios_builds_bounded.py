@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import count
+
 import pytest
 
+from swarmfree.sim.bounds import Bounds
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Merge
-from swarmfree.swarm.messages import Build
-from swarmfree.swarm.names import Member
-from tests.scenarios.scenario_world import Once, lines, play
-from tests.scenarios.test_scenarios_builds_late import one_copy
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Merge, Restore
+from swarmfree.swarm.manifest import TimingSection
+from swarmfree.swarm.messages import Beat, BeatAnswer, Build
+from swarmfree.swarm.names import Endpoint, Member
+from swarmfree.swarm.ports import Reply
+from swarmfree.trainer.iteration.member import MemberBooks
+from tests.scenarios.scenario_world import Once, lines, play, reaching
+from tests.scenarios.test_scenarios_builds_late import Hangs, one_copy
 from tests.scenarios.test_scenarios_norms import merging
 from tests.scenarios.test_scenarios_replay import actions, logged, lose
 
 ANSWER_S = 28.0
 """That one answer takes on its way to a builder; it may do nothing for 20 s."""
+
+ENDLESS_S = 120.0
+"""Four times those 20 s, the transfer of a small state, and what finding another builder takes."""
 
 
 class Builders(Once):
@@ -70,3 +80,42 @@ def test_a_replay_on_a_slow_link_gives_way_to_the_shadow(monkeypatch: pytest.Mon
     assert len(lines(result, "RecoveryDecided", "stage=2", "action=Replay")) == 1
     assert lines(result, "StageBuilt", "stage=2", "action=Restore")
     assert not lines(result, "MemberLost", "it did nothing")
+
+
+def endless(monkeypatch: pytest.MonkeyPatch, script: Hangs) -> None:
+    """The device of whoever hangs does something for ever: each beat tells of more. Checks wait as long as the coordinator may."""
+    honest, done, bounds_of = MemberBooks.beat, count(1), Bounds.of
+
+    async def busy(self: MemberBooks, sender: Endpoint, request: Beat) -> Reply:
+        reply = await honest(self, sender, request)
+        if self.context.me in script.hung and isinstance(reply.message, BeatAnswer):
+            reply.message = replace(reply.message, work_done=reply.message.work_done + next(done))
+        return reply
+
+    def patient(timing: TimingSection, *, is_lossy: bool) -> Bounds:
+        return replace(bounds_of(timing, is_lossy=is_lossy), rebuild_s=ENDLESS_S)
+
+    monkeypatch.setattr(MemberBooks, "beat", busy)
+    monkeypatch.setattr(Bounds, "of", staticmethod(patient))
+
+
+@pytest.mark.parametrize(
+    ("setup", "stage", "action"),
+    [
+        (replace(merging(), standbys=2), 2, Merge),
+        (reaching("restore", logged(standbys=2)), 1, Restore),
+        (one_copy(), 0, CopyKept),
+        (reaching("merge", replace(merging(), standbys=2)), 1, CopyNeighbour),
+    ],
+)
+def test_a_builder_that_never_ends_does_not_hold_the_swarm(
+    setup: Setup, stage: int, action: type[BuildAction], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is barred once everything could have been done four times, and the next one builds the stage in the same way."""
+    script = Hangs(stage, action)
+    endless(monkeypatch, script)
+    result = play(replace(setup, progress_bound_s=ENDLESS_S), script)
+    (hung,) = script.hung
+    assert len(lines(result, "MemberLost", str(hung), f"it has not built stage {stage}")) == 1
+    assert lines(result, "StageBuilt", f"stage={stage}", f"action={action.__name__}")
+    assert not lines(result, "EndsDrawnAnew")

@@ -55,6 +55,22 @@ def test_a_shadow_that_was_refused_for_good_is_not_tried_again(kind: RefusalKind
     play(story, second_life(A))
 
 
+def test_two_builders_that_never_ended_are_enough() -> None:
+    """Each is barred; the shadow, whose holder may be at fault, is not used again before the next commit."""
+
+    async def story(alone: Alone) -> None:
+        assembly, guest = lead(alone)
+        left = []
+        for _ in range(2):
+            assembly._timed_out(guest, RESTORE, LIMIT_S, is_endless=True)
+            left.append(len(assembly._shadows()))
+            assert assembly._roster.is_barred(ME.member)
+            assert assembly._roster.get(ME.member) is None
+        assert left == [1, 0]
+
+    play(story, second_life(A))
+
+
 @pytest.mark.parametrize(("action", "is_replay"), [(REPLAY, True), (RESTORE, False), (MERGE, False)])
 def test_progress_gains_time_for_everything_but_a_replay(action: BuildAction, *, is_replay: bool) -> None:
     """The builder's device does one piece after the other, and the build takes three times the bound; for a replay there is a shadow."""

@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import pairwise, takewhile
 
+from swarmfree.policy.builds import most_build_s
 from swarmfree.policy.keepers import KeptCopy, StageShadow, border_dtype
 from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence
 from swarmfree.policy.recovery import NO_LOGS, Logs, choose_recovery, signed_norms, weights_between
@@ -450,15 +451,13 @@ class Assembly:
         number = guest.builds
         known = tuple(takewhile(bool, (self.past.get(before, "") for before in range(iteration - 1, -1, -1))))
         request = Build(self._position(), action, iteration, lineage, record, steps, known[::-1])
+        is_waited_for = limit_s is not None or not self._opened
+        most = asyncio.timeout(most_build_s(action, self._context.manifest) if is_waited_for else None)
         try:
-            built = await self._ask_in_time(guest, request, limit_s)
+            async with most:
+                built = await self._ask_in_time(guest, request, limit_s)
         except TimeoutError:
-            if isinstance(action, CopyKept):
-                # Perhaps the builder hangs: what the ends have learned is not given up for that.
-                self._late_copies[action.holder.member] += 1
-            else:
-                self._failed(guest, action, is_final=False)
-            self._roster.fence(guest.member, f"it did nothing for stage {stage} within {limit_s or 0:g} s")
+            self._timed_out(guest, action, limit_s or 0.0, is_endless=most.expired())
             return
         except Refused as refusal:
             await self._refused(guest, request, refusal)
@@ -496,6 +495,19 @@ class Assembly:
                 built.exact,
             )
         )
+
+    def _timed_out(self, guest: Guest, action: BuildAction, limit_s: float, *, is_endless: bool) -> None:
+        """A build did nothing for long, or went on for ever; of the latter nobody knows whether it is the builder's fault or the holder's."""
+        if isinstance(action, CopyKept) and not is_endless:
+            # Perhaps the builder hangs: what the ends have learned is not given up for that.
+            self._late_copies[action.holder.member] += 1
+        else:
+            self._failed(guest, action, is_final=False)
+        if is_endless:
+            most_s = most_build_s(action, self._context.manifest)
+            self._roster.bar(guest.member, f"it has not built stage {action.stage} within {most_s:.0f} s")
+        else:
+            self._roster.fence(guest.member, f"it did nothing for stage {action.stage} within {limit_s:g} s")
 
     async def _refused(self, guest: Guest, request: Build, refusal: Refused) -> None:
         """A build came to nothing: a donor may have died, and it is decided again with those who are left, or this peer leads no longer."""
@@ -554,6 +566,8 @@ class Assembly:
 
     async def _ask_in_time(self, guest: Guest, request: Build, limit_s: float | None) -> Built:
         """Ask for a build. What makes progress may take longer than `limit_s`, since asking again joins it; a replay may not: a shadow is at hand.
+
+        How long it may take in all, see `policy.builds`.
 
         Raises:
             TimeoutError: the builder's device has done nothing for `limit_s`, or as it replays for the last half of it.

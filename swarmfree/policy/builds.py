@@ -1,0 +1,28 @@
+"""How long a build may take in all, however much its builder tells of progress: from what everybody knows of the stage. Pure.
+
+A replay has its own limit, since a shadow is at hand: `join_wait_s`.
+"""
+
+from __future__ import annotations
+
+from swarmfree.policy.keepers import FULL_BYTES, body_parameters
+from swarmfree.swarm.actions import BuildAction, Fresh, Stay
+from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.names import ENDS_STAGE
+
+FLOOR_BYTES_S = 32_000
+"""256 kbit/s: a merge has four answers under way, and of each a frame of 16 KiB, the least, has to come within `silence_s` of 2 s. With frames of
+1 MiB, as peers send them, calls break off on faster links already."""
+PIECES = 4
+"""Of work that a build is apart from its transfers, each of which may take `join_wait_s`: making room, first weights, the digest, its place."""
+
+
+def most_build_s(action: BuildAction, manifest: Manifest) -> float:
+    """After so long a build has come to nothing: its pieces of work, and all of a state with its moments at the least rate that a link may have."""
+    flat_s = PIECES * manifest.timing.join_wait_s
+    if isinstance(action, (Fresh, Stay)):
+        return flat_s
+    model = manifest.model
+    ends = (2 * model.vocabulary + 1) * model.width
+    parameters = ends if action.stage == ENDS_STAGE else body_parameters(manifest)
+    return flat_s + FULL_BYTES * parameters / FLOOR_BYTES_S
