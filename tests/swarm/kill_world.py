@@ -108,6 +108,9 @@ async def training(
         world = World(processes, swarm, audience, whole)
         try:
             await world.until(lambda: audience.state.committed_count >= 3, "three commits")
+            assert len(processes.living()) > 2 * (sum(whole) + STANDBYS), (
+                "each and its p2pd are found, or none would be missed at the end"
+            )
             yield world, running
         finally:
             swarm.stop(Ending(1, "the test is over"))

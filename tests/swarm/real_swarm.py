@@ -93,13 +93,13 @@ class Waiters:
 class Processes:
     """All processes of one test: how to start a command of ours, what they said, and what is there of them now."""
 
-    def __init__(self, folder: Path) -> None:
-        """Work below `folder`, in a folder for temporary files of their own."""
+    def __init__(self, folder: Path, stem: tuple[str, ...]) -> None:
+        """Work below `folder`, in a folder for temporary files of their own; `stem` is what forks peers."""
         self.folder = folder
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
         self.program = ("/usr/bin/env", f"TMPDIR={self.temporary}", sys.executable, "-m", "swarmfree")
-        self.stem = (*self.program[:-1], "swarmfree.cli.stem")
+        self.stem = (*self.program[:2], *stem)
         self.said: dict[str, list[str]] = {}
         self.waiters = Waiters()
         self._children: list[Child] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.survival import LASTING, LONE, MAJORITY, RESUMED_WITHIN_S, SOURCE, lose_majority
@@ -11,16 +13,16 @@ from benchmarks.survival_world import Setting, living
 pytestmark = pytest.mark.timeout(240)
 
 
-async def test_a_dead_majority_that_comes_back_costs_seconds() -> None:
+async def test_a_dead_majority_that_comes_back_costs_seconds(stem: tuple[str, ...]) -> None:
     """The coordinator and two whole stages, five of nine, are killed and come back under their old identities: 15 s to the next commit."""
-    async with living(MAJORITY) as world:
+    async with living(replace(MAJORITY, stem=stem)) as world:
         assert await lose_majority(world, 2 * RESUMED_WITHIN_S) <= RESUMED_WITHIN_S
 
 
 @pytest.mark.parametrize("setting", [LONE, SOURCE], ids=["lone", "source"])
-async def test_no_state_is_lost_without_need(setting: Setting) -> None:
+async def test_no_state_is_lost_without_need(setting: Setting, stem: tuple[str, ...]) -> None:
     """A cut of 3 s, to the coordinator or everybody, and a freeze of 3 s replace nobody's state; a source that is back loses a step at most."""
-    async with living(setting) as world:
+    async with living(replace(setting, stem=stem)) as world:
         for kind, (needed, play) in LASTING.items():
             if needed == setting:
                 assert await play(world, 1) == [], kind

@@ -1,0 +1,108 @@
+"""``python -m tests.lab.nursery SOCKET PARENT_PID``: loads torch and hivemind once; the stems of a test session's swarms are forked from it.
+
+A stem takes four seconds of a processor to load, as much as the peers of a small swarm take to start. `nursery_stem` is what is started in place of
+``python -m swarmfree.cli.stem``: it hands its socket and its outputs to the nursery, whose fork is the stem from then on, and ends with it.
+
+Processes of one test are found by ``TMPDIR`` in their environment, as it was when they were started. A fork was started with the nursery's: so that
+stands in a room of fixed length, into which the fork writes the folder of its own test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from swarmfree.cli.stem import load, run
+from swarmfree.lab.processes import die_with_parent
+from swarmfree.lab.stem import serve
+
+ROOM = b"/" * 1024
+"""Where a folder for temporary files is written in the environment."""
+VARIABLE = b"TMPDIR="
+# Nothing is imported but what it needs: it is started for every swarm.
+HAND_OVER = """\
+import os, socket, sys
+nursery = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+nursery.connect(sys.argv[1])
+socket.send_fds(nursery, [os.environ["TMPDIR"].encode()], [int(sys.argv[2]), 1, 2])
+os.close(int(sys.argv[2]))
+nursery.recv(1)
+"""
+
+
+def nursery_stem(path: Path) -> tuple[str, ...]:
+    """How to start a stem that is forked from the nursery at this socket; ``TMPDIR`` has to be set."""
+    return sys.executable, "-S", "-c", HAND_OVER, str(path)
+
+
+@contextlib.contextmanager
+def nursery() -> Iterator[Path]:
+    """A nursery; its socket."""
+    with tempfile.TemporaryDirectory(prefix="nursery-") as folder:
+        path = Path(folder) / "s"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+            door.bind(str(path))
+            door.listen(8)
+            command = (sys.executable, "-m", "tests.lab.nursery", str(door.fileno()), str(os.getpid()))
+            environment = {**os.environ, "TMPDIR": ROOM.decode()}
+            process = subprocess.Popen(command, env=environment, pass_fds=(door.fileno(),), start_new_session=True)
+        try:
+            yield path
+        finally:
+            process.kill()
+            process.wait()
+
+
+def main(door: socket.socket) -> None:
+    """Load, then fork a stem for each that asks."""
+    load()
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a stem has ended
+    nursery_pid = os.getpid()
+    while True:
+        asking, _ = door.accept()
+        said, fds, _, _ = socket.recv_fds(asking, len(ROOM), 3)
+        if said and os.fork() == 0:
+            door.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            channel, *outputs = fds
+            for number, fd in enumerate(outputs, start=1):
+                os.dup2(fd, number)
+                os.close(fd)
+            be_stem(said, channel, nursery_pid)
+        for fd in (*fds, asking.detach()):
+            os.close(fd)
+
+
+def be_stem(temporary: bytes, channel: int, parent_pid: int) -> None:
+    """Be the stem of a swarm with this folder for temporary files, at this socket; `asking` stays open for as long as it lives."""
+    os.setsid()
+    write_environment(temporary)
+    os.environ["TMPDIR"] = temporary.decode()
+    tempfile.tempdir = None
+    sys.argv = ["stem", str(channel), str(parent_pid)]
+    serve(lambda: None, run)
+
+
+def write_environment(temporary: bytes) -> None:
+    """Show this folder in the environment that other processes see: fields 50 and 51 of ``stat`` say where that lies, see proc(5)."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    begin = int(fields[47])
+    place = Path("/proc/self/environ").read_bytes().index(VARIABLE + ROOM) + len(VARIABLE)
+    assert len(temporary) < len(ROOM), "it has room"
+    ctypes.memmove(begin + place, temporary.ljust(len(ROOM), b"\0"), len(ROOM))
+
+
+if __name__ == "__main__":
+    die_with_parent(int(sys.argv[2]))
+    main(socket.socket(fileno=int(sys.argv[1])))
