@@ -6,6 +6,7 @@ The table of rooms is section 9 of the architecture; a change here is a change o
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Iterator
@@ -108,8 +109,9 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@functools.cache
 def tree_of(path: Path) -> ast.Module:
-    """The parsed file."""
+    """The parsed file, which several checks look at."""
     return ast.parse(path.read_text(encoding="utf-8"), relative(path))
 
 
