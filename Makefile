@@ -10,6 +10,8 @@ PYTEST_FLAGS ?=
 SHARED := tests/cli tests/lab tests/wire tests/swarm/test_same_as_alone.py tests/benchmarks/test_ring_benchmark.py tests/benchmarks/test_scale_benchmark.py
 REAL := tests/benchmarks tests/cli tests/lab tests/swarm tests/wire
 SEEDS ?= 300
+# Each process compiles all that it loads where nothing compiled may be kept: with the tests that is five seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup swarm test check clean
