@@ -23,7 +23,8 @@ from typing import Self, TypeVar
 
 import psutil
 
-from swarmfree.lab.processes import Child, descendants, end_processes, start_child, stop_children
+from swarmfree.lab.processes import Child, descendants, end_processes, stop_children
+from swarmfree.lab.starter import Starter
 from swarmfree.swarm.errors import SwarmfreeError
 from swarmfree.swarm.events import Event, IterationCommitted, Opened, Placed, Started, event_from_json
 from swarmfree.swarm.names import Endpoint, Member
@@ -119,17 +120,19 @@ class LiveSwarm:
         folder: new; peers work and log below it.
         run_file: run config.
         text_file: what is learned from.
+        stem: how to start what forks the peers; empty = each loads all that it needs by itself, as on a machine of its own.
 
     Attributes:
         said: all events, in the order in which they were heard.
         invite: of the run.
     """
 
-    def __init__(self, folder: Path, run_file: Path, text_file: Path) -> None:
+    def __init__(self, folder: Path, run_file: Path, text_file: Path, stem: Sequence[str] = ()) -> None:
         """Nothing started."""
         self.said: list[Said] = []
         self.invite = ""
         self._folder, self._run_file, self._text_file = folder, run_file, text_file
+        self._starter = Starter((sys.executable, "-m", "swarmfree"), stem, folder / "stem.txt")
         self._children: dict[str, Child] = {}
         self._below: set[psutil.Process] = set()
         self._spent_s: dict[int, float] = {}
@@ -138,6 +141,7 @@ class LiveSwarm:
     async def __aenter__(self) -> Self:
         """Start the bootstrap node."""
         try:
+            await self._starter.begin()
             await self._start(BOOTSTRAP, "bootstrap", "--run", str(self._run_file), "--data", str(self._text_file))
             await self.until("an invite", lambda: bool(self.invite))
         except BaseException:
@@ -158,6 +162,7 @@ class LiveSwarm:
             if child.is_alive:
                 self._below.update(descendants(child.pid))
         await stop_children(list(self._children.values()), STOP_GRACE_S)
+        await self._starter.end()
         end_processes(self._below)
 
     # ---- peers -------------------------------------------------------------------------------------------------------
@@ -186,9 +191,8 @@ class LiveSwarm:
     async def _start(self, name: str, *arguments: str) -> None:
         folder = self._folder / "peers" / name
         folder.mkdir(parents=True, exist_ok=True)
-        own = ("--folder", str(folder), "--log", "json", "--die-with-parent", str(os.getpid()))
-        command = (sys.executable, "-m", "swarmfree", *arguments, *own)
-        self._children[name] = await start_child(name, command, self._folder / f"{name}.txt", lambda line: self._hear(name, line))
+        command, log = (*arguments, "--folder", str(folder), "--log", "json"), self._folder / f"{name}.txt"
+        self._children[name] = await self._starter.start(name, command, log, lambda line: self._hear(name, line))
 
     def _hear(self, name: str, line: str) -> None:
         if line.startswith("{"):

@@ -178,11 +178,11 @@ def _built(swarm: LiveSwarm, since_s: float) -> tuple[float, StageBuilt]:
     return next((t, e) for t, e in swarm.told(StageBuilt, since_s) if e.stage == LOST)
 
 
-async def measure(manifest: Manifest, folder: Path, losses: int, *, full: bool) -> list[Loss]:
-    """A swarm of this run, whose stage is lost several times; a new standby comes each time."""
+async def measure(manifest: Manifest, folder: Path, losses: int, *, full: bool, stem: Sequence[str] = ()) -> list[Loss]:
+    """A swarm of this run, whose stage is lost several times; a new standby comes before each but the first. `stem` as of `LiveSwarm`."""
     job = prepare_job(manifest, folder, 1, manifest.run.iterations - 1)
     found: list[Loss] = []
-    async with LiveSwarm(folder, job.run_file, job.text_file) as swarm:
+    async with LiveSwarm(folder, job.run_file, job.text_file, stem) as swarm:
         names = [f"peer-{number}" for number in range(1, BODY + 2)]
         started_bytes: dict[str, int] = {}
 
@@ -195,13 +195,14 @@ async def measure(manifest: Manifest, folder: Path, losses: int, *, full: bool) 
             await start(name)
         await swarm.commits(2, WITHIN_S)
         for number in range(losses):
+            if number:
+                names.append(f"peer-{len(names) + 1}")
+                await start(names[-1])
             found.append(loss := await lose(swarm, names, started_bytes, full))
             say(
                 f"loss {number + 1}: {loss.action}, noticed {loss.noticed_s:.2f} s, decided {loss.decided_s:.2f} s, "
                 f"there {loss.built_s:.2f} s, next commit {loss.resumed_s:.2f} s after SIGKILL"
             )
-            names.append(f"peer-{len(names) + 1}")
-            await start(names[-1])
     return found
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
 
+from swarmfree.lab.stem import Stem
 from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
+from tests.lab.nursery import nursery, nursery_stem
 
 # The same examples everywhere, no database in the tree, no limit by wall clock: a red test is red again.
 hypothesis.settings.register_profile("swarmfree", derandomize=True, database=None, deadline=None, max_examples=60)
@@ -21,6 +24,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of these tests."""
     parser.addoption("--write-transcripts", action="store_true", help="write the transcripts of the scenarios anew")
+
+
+@pytest.fixture(scope="session")
+def stem() -> Iterator[tuple[str, ...]]:
+    """How to start a stem that need not load anything, since another one has; `env` gives it a test's folder for temporary files."""
+    if not Stem.can_grow():
+        yield ()
+        return
+    with nursery() as path:
+        yield nursery_stem(path)
 
 
 @pytest.fixture

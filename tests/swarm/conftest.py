@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from swarmfree.lab.stem import Stem
-from tests.lab.nursery import nursery, nursery_stem
 from tests.swarm.real_swarm import Processes
-
-
-@pytest.fixture(scope="session")
-def stem() -> Iterator[tuple[str, ...]]:
-    """How to start a stem that need not load anything, since another one has; `env` gives it a test's folder for temporary files."""
-    if not Stem.can_grow():
-        yield ()
-        return
-    with nursery() as path:
-        yield nursery_stem(path)
 
 
 @pytest.fixture
