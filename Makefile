@@ -7,7 +7,8 @@ READY := $(VENV)/.ready
 RUN := runs/stdlib-small.toml
 SWARM_FLAGS ?= --peers 7 --standbys 1 --kill stage=2,iteration=150
 PYTEST_FLAGS ?=
-SHARED := tests/cli tests/lab tests/wire tests/swarm/test_same_as_alone.py tests/benchmarks/test_ring_benchmark.py tests/benchmarks/test_scale_benchmark.py
+# The longest first: who is last has nobody beside it.
+SHARED := $(addprefix tests/swarm/test_,same_as_alone.py endings.py chaos.py) tests/benchmarks tests/wire tests/lab tests/cli
 REAL := tests/benchmarks tests/cli tests/lab tests/swarm tests/wire
 SEEDS ?= 300
 # Each process compiles all that it loads where nothing compiled may be kept: with the tests that is five seconds.
@@ -30,10 +31,10 @@ $(READY): pyproject.toml constraints.txt
 swarm: $(READY) ## Train on this machine with real peers, lose a whole stage, go on.
 	$(VENV)/bin/swarmfree local --run $(RUN) $(SWARM_FLAGS)
 
-test: $(READY) ## All tests, 200 rehearsals among them; two at a time, but for swarms that are struck.
+test: $(READY) ## All tests, 200 rehearsals among them; two at a time, but where stages are lost against the clock.
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile $(addprefix --ignore ,$(REAL)) $(PYTEST_FLAGS)
-	$(VENV)/bin/python -m pytest -n 2 --dist loadfile $(SHARED) $(PYTEST_FLAGS)
-	$(VENV)/bin/python -m pytest tests/swarm tests/benchmarks $(addprefix --ignore ,$(SHARED)) $(PYTEST_FLAGS)
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(SHARED) $(PYTEST_FLAGS)
+	$(VENV)/bin/python -m pytest tests/swarm $(addprefix --ignore ,$(SHARED)) $(PYTEST_FLAGS)
 
 check: $(READY) ## Lint, format, types, and 300 rehearsals (SEEDS=n for another number).
 	$(VENV)/bin/ruff check .
