@@ -39,7 +39,7 @@ class World:
         """Wait for something while the swarm trains; its end is a failure."""
         state = lambda: self.audience.state  # noqa: E731 - the newest one
         await self.audience.waiters.until(lambda: state().is_over or is_so(), what, within_s)
-        assert is_so(), f"all {ITERATIONS} iterations were over before: {what}"
+        assert is_so(), f"all iterations were over before: {what}"
 
     async def until_whole(self, *stages: int) -> None:
         """Wait until these stages have their replicas, as members of an iteration that is open, and the standbys wait."""
@@ -78,12 +78,16 @@ class World:
 
 @contextlib.asynccontextmanager
 async def training(
-    processes: Processes, recovery: str = 'mode = "checkfree"', whole: tuple[int, ...] = WHOLE, microbatches: int = 16
+    processes: Processes,
+    recovery: str = 'mode = "checkfree"',
+    whole: tuple[int, ...] = WHOLE,
+    microbatches: int = 16,
+    iterations: int = ITERATIONS,
 ) -> AsyncIterator[tuple[World, asyncio.Task[Ending]]]:
     """A swarm of one source, these body stages, two standbys and a bootstrap node in which every stage has its replicas and training goes on."""
     run = write_run(
         processes.folder,
-        iterations=ITERATIONS,
+        iterations=iterations,
         stages=f"body = {len(whole) - 1}\nreplicas_min = {whole[1]}\nreplicas_max = {whole[1]}",
         microbatches=microbatches,
         recovery=recovery,
@@ -101,7 +105,7 @@ async def training(
         respawn=True,
     )
     audience = Audience(report, processes.waiters)
-    described = RunDescribed(time.time(), "small", ITERATIONS, manifest.stage_count, manifest.tokens_per_iteration)
+    described = RunDescribed(time.time(), "small", iterations, manifest.stage_count, manifest.tokens_per_iteration)
     swarm = LocalSwarm(dataclasses.replace(order, program=processes.program, stem=processes.stem), described, audience)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(swarm.run())

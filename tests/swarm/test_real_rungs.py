@@ -32,7 +32,7 @@ def built(world: World, stage: int) -> StageBuilt:
 async def test_each_rung_can_be_forced(processes: Processes, rung: str) -> None:
     """Each stage comes back that way, in time, and training goes on with losses that are numbers."""
     recovery, *losses = RUNGS[rung]
-    async with training(processes, recovery, ONE_EACH, microbatches=4) as (world, running):
+    async with training(processes, recovery, ONE_EACH, microbatches=4, iterations=1000) as (world, running):
         await world.until(lambda: world.audience.state.committed_count >= 12, "what is kept is kept")
         for stage, action in losses:
             story = await lose_stage(world, stage)
