@@ -32,6 +32,7 @@ from swarmfree.lab.chaos_plan import Kind, Sparing, draw_plan
 from swarmfree.lab.report import EventLog, ReportError, make_folder
 from swarmfree.lab.swarm import Ending, SwarmOrder
 from swarmfree.swarm.errors import ConfigError, SwarmfreeError
+from swarmfree.swarm.json_values import finite
 from swarmfree.swarm.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -282,7 +283,7 @@ class ChaosRun:
             "lines": lines,
         }
         try:
-            (self._folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+            (self._folder / "summary.json").write_text(json.dumps(finite(summary), indent=2) + "\n")
         except OSError as error:
             sys.stderr.write(f"swarmfree: {self._folder / 'summary.json'} cannot be written: {error.strerror}\n")
 

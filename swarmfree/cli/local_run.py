@@ -19,12 +19,13 @@ from swarmfree.cli.stem import STEM
 from swarmfree.cockpit.happenings import Happening, RunDescribed, Told, happening_to_json
 from swarmfree.cockpit.live import FRAME_S, View, open_view
 from swarmfree.cockpit.state import SwarmState
-from swarmfree.lab.kill_script import check_kills, parse_kill
+from swarmfree.lab.kill_script import Population, check_kills, parse_kill
 from swarmfree.lab.processes import Child, start_child
 from swarmfree.lab.report import EventLog, ReportError, make_folder, write_summary
 from swarmfree.lab.summary import summarise, summary_text
 from swarmfree.lab.swarm import Ending, LocalSwarm, SwarmOrder
 from swarmfree.swarm.errors import ConfigError, SwarmfreeError
+from swarmfree.swarm.json_values import finite
 from swarmfree.swarm.manifest import Manifest
 
 FIGURE_S = 60.0
@@ -59,13 +60,15 @@ def order_of(
             f"--peers {peers}: stages.replicas_min = {manifest.stages.replicas_min} needs {needed} peers before the run begins"
         )
     script = tuple(parse_kill(text) for text in kills)
-    check_kills(script, manifest.stage_count, manifest.run.iterations)
+    most = tuple(manifest.replicas_max(stage) for stage in range(manifest.stage_count))
+    check_kills(script, Population(peers, standbys, most, respawn), manifest.run.iterations)
     folder = out or Path("reports") / f"{manifest.run.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     return SwarmOrder(
         folder=make_folder(folder),
         peer_count=peers,
         standby_count=standbys,
         feeder_count=manifest.stages.sources_max,
+        do_standbys_feed=True,
         run_arguments=run_arguments,
         peer_arguments=(*peer_arguments, "--patience", str(PATIENCE_S)),
         kills=script,
@@ -196,7 +199,9 @@ class LocalRun:
             self._tell_trouble(error)
             code = code or 1
         self._print(
-            json.dumps({"kind": "Summary", **summary}) if self._is_json else summary_text(summary, str(self._order.folder))
+            json.dumps(finite({"kind": "Summary", **summary}))
+            if self._is_json
+            else summary_text(summary, str(self._order.folder))
         )
         if ending.code not in {0, OUTPUT_CLOSED, self._interrupted} and ending.line:
             sys.stderr.write(f"swarmfree: {ending.line}\n")

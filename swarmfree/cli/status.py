@@ -29,11 +29,12 @@ def status(
     decoded = decode_invite(invite)
     from swarmfree.cli.look import look  # noqa: PLC0415 - help is fast
     from swarmfree.cockpit.status import Status, status_json, status_picture  # noqa: PLC0415 - help is fast
+    from swarmfree.swarm.json_values import finite  # noqa: PLC0415 - help is fast
 
     async def show() -> int:
         found: Status = await look(decoded, patience)
         if as_json:
-            typer.echo(json.dumps(status_json(found), indent=2))
+            typer.echo(json.dumps(finite(status_json(found)), indent=2))
         else:
             from rich.console import Console  # noqa: PLC0415 - help is fast
 

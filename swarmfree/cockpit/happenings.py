@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from swarmfree.swarm.events import KINDS, Event, event_from_json, event_to_json
+from swarmfree.swarm.json_values import finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,8 @@ def happening_to_json(happening: Happening, stage: int | None = None) -> dict[st
     """
     if isinstance(happening, Told):
         return {**event_to_json(happening.event, happening.time_s), "peer": happening.name, "peer_stage": stage}
-    return {"kind": type(happening).__name__, **dataclasses.asdict(happening)}
+    content: dict[str, Any] = finite({"kind": type(happening).__name__, **dataclasses.asdict(happening)})
+    return content
 
 
 def happening_from_json(content: dict[str, Any]) -> Happening:

@@ -7,6 +7,7 @@ while work is under way and the same seed strikes at the same place.
 from __future__ import annotations
 
 import enum
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,17 +88,64 @@ def _choice(text: str, fields: dict[str, str], key: str, default: str, allowed: 
     return value
 
 
-def check_kills(kills: Sequence[Kill], stage_count: int, iterations: int) -> None:
-    """Refuse kills that can never strike.
+@dataclass(frozen=True, slots=True)
+class Population:
+    """Who is there when a script begins to strike.
+
+    Args:
+        peers: that take places at once.
+        standbys: that wait for a lost stage; any of them may become a source.
+        replicas_max: index = stage.
+        respawn: whoever is killed comes back.
+    """
+
+    peers: int
+    standbys: int
+    replicas_max: tuple[int, ...]
+    respawn: bool
+
+    def places(self) -> list[int]:
+        """Replicas of each stage once everybody has a place: an empty stage first, then the one with fewest replicas that has room."""
+        count = [0] * len(self.replicas_max)
+        for _ in range(min(self.peers, sum(self.replicas_max))):
+            room = [stage for stage, most in enumerate(self.replicas_max) if count[stage] < most]
+            count[min(room, key=lambda stage: (count[stage], stage))] += 1
+        return count
+
+
+def check_kills(kills: Sequence[Kill], population: Population, iterations: int) -> None:
+    """Refuse kills that can never strike, and scripts after which nobody can go on: what is refused is certain to fail.
 
     Raises:
-        ConfigError: a stage or an iteration that the run does not have.
+        ConfigError: a stage or an iteration that the run does not have, or too few peers for all of its stages after a kill.
     """
+    stage_count = len(population.replicas_max)
     for kill in kills:
         if kill.stage >= stage_count:
             raise ConfigError(f"--kill {kill}: the run has stages 0 to {stage_count - 1}")
         if kill.iteration >= iterations:
             raise ConfigError(f"--kill {kill}: the run has iterations 0 to {iterations - 1}")
+    replicas = population.places()
+    spare = population.standbys + population.peers - sum(replicas)
+    deadly = sorted((kill for kill in kills if kill.target is Target.PEER), key=lambda kill: kill.iteration)
+    for iteration, strikes in itertools.groupby(deadly, key=lambda kill: kill.iteration):
+        for last in strikes:
+            replicas[last.stage] = 0 if last.is_all else max(0, replicas[last.stage] - 1)
+        if not any(replicas):
+            raise ConfigError(f"--kill {last}: nobody who holds a part of the model would be left in iteration {iteration}")
+        if population.respawn:
+            replicas = population.places()
+            continue
+        living, cure = sum(replicas) + spare, f"after iteration {iteration}; add --standbys, or --respawn"
+        if living < stage_count:
+            raise ConfigError(f"--kill {last}: {living} peers would be left for {stage_count} stages {cure}")
+        if not replicas[0] and not population.standbys:
+            raise ConfigError(f"--kill {last}: nobody who can feed data would be left for stage 0 {cure}")
+        for stage in range(stage_count):
+            if not replicas[stage]:  # one that stands by takes it, else one of the stage that has most
+                replicas[stage] = 1
+                replicas[max(range(stage_count), key=lambda other: replicas[other])] -= not spare
+                spare -= bool(spare)
 
 
 def delay_s(kill: Kill, index: int, seed: int, state: SwarmState) -> float:

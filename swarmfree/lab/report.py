@@ -17,6 +17,7 @@ from swarmfree.cockpit.happenings import Happening, Told, happening_from_json, h
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.summary import summary_text
 from swarmfree.swarm.errors import ConfigError, SwarmfreeError
+from swarmfree.swarm.json_values import finite
 
 EVENTS_FILE = "events.jsonl"
 
@@ -113,7 +114,7 @@ def write_summary(folder: Path, summary: dict[str, Any]) -> None:
     Raises:
         ReportError: the disk is full or gone.
     """
-    write_whole(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+    write_whole(folder / "summary.json", (json.dumps(finite(summary), indent=2) + "\n").encode())
     write_whole(folder / "summary.txt", (summary_text(summary, str(folder)) + "\n").encode())
 
 

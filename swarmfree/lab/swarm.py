@@ -67,6 +67,7 @@ class SwarmOrder:
         peer_arguments: for every peer.
         kills: the script; `seed` places its strikes.
         own_arguments: what one process gets besides, by its name.
+        do_standbys_feed: whether standbys may become sources, so that they can rebuild stage 0.
         do_joiners_feed: whether those that `join` later may be sources.
         respawn: start a killed peer again, after `respawn_after_s`; the bootstrap node as well, but where the script wants it gone.
         program: how to start a command of ours.
@@ -83,6 +84,7 @@ class SwarmOrder:
     run_arguments: tuple[str, ...] = ()
     peer_arguments: tuple[str, ...] = ()
     own_arguments: Callable[[str], tuple[str, ...]] = _nothing
+    do_standbys_feed: bool = False
     do_joiners_feed: bool = False
     kills: tuple[Kill, ...] = ()
     seed: int = 0
@@ -218,7 +220,9 @@ class LocalSwarm:
         if self._over.is_set():
             return
         order, (role, _, number) = self._order, name.partition("-")
-        feeds = int(number) <= order.feeder_count if role == "peer" else role == "joiner" and order.do_joiners_feed
+        feeds = {"standby": order.do_standbys_feed, "joiner": order.do_joiners_feed}.get(
+            role, int(number or 0) <= order.feeder_count
+        )
         choices = (*(() if feeds else ("--no-feed",)), *(("--standby",) if role == "standby" else ()))
         weights = ("--weights", str(order.folder / "weights"))
         peer = ("peer", self._invite, *weights, *choices, *order.peer_arguments)

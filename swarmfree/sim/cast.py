@@ -36,6 +36,7 @@ class Cast:
         faults: kinds of falls, counted.
         coordinator: who sent the newest plan; None before the first.
         details: traceback or stacks of what went wrong.
+        has_diverged: somebody ended because training diverges: nothing is written then.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Cast:
         self.faults: Counter[str] = Counter()
         self.coordinator: Member | None = None
         self.details = ""
+        self.has_diverged = False
 
     @property
     def changed_s(self) -> float:
@@ -319,6 +321,9 @@ class Cast:
         if life.leaving and life.code == 0:
             self._replace(life)
             return False
+        if life.why.startswith("training diverged") and not checks.is_exact:  # integers cannot
+            self.has_diverged = True
+            return True
         if (
             life.code != 0
             and not life.pace.stuck

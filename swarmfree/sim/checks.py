@@ -104,6 +104,7 @@ class Checks:
     ) -> None:
         """Nothing has happened."""
         self._manifest, self._reference, self._now_s, self._found = manifest, reference, now_s, found
+        self.is_exact = reference is not None
         self.violation: Violation | None = None
         self.made_count = 0
         self._lives: Lives = lives or Everybody()

@@ -209,7 +209,8 @@ class _Rehearsal:
         await asyncio.sleep(2 * KILL_GRACE_S)
         if self.hub.open_calls:
             self.checks.violated("I7", f"{len(self.hub.open_calls)} calls are open after everyone ended")
-        self.checks.finished(self.written)
+        if not cast.has_diverged:
+            self.checks.finished(self.written)
 
     def _found(self, violation: Violation) -> None:
         self.transcript.tell("checks", str(violation))

@@ -33,6 +33,10 @@ class Excluded(SwarmfreeError):
     """The swarm refuses this peer for good, with a sentence."""
 
 
+class Diverged(SwarmfreeError):
+    """The loss or a gradient is no finite number any more: the run ends, and nothing of that iteration is sealed or stepped with."""
+
+
 class DeviceStuck(SwarmfreeError):
     """A piece of work does not come back from this peer's device, though its process lives."""
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Any, get_args
+
+from swarmfree.swarm.json_values import finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,17 +290,19 @@ KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 def event_to_json(event: Event, time_s: float) -> dict[str, Any]:
-    """The event as JSON values: its kind, Unix time and fields."""
-    return {"time_s": time_s, "kind": type(event).__name__, **dataclasses.asdict(event)}
+    """The event as JSON values: its kind, Unix time and fields; None for a float that is not finite."""
+    content: dict[str, Any] = finite({"time_s": time_s, "kind": type(event).__name__, **dataclasses.asdict(event)})
+    return content
 
 
 def event_from_json(content: dict[str, Any]) -> tuple[float, Event]:
-    """Read what `event_to_json` wrote.
+    """Read what `event_to_json` wrote; a float that was not finite is NaN.
 
     Raises:
         KeyError, TypeError: not an event.
     """
     fields = dict(content)
-    time_s, kind = float(fields.pop("time_s")), str(fields.pop("kind"))
-    event: Event = KINDS[kind](**fields)
+    time_s, kind = float(fields.pop("time_s")), KINDS[str(fields.pop("kind"))]
+    fields |= {f.name: math.nan for f in dataclasses.fields(kind) if f.type == "float" and fields.get(f.name, 0.0) is None}
+    event: Event = kind(**fields)
     return time_s, event

@@ -5,9 +5,22 @@ from __future__ import annotations
 import pytest
 
 from swarmfree.cockpit.folding import fold_all
-from swarmfree.lab.kill_script import FRACTION_MAX, FRACTION_MIN, Kill, Target, check_kills, delay_s, parse_kill, victims
+from swarmfree.lab.kill_script import (
+    FRACTION_MAX,
+    FRACTION_MIN,
+    Kill,
+    Population,
+    Target,
+    check_kills,
+    delay_s,
+    parse_kill,
+    victims,
+)
 from swarmfree.swarm.errors import ConfigError
 from tests.cockpit.stories import beginning, iteration, wiped_out
+
+REPLICAS_MAX = (1, 4, 4, 4)
+MANY = Population(16, 4, REPLICAS_MAX, respawn=False)
 
 
 @pytest.mark.parametrize(
@@ -51,11 +64,62 @@ def test_a_bad_kill_is_refused_in_one_line(text: str, word: str) -> None:
 
 def test_a_kill_that_can_never_strike_is_refused() -> None:
     """A stage or iteration that the run does not have is an error before anything starts."""
-    check_kills([Kill(99, 3), Kill(5, -1, target=Target.BOOTSTRAP)], stage_count=4, iterations=100)
+    check_kills([Kill(99, 3), Kill(5, -1, target=Target.BOOTSTRAP)], MANY, iterations=100)
     with pytest.raises(ConfigError, match="stages 0 to 3"):
-        check_kills([Kill(99, 4)], stage_count=4, iterations=100)
+        check_kills([Kill(99, 4)], MANY, iterations=100)
     with pytest.raises(ConfigError, match="iterations 0 to 99"):
-        check_kills([Kill(100, 3)], stage_count=4, iterations=100)
+        check_kills([Kill(100, 3)], MANY, iterations=100)
+
+
+def script(*kills: str) -> list[Kill]:
+    """Kills as they are typed, in short: ``2@5`` is all of stage 2 in iteration 5, ``2-@5`` one of them."""
+    return [Kill(int(text.split("@")[1]), int(text[0]), is_all="-" not in text) for text in kills]
+
+
+@pytest.mark.parametrize(
+    ("peers", "standbys", "kills", "why"),
+    [
+        (4, 0, ("2@5",), "3 peers would be left for 4 stages"),
+        (4, 0, ("0@5",), "3 peers would be left for 4 stages"),
+        (4, 0, ("3-@5",), "3 peers would be left for 4 stages"),
+        (7, 0, ("0@5",), "nobody who can feed data"),
+        (4, 1, ("2@5", "2@9"), "iteration=9,replicas=all: 3 peers would be left for 4 stages after iteration 9; add --standbys"),
+        (4, 1, ("2@5", "1@5"), "3 peers would be left"),
+        (4, 2, ("0@5", "1@6", "0@7"), "iteration=7"),
+        (5, 0, ("1@5", "2-@5"), "2 peers would be left"),
+        (7, 0, ("1@5", "2@5"), "3 peers would be left"),
+        (7, 1, ("1@5", "2@6", "3@7"), "iteration=7"),
+        (4, 4, ("0@5", "1@5", "2@5", "3@5"), "nobody who holds a part of the model"),
+        (7, 4, ("3@5", "0@5", "2@5", "1@5"), "nobody who holds a part of the model"),
+    ],
+)
+def test_a_script_after_which_nobody_can_go_on_is_refused(peers: int, standbys: int, kills: tuple[str, ...], why: str) -> None:
+    """Where too few peers, or none that can feed, would be left, the line says which kill, and what to add."""
+    with pytest.raises(ConfigError, match=why):
+        check_kills(script(*kills), Population(peers, standbys, REPLICAS_MAX, respawn=False), iterations=100)
+
+
+@pytest.mark.parametrize(
+    ("peers", "standbys", "kills"),
+    [
+        (7, 1, ("2@5",)),
+        (4, 1, ("0@5",)),
+        (7, 0, ("2@5",)),
+        (7, 0, ("1-@5", "2-@6", "3-@7")),
+        (7, 1, ("2@5", "0@9")),
+        (4, 3, ("1@5", "2@5", "3@5")),
+    ],
+)
+def test_a_script_that_may_end_well_is_taken(peers: int, standbys: int, kills: tuple[str, ...]) -> None:
+    """A standby takes the lost stage, or a replica of a stage that has two moves there."""
+    check_kills(script(*kills), Population(peers, standbys, REPLICAS_MAX, respawn=False), iterations=100)
+
+
+def test_whoever_comes_back_makes_a_script_possible() -> None:
+    """With --respawn the same kill may strike again and again, unless it takes everybody who holds the model at once."""
+    check_kills(script("2@5", "2@6", "0@7"), Population(4, 0, REPLICAS_MAX, respawn=True), iterations=100)
+    with pytest.raises(ConfigError, match="nobody who holds"):
+        check_kills(script("0@5", "1@5", "2@5", "3@5"), Population(4, 0, REPLICAS_MAX, respawn=True), iterations=100)
 
 
 def test_the_moment_is_a_seeded_fraction_of_the_last_iteration() -> None:

@@ -15,6 +15,7 @@ from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
+from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.messages import Open, Reduce, Reduced, Train
 from swarmfree.swarm.names import Member
 from swarmfree.swarm.ports import Incoming, Reply
@@ -66,17 +67,30 @@ def test_33_nan_peer(replicas: int) -> None:
     assert lines(result, "IterationCommitted", "iteration=0 ", "attempt=0")
 
 
-def test_a_model_that_diverges_is_nobodys_fault() -> None:
-    """Where no contribution is finite, nobody is excluded for it."""
+def test_a_model_that_diverges_ends_the_run_and_is_nobodys_fault() -> None:
+    """Where no sum of a stage is finite, nobody is excluded: everybody ends with the iteration and the rate, and nothing is written."""
 
     class Diverging(IntegerEngine):
+        step_count = 0
+
         def reduce(self, contributions: Sequence[bytes]) -> tuple[bytes, float]:
             total, norm = super().reduce(contributions)
-            return total, math.inf if self.stage == STAGE else norm
+            return total, math.inf if self.stage == STAGE and self.step_count == 2 else norm
+
+        def step(self, scalars: StepScalars) -> None:
+            super().step(scalars)
+            self.step_count += 1
 
     result = rehearse(SEED, setup=swarm(), factories=Factories(make_engine=Diverging, exact=False))
     assert not excluded(result, "finite")
-    assert result.statistics.iterations == 4
+    assert lines(result, "IterationCommitted", "iteration=1 ")
+    assert not lines(result, "IterationCommitted", "iteration=2 ")
+    ends = lines(result, "ended with code")
+    assert len(ends) == len({line.split()[1] for line in lines(result, "Started")}) > 1
+    why = f"training diverged in iteration 2 at learning rate 0.0003: the squared norm of stage {STAGE}'s gradient is inf; lower optimizer.rate"
+    assert all(why in line for line in ends)
+    assert not result.violation
+    assert not lines(result, "WeightsWritten")
 
 
 @pytest.mark.parametrize("replicas", [2, 3])

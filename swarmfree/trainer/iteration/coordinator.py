@@ -19,7 +19,7 @@ from swarmfree.policy.election import FOUNDERS_TERM, electorate_of
 from swarmfree.policy.lineages import Tip
 from swarmfree.policy.router import deal_again, deal_shares
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float64
-from swarmfree.swarm.errors import RefusalKind, Refused
+from swarmfree.swarm.errors import Diverged, RefusalKind, Refused
 from swarmfree.swarm.events import Evaluated, Note, Opened
 from swarmfree.swarm.messages import Commit, Hello, Open, Place, Promise, Response, Seal
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position, Term, base_of
@@ -35,6 +35,7 @@ from swarmfree.trainer.iteration.recording import (
     Circumstances,
     StageAverage,
     committed_event,
+    divergence,
     has_fed,
     make_record,
     mean_evaluation,
@@ -127,6 +128,7 @@ class Coordinator:
 
         Raises:
             Deposed: somebody else leads, or no majority answers; members that are there follow whoever claims next.
+            Diverged: a loss or a gradient is not finite; everybody else was told to end, and nothing was sealed.
         """
         self._tasks.start(self.meeting.keep(), "meet strangers")
         iterations, begun = self._context.manifest.run.iterations, self._iteration
@@ -152,6 +154,9 @@ class Coordinator:
         except Deposed:
             self.roster.close()
             await self.meeting.give_way()
+            raise
+        except Diverged as diverged:
+            await end_run(self._context, self.roster, (), (), str(diverged), finished=False)
             raise
         announced = [a.endpoint for a in looking.result()] if looking.done() else []  # a slow directory holds nobody up
         why = f"all {self._iteration} iterations are committed"
@@ -191,6 +196,8 @@ class Coordinator:
             await self._await_shares(plan)
             averages = await self._rolling.average(plan)
             sealed = self._make_record(plan, averages, await all_losses(self.roster, plan))
+            if why := divergence(sealed, self._context.manifest):
+                raise Diverged(why)
         await self._decide(sealed)
         return sealed
 

@@ -100,13 +100,24 @@ async def tell_all_written(context: Context, roster: Roster, writers: Collection
     roster.check()
 
 
-async def end_run(context: Context, roster: Roster, writers: Collection[Member], announced: Sequence[Endpoint], why: str) -> None:
-    """Tell everyone else that the run has all its iterations; those who wrote come last, so that a successor finds one that knows of it.
+async def end_run(
+    context: Context,
+    roster: Roster,
+    writers: Collection[Member],
+    announced: Sequence[Endpoint],
+    why: str,
+    *,
+    finished: bool = True,
+) -> None:
+    """Tell everyone else that the run is over; those who wrote come last, so that a successor finds one that knows of it.
 
     Also those that are announced without being guests: whoever follows nobody would wait for somebody to lead it.
+
+    Args:
+        finished: it has all its iterations; else it failed.
     """
     roster.close()
-    request = Goodbye(run_over=True, finished=True, why=why)
+    request = Goodbye(run_over=True, finished=finished, why=why)
 
     async def one(endpoint: Endpoint, *, known: bool = True) -> None:
         for last in (False, True):

@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from swarmfree.policy.keepers import replays_exactly
-from swarmfree.policy.schedule import clip_factors, step_scalars
+from swarmfree.policy.schedule import clip_factors, learning_rate, step_scalars
 from swarmfree.swarm.books import (
     Record,
     StageEntry,
@@ -93,6 +93,21 @@ class Circumstances:
     rate_scaled: AbstractSet[int]
     forced: bool
     seniority: Mapping[Member, int]
+
+
+def divergence(record: Record, manifest: Manifest) -> str:
+    """Why a record must not be sealed because training diverges: its loss or a gradient is infinite or no number; empty where all is finite.
+
+    A single peer's wrong sums never get here: where those of others are finite its round fails, and it is excluded.
+    """
+    wrong = [f"the loss is {record.loss}"] if not math.isfinite(record.loss) else []
+    norms = ((stage, entry.squared_norm) for stage, entry in enumerate(record.stages))
+    wrong += [f"the squared norm of stage {stage}'s gradient is {norm}" for stage, norm in norms if not math.isfinite(norm)]
+    if not wrong:
+        return ""
+    rate = learning_rate(manifest.optimizer, manifest.run.iterations, record.iteration)
+    cure = "lower optimizer.rate, or raise optimizer.warmup_iterations"
+    return f"training diverged in iteration {record.iteration} at learning rate {rate:.4g}: {wrong[0]}; {cure}"
 
 
 def make_record(plan: Plan, averages: Sequence[StageAverage], manifest: Manifest, circumstances: Circumstances) -> Record:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from swarmfree.policy.lineages import Tip
 from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.books import bits_float32
-from swarmfree.swarm.errors import CallFailed, DeviceStuck, Excluded, RefusalKind, Refused, RunEnded, SwarmfreeError
+from swarmfree.swarm.errors import CallFailed, DeviceStuck, Diverged, Excluded, RefusalKind, Refused, RunEnded, SwarmfreeError
 from swarmfree.swarm.events import Ended, Note, Started, TookOver
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest
@@ -219,7 +219,7 @@ class Peer:
             if request.write_weights:
                 self.ending.all_written |= request.all_written
                 return await self.ending.write()
-            self.end(End(0 if request.finished else 3, request.why))
+            self.end(End(0 if request.finished else 1, request.why))
         elif request.rejoin and request.heir is not None:
             await self.books.rejoin(sender, request.heir)
         elif request.heir is not None:
@@ -284,6 +284,9 @@ class Peer:
             self.context.tell(TookOver(inherited.term.number, inherited.iteration, len(inherited.promises), inherited.forced))
         try:
             why = await coordinator.run()
+        except Diverged as diverged:
+            self.end(End(1, str(diverged)))
+            return True
         except Deposed as deposed:
             self.context.tell(Note(f"coordinates no longer: {deposed}"))
             return deposed.by_another
@@ -346,8 +349,7 @@ async def run_peer(
         0 when the run did all its iterations, or this peer has left.
 
     Raises:
-        DeviceStuck: this peer's device does not come back.
-        SwarmfreeError: the weights that this peer was to write are not written.
+        SwarmfreeError: this peer's device does not come back, the weights that it was to write are not written, or training diverged.
         RunEnded: a newer life of this peer has its place.
         Excluded: the swarm does not want this peer.
     """
@@ -365,10 +367,8 @@ async def run_peer(
         finally:
             for tasks in peer.everything():
                 tasks.close()
-    if peer.ending.failure and end.code == 1:
-        raise SwarmfreeError(end.why)
     if end.code == 1:
-        raise DeviceStuck(end.why)
+        raise SwarmfreeError(end.why)
     if end.code == 3:
         raise RunEnded(end.why)
     if end.code == 4:
