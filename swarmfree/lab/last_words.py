@@ -41,6 +41,18 @@ def last_word(words: Sequence[str], code: int, log: Path) -> str:
     return f"ended with {how} and no word; see {log}"
 
 
+def nobody_can_take(state: SwarmState) -> str:
+    """Why a lost stage stays lost, one line: fewer peers live than there are stages; empty where one of them may take it, or nothing has begun."""
+    living = sum(p.is_alive for p in state.peers if p.role != "bootstrap")
+    if not state.first_opened_s or not 0 < living < state.stage_count:
+        return ""
+    lost = [str(stage) for stage in range(state.stage_count) if not state.replicas(stage)]
+    return (
+        f"{living} peers live for {state.stage_count} stages, and nobody here can take stage {', '.join(lost) or 'that is lost'}: the run waits "
+        "for a `swarmfree peer` with its invite; or end it with Ctrl-C, and start it with more --standbys, or with --respawn"
+    )
+
+
 def all_gone(state: SwarmState) -> str:
     """Why a run cannot go on with who is left, one line; empty where it can: somebody lives who has held a stage, or nothing was trained yet."""
     peers = [p for p in state.peers if p.role != "bootstrap"]

@@ -30,7 +30,7 @@ from swarmfree.cockpit.happenings import (
 )
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.kill_script import Kill, Target, delay_s, victims
-from swarmfree.lab.last_words import all_gone, last_word, signal_from_outside
+from swarmfree.lab.last_words import all_gone, last_word, nobody_can_take, signal_from_outside
 from swarmfree.lab.processes import (
     Child,
     command_of,
@@ -42,11 +42,27 @@ from swarmfree.lab.processes import (
 )
 from swarmfree.lab.starter import Starter, make_folder_of
 from swarmfree.swarm.errors import SwarmfreeError
-from swarmfree.swarm.events import DirectoryReplaced, Ended, Note, Opened, Started
+from swarmfree.swarm.events import (
+    DirectoryReplaced,
+    Ended,
+    MemberLeft,
+    MemberLost,
+    Note,
+    Opened,
+    Placed,
+    RecoveryDecided,
+    StageLost,
+    Started,
+    TookOver,
+    Waiting,
+)
 
 BOOTSTRAP = "bootstrap"
 STEM = "stem"
 QUEUE_MAX = 100_000
+LOOK_S = 0.5
+DAMAGE = (MemberLost, MemberLeft, StageLost, RecoveryDecided, TookOver, Placed, Waiting, Note)
+"""What peers tell while everybody is being ended is that ending's own doing, and no part of the run's story."""
 LEFT = "left"  # Why a peer ends that leaves in good order, as it tells itself: the run goes on without it.
 
 
@@ -75,6 +91,7 @@ class SwarmOrder:
         invite_within_s: how long the bootstrap node may take.
         stop_grace_s: from SIGTERM to SIGKILL.
         end_grace_s: how long the others may take once a peer has ended because the run is over.
+        taker_within_s: how long nobody can take a lost stage before that is said.
     """
 
     folder: Path
@@ -95,6 +112,7 @@ class SwarmOrder:
     invite_within_s: float = 120.0
     stop_grace_s: float = 3.0
     end_grace_s: float = 60.0
+    taker_within_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +232,19 @@ class LocalSwarm:
             await self._start_named(tasks, f"peer-{number}")
         for number in range(1, order.standby_count + 1):
             await self._start_named(tasks, f"standby-{number}")
-        await self._over.wait()
+        await self._say_if_stuck()
+
+    async def _say_if_stuck(self) -> None:
+        """Wait for the end; say it once when for `TAKER_S` nobody here could take a lost stage, and nobody comes back."""
+        stuck_looks = 0
+        while not self._over.is_set():
+            why = "" if self._respawning else nobody_can_take(self.state)
+            stuck_looks = stuck_looks + 1 if why else 0
+            if stuck_looks == round(self._order.taker_within_s / LOOK_S):
+                self._put(_note(why))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._over.wait()
 
     async def _start_named(self, tasks: asyncio.TaskGroup, name: str) -> None:
         if self._over.is_set():
@@ -295,11 +325,14 @@ class LocalSwarm:
     async def _listen(self, tasks: asyncio.TaskGroup) -> None:
         while (item := await self._heard.get()) is not None:
             happening = self._read(*item) if isinstance(item, tuple) else item
-            if happening is not None:
+            if happening is not None and not (isinstance(item, tuple) and self._is_damage(happening)):
                 before = self.state
                 self._take(happening)
                 if not self._over.is_set():
                     self._decide(tasks, before, happening)
+
+    def _is_damage(self, happening: Happening) -> bool:
+        return self._over.is_set() and isinstance(happening, Told) and isinstance(happening.event, DAMAGE)
 
     def _take(self, happening: Happening) -> None:
         self.state = fold(self.state, happening)

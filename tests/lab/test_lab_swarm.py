@@ -20,7 +20,7 @@ from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.kill_script import Kill
 from swarmfree.lab.processes import is_there
 from swarmfree.lab.swarm import Ending, LocalSwarm, SwarmOrder
-from swarmfree.swarm.events import Event, Note, Started
+from swarmfree.swarm.events import Event, MemberLost, Note, Started, WeightsWritten
 
 PROGRAM = (sys.executable, str(Path(__file__).with_name("dummy_program.py")))
 
@@ -315,3 +315,43 @@ def _lives(swarm: LocalSwarm, name: str) -> int:
 async def _until(is_so: Callable[[], bool]) -> None:
     while not is_so():
         await asyncio.sleep(0.01)
+
+
+async def test_what_the_ending_itself_does_is_no_loss(tmp_path: Path) -> None:
+    """A peer that tells of a lost neighbour after the swarm was told to end is not heard: the ending did that."""
+    lost = _event("MemberLost", member="peer-2", peer_id="Qm2", stage=1, why="connection refused")
+    weights = _event("WeightsWritten", stage=1, path="weights")
+    late = [{"deaf": True}, _event("Note", text="up"), {"until": "told"}, lost, weights]
+    heard = Heard(tmp_path)
+    (tmp_path / "behaviour.json").write_text(json.dumps({"*": late, "bootstrap": ["swarmfree1invite"]}))
+    order = SwarmOrder(folder=tmp_path / "report", peer_count=1, program=PROGRAM, stop_grace_s=2.0)
+    order.folder.mkdir()
+    swarm = LocalSwarm(order, RunDescribed(1.0, "test", 10, 3, 100), heard)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(swarm.run())
+        while not heard.told(Note):
+            await asyncio.sleep(0.01)
+        swarm.stop(Ending(130, "interrupted"))
+        (tmp_path / "told").touch()
+        await running
+    assert not heard.told(MemberLost)
+    assert heard.told(WeightsWritten)
+
+
+async def test_a_stage_that_nobody_can_take_is_told(tmp_path: Path) -> None:
+    """Where fewer peers live than there are stages for some time, one line says so once, and what to do."""
+    heard = Heard(tmp_path)
+    opened = _event("Opened", iteration=0, attempt=0, base="00", members=[["Qm1"], ["Qm2"], ["Qm3"]])
+    (tmp_path / "behaviour.json").write_text(json.dumps({"*": [opened], "bootstrap": ["swarmfree1invite"]}))
+    order = SwarmOrder(folder=tmp_path / "report", peer_count=2, program=PROGRAM, stop_grace_s=0.5, taker_within_s=1.0)
+    order.folder.mkdir()
+    swarm = LocalSwarm(order, RunDescribed(1.0, "test", 10, 3, 100), heard)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(swarm.run())
+        await asyncio.sleep(4)
+        swarm.stop(Ending(130, "interrupted"))
+        await running
+    said = [h.event.text for h in heard.happenings if isinstance(h, Told) and h.name == "local" and "nobody here" in h.event.text]
+    assert len(said) == 1
+    assert "2 peers live for 3 stages" in said[0]
+    assert "--respawn" in said[0]
