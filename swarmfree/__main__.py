@@ -1,6 +1,6 @@
 """``python -m swarmfree`` is the command ``swarmfree``."""
 
-from swarmfree.cli.main import main
+from swarmfree.cli.entry import main
 
 if __name__ == "__main__":
     main()

@@ -6,6 +6,7 @@ Nothing heavy is imported here: each command loads what it needs when it runs, s
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -48,6 +49,11 @@ def _in_one_line() -> Iterator[None]:
     except BrokenPipeError:
         let_go_of_stdout()
         raise typer.Exit(OUTPUT_CLOSED) from None
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EIO, errno.EDQUOT}:
+            raise
+        let_go_of_stdout()
+        told, code = f"the output cannot be written: {error.strerror}", 1
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     typer.echo(f"swarmfree: {' '.join(told.split())}", err=True)

@@ -35,7 +35,9 @@ def rehearse(
     Each seed is another swarm and another story; the same seed is the same story. Exit code 0 only if all invariants held; for each seed that
     failed, what did not hold and the command that plays it again are printed.
     """
+    from swarmfree.cli.entry import interrupt_by_exception  # noqa: PLC0415 - help is fast
     from swarmfree.cli.rehearsing import Rehearsing  # noqa: PLC0415 - help is fast
 
+    interrupt_by_exception()
     show = Rehearsing(seeds, first_seed, engine.value, typer.echo, iterations=iterations)
     raise typer.Exit(show.one_by_one(is_verbose=verbose) if verbose or engine is EngineChoice.TORCH else show.side_by_side())

@@ -101,3 +101,40 @@ def test_one_rehearsal_can_be_played_and_held() -> None:
     assert lines[-1] == "all invariants held"
     assert lines[-2].startswith("1 rehearsals (seed 3, integer engine): ")
     assert len(lines) > 100
+
+
+@pytest.mark.parametrize(
+    ("then", "code"),
+    [("", 130), ("entry.interrupt_by_exception();", 0)],
+)
+def test_ctrl_c_while_a_command_is_still_loading_says_nothing(then: str, code: int) -> None:
+    """Before a command's own handling of signals begins, Ctrl-C ends it at once, without a traceback; where it was asked for, by an exception."""
+    rest = "try:\n    os.kill(os.getpid(), 2); time.sleep(5)\nexcept KeyboardInterrupt:\n    sys.exit(0)"
+    command = [sys.executable, "-c", f"import os, sys, time\nfrom swarmfree.cli import entry\n{then}\n{rest}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "words"),
+    [
+        ("> /dev/full", 1, "swarmfree: the output cannot be written: No space left on device\n"),
+        (">&-", 0, ""),
+    ],
+)
+def test_an_output_that_takes_nothing_is_no_crash(redirection: str, code: int, words: str) -> None:
+    """A full device is told in one line; what nobody reads is written nowhere."""
+    command = ["sh", "-c", f"{sys.executable} -m swarmfree local --help {redirection}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (code, words)
+
+
+def test_letters_that_the_terminal_does_not_have_are_no_crash() -> None:
+    """A path with umlauts on an ASCII terminal is still told in one line."""
+    command = [sys.executable, "-m", "swarmfree", "config", "show", "--run", "Grüße.toml"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False, env=environment)
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"swarmfree: Gr")
+    assert done.stderr.endswith(b"e.toml: cannot be read: No such file or directory\n")
+    assert done.stderr.count(b"\n") == 1
