@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from swarmfree.cli.options import DataOption, DieOption, HostOption, Log, LogOption, RunOption, SetOption, bind_to_parent
+from swarmfree.cli.options import (
+    BytesOption,
+    DataOption,
+    DieOption,
+    HostOption,
+    Log,
+    LogOption,
+    RunOption,
+    SetOption,
+    bind_to_parent,
+)
 
 
-def bootstrap(
+def bootstrap(  # noqa: PLR0913 - one parameter per option
     run: RunOption,
     data: DataOption = "",
+    *,
+    data_is_bytes: BytesOption = False,
     changes: SetOption = None,
     folder: Annotated[
         str,
@@ -40,12 +53,19 @@ def bootstrap(
     through any of them. Other lines go to stderr, with --log json to stdout.
     """
     bind_to_parent(parent)
+    from swarmfree.cli.checks import require_folder  # noqa: PLC0415 - help is fast
     from swarmfree.cli.endings import run_until_told  # noqa: PLC0415 - help is fast
     from swarmfree.cli.founding import Founding  # noqa: PLC0415 - help is fast
     from swarmfree.cli.journals import open_journal  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.corpus import require_text  # noqa: PLC0415 - help is fast
     from swarmfree.swarm.config import load_run  # noqa: PLC0415 - help is fast
+    from swarmfree.wire.listening import require_listening  # noqa: PLC0415 - help is fast
 
     config = load_run(run, changes or ())
+    require_folder("--folder", Path(folder).expanduser() if folder else Path.home())
+    require_listening(host, port)
+    if not data_is_bytes:
+        require_text(data or config.data_path, config.manifest.tokens_per_iteration + 1)
     founding = Founding(config, folder, data, host, port, open_journal(log, sys.stderr))
     code = run_until_told(founding.run)
     raise typer.Exit(0 if code in {130, 143} else code)

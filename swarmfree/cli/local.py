@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from swarmfree.cli.options import DataOption, DieOption, Log, LogOption, RunOption, SetOption, bind_to_parent
+from swarmfree.cli.options import BytesOption, DataOption, DieOption, Log, LogOption, RunOption, SetOption, bind_to_parent
 
 
 def local(  # noqa: PLR0913 - one parameter per option
@@ -34,6 +34,7 @@ def local(  # noqa: PLR0913 - one parameter per option
     ] = None,
     changes: SetOption = None,
     data: DataOption = "",
+    data_is_bytes: BytesOption = False,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads of each peer.")] = 1,
     log: LogOption = Log.TEXT,
     parent: DieOption = 0,
@@ -46,13 +47,17 @@ def local(  # noqa: PLR0913 - one parameter per option
     everything within 5 s.
     """
     bind_to_parent(parent)
-    from swarmfree.cli.local_run import LocalRun, order_of  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.corpus import require_text  # noqa: PLC0415 - help is fast
     from swarmfree.swarm.config import load_run  # noqa: PLC0415 - help is fast
 
     config = load_run(run, changes or ())
     manifest, text = config.manifest, data or config.data_path
+    if not data_is_bytes:
+        require_text(text, manifest.tokens_per_iteration + 1)
     run_arguments = ("--run", str(run), *(part for change in changes or () for part in ("--set", change)))
     data_arguments = ("--data", text) if text else ()
+    from swarmfree.cli.local_run import LocalRun, order_of  # noqa: PLC0415 - help is fast
+
     order = order_of(
         manifest,
         out,
@@ -60,7 +65,7 @@ def local(  # noqa: PLR0913 - one parameter per option
         standbys=standbys,
         respawn=respawn,
         kills=tuple(kill or ()),
-        run_arguments=(*run_arguments, *data_arguments),
+        run_arguments=(*run_arguments, *data_arguments, *(("--data-is-bytes",) if data_is_bytes else ())),
         peer_arguments=("--threads", str(threads), *data_arguments),
     )
     raise typer.Exit(LocalRun(manifest, order, is_json=log is Log.JSON).run())

@@ -19,6 +19,7 @@ from swarmfree.cli.stem import STEM
 from swarmfree.cockpit.happenings import Happening, RunDescribed, Told, happening_to_json
 from swarmfree.cockpit.live import FRAME_S, View, open_view
 from swarmfree.cockpit.state import SwarmState
+from swarmfree.lab.estimate import estimate, measure_core_flops
 from swarmfree.lab.kill_script import Population, check_kills, parse_kill
 from swarmfree.lab.processes import Child, start_child
 from swarmfree.lab.report import EventLog, ReportError, make_folder, write_summary
@@ -32,6 +33,7 @@ FIGURE_S = 60.0
 INTERRUPTED_S = 4.2
 FIGURE_S_MIN = 0.8
 PATIENCE_S = 60
+TOKENS = 256
 
 
 def order_of(
@@ -87,7 +89,7 @@ class LocalRun:
         Raises:
             ReportError: it cannot be opened.
         """
-        self._order = order
+        self._manifest, self._order = manifest, order
         self._events = EventLog(order.folder)
         self._is_json = is_json
         self._view: View | None = None
@@ -118,6 +120,8 @@ class LocalRun:
             f"a bootstrap node, {order.peer_count} peers and {order.standby_count} on standby; report in {order.folder}",
             is_text_only=True,
         )
+        for line in self._needs():
+            self._print(line, is_text_only=True)
         if not self._is_json:
             self._view = open_view(sys.stdout)
         async with asyncio.TaskGroup() as tasks:
@@ -125,6 +129,17 @@ class LocalRun:
             ending = await self._swarm.run()
             frames.cancel()
         return await self._report(ending)
+
+    def _needs(self) -> list[str]:
+        """What the run will need here, and what of the model it can never use."""
+        peers, vocabulary = self._order.peer_count + self._order.standby_count, self._manifest.model.vocabulary
+        needs = estimate(self._manifest, peers, os.cpu_count() or 1, measure_core_flops())
+        lines = [needs.words(self._manifest.stage_count, peers + 1)]
+        if vocabulary > TOKENS:
+            lines.append(
+                f"model.vocabulary = {vocabulary:,}: text is learned as bytes, so {vocabulary - TOKENS:,} of its rows are never used"
+            )
+        return lines
 
     # ---- while it runs -----------------------------------------------------------------------------------------------
 

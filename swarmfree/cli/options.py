@@ -36,6 +36,10 @@ DataOption = Annotated[
         show_default=False,
     ),
 ]
+BytesOption = Annotated[
+    bool,
+    typer.Option("--data-is-bytes", help="Take --data as it is: its bytes are learned, be they text or not.", show_default=False),
+]
 LogOption = Annotated[Log, typer.Option("--log", help="Tell events as lines of text, or as one JSON object per line.")]
 HostOption = Annotated[str, typer.Option("--host", help="IP address of this machine to listen on and to announce.")]
 AnnounceOption = Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -66,10 +67,14 @@ def peer(  # noqa: PLR0913 - one parameter per option
     last of its stage, and say goodbye: exit code 0 within 20 s. A second SIGTERM ends it as Ctrl-C does.
     """
     bind_to_parent(parent)
+    from swarmfree.cli.checks import require_folder  # noqa: PLC0415 - help is fast
     from swarmfree.cli.endings import run_until_told  # noqa: PLC0415 - help is fast
     from swarmfree.wire.invite import decode_invite  # noqa: PLC0415 - help is fast
+    from swarmfree.wire.listening import require_listening  # noqa: PLC0415 - help is fast
 
     decoded = decode_invite(invite)
+    require_folder("--folder", Path(folder or "~/.swarmfree/peer").expanduser())
+    require_listening(host, port)
     from swarmfree.cli.peer_life import PeerLife, local_config  # noqa: PLC0415 - help is fast
 
     local = local_config(

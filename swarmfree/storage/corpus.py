@@ -6,6 +6,7 @@ between patch releases; `--data` names a file or a folder instead. Nothing is do
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import fcntl
@@ -21,8 +22,6 @@ from pathlib import Path
 from platform import python_version
 from uuid import uuid4
 
-import numpy as np
-
 from swarmfree.storage.whole import flush_to_disk, told_in_one_line
 from swarmfree.swarm.errors import DataError
 
@@ -32,6 +31,7 @@ _BUILT_PREFIXES = (b"_sysconfigdata", b"config-")
 _TRAIN, _HELD_OUT, _INDEX = "train.u8", "held_out.u8", "index.json"
 _TEMPORARY_PREFIX = ".preparing-"
 _TRIES = 3
+_LOOK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,44 @@ def prepare_corpus(data_path: str, cache_folder: Path, held_out_percent: int) ->
                 return replace(found, name=name)
             _prepare(Corpus(name, corpus_hash, folder, 0, 0, 0), texts, held_out_percent)
     raise DataError(f"{folder}: somebody else removed or changed the corpus {_TRIES} times as soon as it was written")
+
+
+def require_text(data_path: str, bytes_min: int) -> None:
+    """Look at data before it is read whole: it is there, there is enough of it, and what it begins with is text in UTF-8.
+
+    Args:
+        data_path: as for `prepare_corpus`; "" = Python's standard library, which is not looked at.
+        bytes_min: what one iteration needs; a file of text shorter than that is of no use to the run.
+
+    Raises:
+        DataError: one line with what was found, and what to do.
+    """
+    if not data_path:
+        return
+    name, files = _files_of(Path(data_path).expanduser())
+    sizes = {path: path.stat().st_size for path, _ in files}
+    if not sum(sizes.values()):
+        raise DataError(f"{name}: {len(files)} files without a single byte; text to learn from expected")
+    strange = [path for path, _ in files if not _is_text(path)]
+    if strange:
+        which = f"{strange[0]} is" if len(files) == 1 else f"{len(strange)} of {len(files)} files are, {strange[0]} first,"
+        raise DataError(f"{which} no text in UTF-8; to learn its bytes as they are, add --data-is-bytes")
+    if sum(sizes.values()) < bytes_min:
+        raise DataError(f"{name}: too short: {sum(sizes.values()):,} bytes; one iteration alone needs {bytes_min:,}")
+
+
+def _is_text(path: Path) -> bool:
+    """Whether a file's first bytes are UTF-8 without NUL, a letter that is cut off at the end allowed."""
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(_LOOK_BYTES)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in start
 
 
 # ---- which files ---------------------------------------------------------------------------------------------------
@@ -234,6 +272,8 @@ def _rename_folder(temporary: Path, folder: Path) -> None:
 
 
 def _write_tokens(corpus: Corpus, texts: list[_Text], held_out_percent: int) -> Corpus:
+    import numpy as np  # noqa: PLC0415 - bad data is refused before it is loaded
+
     token_max = 0
     with corpus.train_file.open("wb") as train, corpus.held_out_file.open("wb") as held_out:
         for text, train_size in zip(texts, _train_sizes(texts, held_out_percent), strict=True):

@@ -21,8 +21,7 @@ def require_enough(corpus: Corpus, manifest: Manifest) -> None:
     Raises:
         DataError: one line with what was expected and found.
     """
-    length, rows = manifest.model.tokens_per_row, manifest.batch.rows * manifest.batch.microbatches
-    needed = rows * length + 1
+    length, needed = manifest.model.tokens_per_row, manifest.tokens_per_iteration + 1
     if corpus.train_tokens < needed:
         raise DataError(
             f"{corpus.name}: too short: {corpus.train_tokens:,} tokens to train on; one iteration of {manifest.batch.microbatches} microbatches "

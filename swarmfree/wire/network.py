@@ -7,8 +7,6 @@ It binds one port, names this peer by it, checks that who calls means this run, 
 from __future__ import annotations
 
 import asyncio
-import errno
-import socket
 from types import TracebackType
 from typing import Self
 
@@ -22,6 +20,7 @@ from swarmfree.wire.addresses import address_of
 from swarmfree.wire.client import Client
 from swarmfree.wire.codec_messages import Rpc, encode_request, rpc_of
 from swarmfree.wire.limits import WireLimits
+from swarmfree.wire.listening import require_listening
 from swarmfree.wire.packing import Packer, is_packed
 from swarmfree.wire.server import Server
 
@@ -88,7 +87,7 @@ class GrpcNetwork:
             SwarmfreeError: the port is taken or the host is not this machine's.
         """
         assert self._listener is None, "the network is started once"
-        await _check_port(self._host, self._port)
+        await asyncio.to_thread(require_listening, self._host, self._port)
         shown_host = f"[{self._host}]" if ":" in self._host else self._host
         listener = grpc.aio.server(options=self._limits.server_options())
         listener.add_generic_rpc_handlers((self._server.generic_handler(),))
@@ -180,28 +179,3 @@ class GrpcNetwork:
             meant = Member(self._member.peer_id, header.receiver_incarnation)
             detail = f"the call is for {meant}, an earlier life of this peer, which is {self._member} now"
             raise Refused(RefusalKind.WRONG_INCARNATION, detail)
-
-
-async def _check_port(host: str, port: int) -> None:
-    """Try the port before gRPC does, because gRPC's own failure has no reason in it."""
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        with socket.socket(family, kind, protocol) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind(address)
-            trial.listen(1)
-    except OSError as error:
-        raise SwarmfreeError(_port_trouble(host, port, error)) from error
-
-
-def _port_trouble(host: str, port: int, error: OSError) -> str:
-    if isinstance(error, socket.gaierror):
-        return f"cannot listen on host {host}: no such host is known; an address of this machine was expected"
-    if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is taken by another process: stop it, choose another port, or 0 to let the system choose"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return f"cannot listen on host {host}: it is no address of this machine"
-    if error.errno == errno.EACCES:
-        return f"port {port} on {host} needs more rights than this process has: choose one above 1023, or 0"
-    return f"cannot listen on port {port} of {host}: {error.strerror}"

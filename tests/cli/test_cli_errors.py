@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from swarmfree.cli.endings import exit_code_of, one_of
 from swarmfree.cli.main import app
+from swarmfree.storage.corpus import require_text
 from swarmfree.swarm.errors import ConfigError, DataError, Excluded, InviteError, PeerSilent, RunEnded, SwarmfreeError
 from swarmfree.wire.invite import Invite, encode_invite
 
@@ -228,3 +230,49 @@ def test_a_closed_output_is_no_traceback(run_file: str) -> None:
         command = [sys.executable, "-m", "swarmfree", "config", "show", "--run", run_file]
         done = subprocess.run(command, check=False, stdout=closed, stderr=subprocess.PIPE, timeout=60)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\x89PNG\r\n\x1a\n" + bytes(4000), ("no text in UTF-8", "--data-is-bytes")),
+        ("grüße ".encode("latin-1") * 900, ("no text in UTF-8", "--data-is-bytes")),
+        ("hello ".encode("utf-16") * 900, ("no text in UTF-8", "--data-is-bytes")),
+        (b"hello", ("too short: 5 bytes", "one iteration alone needs")),
+        (b"", ("without a single byte",)),
+    ],
+)
+@pytest.mark.parametrize("command", [("bootstrap",), ("local", "--peers", "4")])
+def test_data_of_no_use_is_refused_before_anything_starts(
+    tmp_path: Path, run_file: str, content: bytes, words: tuple[str, ...], command: tuple[str, ...]
+) -> None:
+    """What is no text, too short or empty is one line; no report folder is left."""
+    (tmp_path / "data.bin").write_bytes(content)
+    folder = ("--out", str(tmp_path / "report")) if command[0] == "local" else ("--folder", str(tmp_path / "node"))
+    result = _invoke(*command, "--run", run_file, "--data", str(tmp_path / "data.bin"), *folder)
+    _told_in_one_line(result, 2, "data.bin", *words)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.bin", "small.toml"]
+
+
+def test_one_strange_file_among_texts_is_named(tmp_path: Path) -> None:
+    """Of a folder the line says how many files are no text, and names the first."""
+    for name, content in (("a.txt", b"text" * 900), ("b.gz", b"\x1f\x8b\x08\x00" * 900), ("c.txt", "ä".encode() * 900)):
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=r"1 of 3 files are, .*b\.gz first, no text in UTF-8"):
+        require_text(str(tmp_path), 100)
+    (tmp_path / "b.gz").unlink()
+    require_text(str(tmp_path), 100)
+
+
+def test_an_address_or_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path, run_file: str) -> None:
+    """A taken port, a host of another machine and a folder that is a file are told at once, by bootstrap and by peer."""
+    invite = encode_invite(Invite("0" * 64, (f"/ip4/127.0.0.1/tcp/9/p2p/{PEER_ID}",)))
+    (tmp_path / "file").write_text("")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for command in (("bootstrap", "--run", run_file), ("peer", invite)):
+            folder = ("--folder", str(tmp_path / "node"))
+            _told_in_one_line(_invoke(*command, *folder, "--port", port), 1, f"port {port}", "taken by another process")
+            _told_in_one_line(_invoke(*command, *folder, "--host", "192.0.2.1"), 1, "192.0.2.1", "no address of this machine")
+            _told_in_one_line(_invoke(*command, "--folder", str(tmp_path / "file" / "x")), 2, "--folder", "is a file")
+    assert not (tmp_path / "node").exists()

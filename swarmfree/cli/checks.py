@@ -1,0 +1,27 @@
+"""What a person typed, checked within a moment: before torch, hivemind or a process is loaded, and before anything is written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from swarmfree.swarm.errors import ConfigError
+
+
+def require_folder(flag: str, path: Path) -> None:
+    """Whether a folder is there, or can be made, and can be written to; nothing is made.
+
+    Args:
+        flag: that named it.
+        path: the folder.
+
+    Raises:
+        ConfigError: it cannot be used, and why.
+    """
+    there = path
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise ConfigError(f"{flag} {path}: {there} is a file; a folder, or a name for a new one, is expected")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"{flag} {path}: {there} cannot be written to by this user; name another folder with {flag}")

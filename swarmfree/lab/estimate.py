@@ -1,0 +1,80 @@
+"""What a run will need on this machine, told before anything is started: parameters, memory, time. Rough, and pure but for one short measurement."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from swarmfree.swarm.manifest import Manifest
+
+LIBRARIES_MB, PEER_MB = 320, 160
+"""Torch, gRPC and hivemind, once for all processes that are forked from one; what each peer and its libp2p daemon have of their own besides."""
+BYTES_PER_PARAMETER = 28
+"""float32 weights, gradient sum, average, two moments, and what is kept for others."""
+STAGE_S = 0.006
+"""What a microbatch costs a stage beside its arithmetic (messages, Python), on a core of `CORE_FLOPS`."""
+CORE_FLOPS = 50e9
+MATRIX = 384
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Rough needs of a run on one machine.
+
+    Args:
+        parameters: of the whole model.
+        memory_bytes: of all processes together.
+        seconds: from the first iteration to the last.
+    """
+
+    parameters: int
+    memory_bytes: int
+    seconds: float
+
+    def words(self, stages: int, processes: int) -> str:
+        """In one line for people."""
+        minutes = self.seconds / 60
+        span = f"{self.seconds:.0f} s" if minutes < 1.5 else f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:,.0f} h"
+        return (
+            f"{self.parameters / 1e6:,.2f} M parameters in {stages} stages, {processes} processes: "
+            f"about {self.memory_bytes / 1e9:,.1f} GB of memory and {span}"
+        )
+
+
+def parameter_count(manifest: Manifest) -> int:
+    """Parameters of the whole model: embedding, head, norms, and per block attention (grouped keys and values) and a gated MLP."""
+    model = manifest.model
+    keys = model.width // model.heads * model.kv_heads
+    block = 2 * model.width * model.width + 2 * model.width * keys + 3 * model.width * model.mlp_width + 2 * model.width
+    return 2 * model.vocabulary * model.width + model.width + model.blocks * block
+
+
+def estimate(manifest: Manifest, peers: int, cores: int, core_flops: float) -> Estimate:
+    """Needs of a run.
+
+    Args:
+        manifest: of the run.
+        peers: processes that serve, or stand by.
+        cores: of this machine.
+        core_flops: what one of them computes, floating point operations per second.
+    """
+    parameters, stages = parameter_count(manifest), manifest.stage_count
+    held = parameters * BYTES_PER_PARAMETER * max(1.0, peers / stages)
+    memory_bytes = (LIBRARIES_MB + PEER_MB * (peers + 1)) * 1_000_000 + round(held)
+    arithmetic_s = 6 * parameters * manifest.tokens_per_iteration / core_flops
+    overhead_s = STAGE_S * CORE_FLOPS / core_flops * stages * manifest.batch.microbatches
+    at_once = max(1, min(cores, peers))
+    return Estimate(parameters, memory_bytes, manifest.run.iterations * (arithmetic_s + overhead_s) / at_once)
+
+
+def measure_core_flops() -> float:
+    """Floating point operations per second of one core, from a few small matrix products: about 20 ms."""
+    matrix = np.ones((MATRIX, MATRIX), np.float32)
+    best_s = 1.0
+    for _ in range(4):
+        began_s = time.perf_counter()
+        matrix @ matrix
+        best_s = min(best_s, time.perf_counter() - began_s)
+    return 2 * MATRIX**3 / best_s

@@ -1,0 +1,44 @@
+"""What a run will need here: parameters exactly, memory and time roughly."""
+
+from __future__ import annotations
+
+from swarmfree.lab.estimate import CORE_FLOPS, estimate, measure_core_flops, parameter_count
+from swarmfree.model.stages import blank_stage
+from swarmfree.swarm.config import read_run
+
+RUN = """
+[run]
+name = "small"
+iterations = 440
+[model]
+width = 96
+blocks = 6
+heads = 3
+kv_heads = 3
+mlp_width = 256
+[stages]
+body = 3
+"""
+
+
+def test_the_number_of_parameters_is_the_models() -> None:
+    """It is what all stages together hold."""
+    manifest = read_run(RUN, "test").manifest
+    held = sum(sum(p.numel() for p in blank_stage(manifest, stage).parameters()) for stage in range(manifest.stage_count))
+    assert parameter_count(manifest) == held
+
+
+def test_time_and_memory_grow_with_what_is_asked_for() -> None:
+    """Twice the iterations take twice the time, more peers more memory, more cores less time, a slower core more; each in proportion."""
+    manifest, longer = (read_run(RUN.replace("440", str(count)), "test").manifest for count in (440, 880))
+    base = estimate(manifest, 8, 2, CORE_FLOPS)
+    assert estimate(longer, 8, 2, CORE_FLOPS).seconds == 2 * base.seconds
+    assert estimate(manifest, 8, 1, CORE_FLOPS).seconds == 2 * base.seconds
+    assert estimate(manifest, 8, 2, CORE_FLOPS / 4).seconds == 4 * base.seconds
+    assert estimate(manifest, 16, 2, CORE_FLOPS).memory_bytes > 1.5 * base.memory_bytes
+    assert "4 stages, 9 processes: about" in base.words(4, 9)
+
+
+def test_a_core_is_measured_within_a_moment() -> None:
+    """Every machine computes something."""
+    assert 1e8 < measure_core_flops() < 1e13
