@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -67,5 +68,21 @@ def test_a_coordinator_tells_by_its_own_past_whether_others_follow_it() -> None:
             )
             follows.append([Peer._meet(peer, A, one).follows for one in asked])
         assert follows == [[True, False], [False, True]]
+
+    play(story)
+
+
+def test_who_stands_by_offers_to_feed_once_a_run_has_begun() -> None:
+    """Before it knows of a coordinator a standby would be taken for the run's founder; whoever takes a place at once offers it at once."""
+
+    async def story(alone: Alone) -> None:
+        books = SimpleNamespace(standing=alone.standing, worker=SimpleNamespace(seconds_per_microbatch=0.0))
+        for standby, coordinator, offered in ((True, None, False), (True, A, True), (False, None, True)):
+            local = replace(alone.context.local, standby=standby)
+            ports = SimpleNamespace(tokens=object(), clock=alone.context.ports.clock)
+            context = SimpleNamespace(local=local, ports=ports, here=alone.context.here, timing=alone.context.timing)
+            alone.standing.coordinator = coordinator
+            peer = SimpleNamespace(context=context, books=books)
+            assert Peer._announcement(cast("Any", peer)).can_feed is offered
 
     play(story)

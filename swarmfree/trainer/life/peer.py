@@ -327,7 +327,8 @@ class Peer:
             clip_factor=bits_float32(entry.scalars.grad_scale) if entry is not None else 1.0,
             seconds_per_microbatch=self.books.worker.seconds_per_microbatch,
             memory_bytes=0,
-            can_feed=context.ports.tokens is not None,
+            # Who stands by founds no run: until it knows of a coordinator, it does not offer to feed.
+            can_feed=context.ports.tokens is not None and (not context.local.standby or standing.coordinator is not None),
             revision=PROTOCOL_REVISION,
             expires_s=context.ports.clock.wall_s() + context.timing.lease_s,
         )
