@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,9 @@ from swarmfree.cli.options import (
     SetOption,
     bind_to_parent,
 )
+
+HINT = "the line above is the invite; on every machine that helps: swarmfree peer INVITE\n"
+HERE_ONLY = "it works on this machine only, as this node listens on {}; with --host auto it works for others too\n"
 
 
 def bootstrap(  # noqa: PLR0913 - one parameter per option
@@ -43,6 +47,15 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
             "--port", min=0, max=65535, help="Port to listen on; 0 = the one kept in the folder, else given by the system."
         ),
     ] = 0,
+    announce: Annotated[
+        str,
+        typer.Option(
+            "--announce",
+            metavar="HOST[:PORT]",
+            help="Where others reach this node, if not at --host and --port: a cloud machine's public address, a forwarded port.",
+            show_default=False,
+        ),
+    ] = "",
     log: LogOption = Log.TEXT,
     parent: DieOption = 0,
 ) -> None:
@@ -59,13 +72,20 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
     from swarmfree.cli.journals import open_journal  # noqa: PLC0415 - help is fast
     from swarmfree.storage.corpus import require_text  # noqa: PLC0415 - help is fast
     from swarmfree.swarm.config import load_run  # noqa: PLC0415 - help is fast
+    from swarmfree.wire.addresses import split_host  # noqa: PLC0415 - help is fast
     from swarmfree.wire.listening import require_listening  # noqa: PLC0415 - help is fast
+    from swarmfree.wire.own_address import reach_of  # noqa: PLC0415 - help is fast
 
     config = load_run(run, changes or ())
     require_folder("--folder", Path(folder).expanduser() if folder else Path.home())
-    require_listening(host, port)
+    listens = reach_of(host, (), is_announced=bool(announce)).host
+    announced = split_host(announce) if announce else ("", 0)
+    require_listening(listens, 0)  # a taken port may be that of a node that has just been killed: that is waited for
     if not data_is_bytes:
         require_text(data or config.data_path, config.manifest.tokens_per_iteration + 1)
-    founding = Founding(config, folder, data, host, port, open_journal(log, sys.stderr))
+    founding = Founding(config, folder, data, listens, port, open_journal(log, sys.stderr), announced)
+    founding.hint = HINT if log is Log.TEXT else ""
+    if founding.hint and ip_address(listens).is_loopback and not announce:
+        founding.hint += HERE_ONLY.format(listens)
     code = run_until_told(founding.run)
     raise typer.Exit(0 if code in {130, 143} else code)

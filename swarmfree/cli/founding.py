@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 import json
 import secrets
+import sys
 import time
 from pathlib import Path
 
@@ -31,9 +32,22 @@ PUBLISH_MORE_OFTEN = 3
 
 
 class Founding:
-    """One bootstrap node."""
+    """One bootstrap node.
 
-    def __init__(self, config: RunConfig, folder: str, data: str, host: str, port: int, journal: Journal) -> None:
+    Attributes:
+        hint: what people are told below the invite, on stderr.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: str,
+        data: str,
+        host: str,
+        port: int,
+        journal: Journal,
+        announced: tuple[str, int] = ("", 0),
+    ) -> None:
         """Keep the choices; `run` does the rest.
 
         Args:
@@ -43,7 +57,10 @@ class Founding:
             host: IP address to listen on.
             port: libp2p port, 0 = the kept one, else given by the system.
             journal: where events go.
+            announced: host and port that others are told to call, where these are others.
         """
+        self.hint = ""
+        self._announced = announced
         self._config = config
         self._folder = (
             Path(folder).expanduser() if folder else Path.home() / ".swarmfree" / "bootstrap" / config.manifest.run.name
@@ -61,7 +78,7 @@ class Founding:
         """
         identity = load_or_create_identity(self._folder)
         manifest = await asyncio.to_thread(self._manifest, identity)
-        settings = DirectorySettings(str(self._folder), self._host, self._port or self._kept_port())
+        settings = DirectorySettings(str(self._folder), self._host, self._port or self._kept_port(), announced=self._announced)
         tell = lambda seconds: self._journal.tell(DirectoryReplaced(seconds))  # noqa: E731 - as the peer's
         directory = DhtDirectory(settings, identity, manifest.fingerprint(), manifest=manifest, on_replaced=tell)
         await directory.start()
@@ -72,14 +89,14 @@ class Founding:
 
     async def _serve(self, directory: DhtDirectory, manifest: Manifest, identity: Identity) -> int:
         lease_s = manifest.timing.papers_lease_s
-        port = int(directory.addresses[0].split("/tcp/")[1].split("/")[0])
-        write_whole(self._folder / PORT_FILE, json.dumps({"port": port}).encode())
+        write_whole(self._folder / PORT_FILE, json.dumps({"port": directory.port}).encode())
         founder = self._kept_founder(manifest)
         if founder:
             await directory.name_founder(founder, lease_s)
         else:
             await directory.publish_run(lease_s)
         print(encode_invite(Invite(manifest.fingerprint(), directory.addresses[:1])), flush=True)
+        sys.stderr.write(self.hint)
         self._journal.tell(Started(identity.peer_id, draw_incarnation(secrets.token_hex), directory.addresses[0]))
         self._journal.tell(
             Note(f"run {manifest.run.name} ({manifest.fingerprint()[:12]}), {manifest.data.name}: waits for a peer that can feed")

@@ -16,6 +16,7 @@ from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.identity import draw_incarnation, load_or_create_identity
 from swarmfree.wire.invite import Invite, encode_invite
 from swarmfree.wire.network import GrpcNetwork
+from swarmfree.wire.own_address import own_address
 
 ASKED_MAX = 4
 
@@ -32,7 +33,9 @@ async def look(invite: Invite, patience_s: float) -> Status:
     """
     with tempfile.TemporaryDirectory(prefix="swarmfree-status-") as folder:
         identity = load_or_create_identity(folder)
-        settings = DirectorySettings(folder, entry_points=invite.entry_points, patience_s=patience_s)
+        settings = DirectorySettings(
+            folder, own_address(invite.entry_points), entry_points=invite.entry_points, patience_s=patience_s
+        )
         directory = DhtDirectory(settings, identity, invite.fingerprint)
         await directory.start()
         try:

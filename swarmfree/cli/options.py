@@ -41,14 +41,21 @@ BytesOption = Annotated[
     typer.Option("--data-is-bytes", help="Take --data as it is: its bytes are learned, be they text or not.", show_default=False),
 ]
 LogOption = Annotated[Log, typer.Option("--log", help="Tell events as lines of text, or as one JSON object per line.")]
-HostOption = Annotated[str, typer.Option("--host", help="IP address of this machine to listen on and to announce.")]
+HostOption = Annotated[
+    str,
+    typer.Option(
+        "--host",
+        metavar="ADDRESS",
+        help="IP address of this machine to listen on and to announce; auto = the one on the way to whom it joins, or on the default route.",
+    ),
+]
 AnnounceOption = Annotated[
     str,
     typer.Option(
         "--announce",
         metavar="HOST:PORT",
-        help="Where others reach this peer's gRPC port, if not at --host and --port: behind a forwarded port. Listening stays there; "
-        "the libp2p port is not changed by it.",
+        help="Where others reach this peer's gRPC port, if not at --host and --port: behind a forwarded port or a public address. "
+        "The libp2p port is announced at the same host if --libp2p-port names it.",
         show_default=False,
     ),
 ]

@@ -41,8 +41,11 @@ def peer(  # noqa: PLR0913 - one parameter per option
     ] = True,
     standby: Annotated[bool, typer.Option("--standby", help="Wait for a lost stage instead of taking a place at once.")] = False,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads.")] = 1,
-    host: HostOption = "127.0.0.1",
+    host: HostOption = "auto",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="gRPC port; 0 = given by the system.")] = 0,
+    libp2p_port: Annotated[
+        int, typer.Option("--libp2p-port", min=0, max=65535, help="Port of the libp2p daemon; 0 = given by the system.")
+    ] = 0,
     announce: AnnounceOption = "",
     patience: PatienceOption = 20.0,
     weights: Annotated[
@@ -71,10 +74,12 @@ def peer(  # noqa: PLR0913 - one parameter per option
     from swarmfree.cli.endings import run_until_told  # noqa: PLC0415 - help is fast
     from swarmfree.wire.invite import decode_invite  # noqa: PLC0415 - help is fast
     from swarmfree.wire.listening import require_listening  # noqa: PLC0415 - help is fast
+    from swarmfree.wire.own_address import reach_of  # noqa: PLC0415 - help is fast
 
     decoded = decode_invite(invite)
     require_folder("--folder", Path(folder or "~/.swarmfree/peer").expanduser())
-    require_listening(host, port)
+    reach = reach_of(host, decoded.entry_points, is_announced=bool(announce))
+    require_listening(reach.host, port)
     from swarmfree.cli.peer_life import PeerLife, local_config  # noqa: PLC0415 - help is fast
 
     local = local_config(
@@ -83,8 +88,10 @@ def peer(  # noqa: PLR0913 - one parameter per option
         can_feed=feed,
         standby=standby,
         threads=threads,
-        host=host,
+        host=reach.host,
+        announced_host=reach.announced,
         port=port,
+        dht_port=libp2p_port,
         announce=announce,
         patience_s=patience,
         weights_folder=weights,

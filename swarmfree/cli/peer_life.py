@@ -85,14 +85,14 @@ def local_config(**flags: object) -> LocalConfig:
     return local
 
 
-def announced_of(local: LocalConfig) -> tuple[str, int] | None:
-    """Host and port that this peer announces; None = those on which it listens.
+def announced_of(local: LocalConfig) -> tuple[str, int]:
+    """Host and port that this peer announces; port 0 = the one on which it listens.
 
     Raises:
         ConfigError: they are not HOST:PORT, or the host is neither an IP address nor a name.
     """
     if not local.announce:
-        return None
+        return local.announced_host or local.host, 0
     try:
         host, port = parse_host_and_port(local.announce)
         address_of(host, port, "anybody")
@@ -143,8 +143,11 @@ class PeerLife:
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
         await load_gently("swarmfree.wire.dht_keeper", *(["swarmfree.model.engine"] if self._kind is EngineKind.TORCH else []))
         identity = load_or_create_identity(local.folder)
+        points, others_host = self._invite.entry_points, announced_of(local)[0]
+        # Where only the gRPC port is forwarded, the libp2p daemon announces what it finds itself.
+        announced = (others_host, 0) if local.dht_port and others_host != local.host else ("", 0)
         settings = DirectorySettings(
-            local.folder, local.host, local.dht_port, self._invite.entry_points, patience_s=local.patience_s
+            local.folder, local.host, local.dht_port, points, patience_s=local.patience_s, announced=announced
         )
         directory = DhtDirectory(
             settings,

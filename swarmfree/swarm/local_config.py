@@ -13,7 +13,8 @@ class LocalConfig:
 
     Args:
         folder: identity, state, sockets and logs of this peer.
-        host: address to listen on and to announce.
+        host: address to listen on.
+        announced_host: address that others are told to call; empty = `host`.
         port: gRPC port, 0 = given by the system.
         announce: HOST:PORT at which others reach the gRPC port, where that is not `host` and `port`; empty = they are.
         dht_port: libp2p port, 0 = given by the system.
@@ -28,6 +29,7 @@ class LocalConfig:
 
     folder: str
     host: str = "127.0.0.1"
+    announced_host: str = ""
     port: int = 0
     announce: str = ""
     dht_port: int = 0

@@ -110,6 +110,18 @@ def parse_host_and_port(text: str) -> tuple[str, int]:
     return (host[1:-1] if is_bracketed else host), int(port)
 
 
+def split_host(text: str) -> tuple[str, int]:
+    """Read ``HOST`` or ``HOST:PORT``; port 0 where none is named. An IPv6 address with a port stands in brackets.
+
+    Raises:
+        ConfigError: one line that says what was expected.
+    """
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    host, port = (bare, 0) if ":" not in text or (bare.count(":") > 1 and "]" not in bare) else parse_host_and_port(text)
+    address_of(host, port or 1, "anybody")
+    return host, port
+
+
 def grpc_target_of(multiaddr: str) -> str:
     """The gRPC target of a peer's multiaddr.
 

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
-from swarmfree.swarm.errors import ConfigError
+from swarmfree.swarm.errors import SwarmfreeError
 from swarmfree.wire.addresses import Address
 from swarmfree.wire.dht_node import DhtNode, open_node
 from swarmfree.wire.dht_values import DhtFault, Entry, Listening, SignedRecord
@@ -76,6 +76,11 @@ class DhtKeeper:
     # -- what the directory asks for
 
     @property
+    def port(self) -> int:
+        """The port listened on; 0 while there is no node."""
+        return 0 if self._node is None else self._node.port
+
+    @property
     def addresses(self) -> tuple[Address, ...]:
         """Where this peer's libp2p daemon can be reached."""
         return () if self._node is None else self._node.addresses
@@ -89,7 +94,7 @@ class DhtKeeper:
         """Start the first node.
 
         Raises:
-            ConfigError: the port is taken.
+            SwarmfreeError: the port is taken.
             DhtFault: p2pd does not start.
         """
         try:
@@ -182,7 +187,7 @@ class DhtKeeper:
                 await asyncio.sleep(backoff_s)
                 try:
                     self._node = await self._open(node)
-                except (ConfigError, DhtFault) as error:
+                except (SwarmfreeError, DhtFault) as error:
                     _log.warning("p2pd could not be replaced yet: %s", error)
                     backoff_s = min(max(backoff_s * 2, _BACKOFF_S_MIN), _BACKOFF_S_MAX)
             opened_s = loop.time()
@@ -296,14 +301,13 @@ class DhtKeeper:
         patience_s = _PORT_WAIT_S if self._asked.port else 0.0
         if listening.port and not await _is_free(listening.host, listening.port, patience_s):
             if self._asked.port:
-                raise ConfigError(
-                    f"dht_port = {listening.port}: the port is taken on {listening.host}; "
-                    "stop what listens there, or choose another (0 = any)"
+                raise SwarmfreeError(
+                    f"libp2p port {listening.port} on {listening.host} is taken by another process: stop it, or choose another port, "
+                    "with --port of the bootstrap node or --libp2p-port of a peer; 0 lets the system choose"
                 )
             listening = self._asked
         node = await open_node(self._identity, listening, self._sockets, self._now_s, before)
-        if node.addresses:
-            self._listening = dataclasses.replace(listening, port=node.addresses[0].port)
+        self._listening = dataclasses.replace(listening, port=node.port)
         return node
 
 

@@ -25,10 +25,11 @@ from hivemind.utils.logging import use_hivemind_log_handler
 from hivemind.utils.multiaddr import Multiaddr
 
 from swarmfree.swarm.errors import ConfigError
-from swarmfree.wire.addresses import Address, parse_address
+from swarmfree.wire.addresses import Address, address_of, parse_address
 from swarmfree.wire.dht_validator import SignedRecordValidator
 from swarmfree.wire.dht_values import DhtFault, Entry, Listening, SignedRecord
 from swarmfree.wire.identity import Identity
+from swarmfree.wire.listening import free_port
 from swarmfree.wire.socket_folder import SocketFolder
 
 _FAULTS = (P2PDaemonError, P2PHandlerError, OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError, AssertionError)
@@ -45,12 +46,13 @@ _IDLE_LIMIT_S = 5.0  # p2pd ends by itself when its parent was killed before it 
 class DhtNode:
     """A live node. Made by `open_node`."""
 
-    def __init__(self, p2p: Any, node: Any, validator: SignedRecordValidator, addresses: tuple[Address, ...]) -> None:
-        """Hold hivemind's objects."""
+    def __init__(self, p2p: Any, node: Any, validator: SignedRecordValidator, addresses: tuple[Address, ...], port: int) -> None:
+        """Hold hivemind's objects; `port` is listened on."""
         self._p2p = p2p
         self._node = node
         self._validator = validator
         self.addresses = addresses
+        self.port = port
 
     @property
     def daemon_pid(self) -> int:
@@ -179,10 +181,14 @@ async def open_node(
 
     P2PInFolder = _p2p_in_folder(sockets.prefix, opened)  # noqa: N806 - a class
     kind = "ip6" if ":" in listening.host else "ip4"
+    announced_host, announced_port = listening.announced
+    port = listening.port or (free_port(listening.host) if announced_host else 0)
+    told = [address_of(announced_host, announced_port or port, identity.peer_id).transport] if announced_host else None
     try:
         async with asyncio.timeout(_START_LIMIT_S):
             p2p = await P2PInFolder.create(
-                host_maddrs=[f"/{kind}/{listening.host}/tcp/{listening.port}"],
+                host_maddrs=[f"/{kind}/{listening.host}/tcp/{port}"],
+                announce_maddrs=told,
                 identity_path=identity.path,
                 idle_timeout=_IDLE_LIMIT_S,
                 auto_nat=listening.beyond_nat,
@@ -207,7 +213,8 @@ async def open_node(
                 reuse_get_requests=False,
             )
             visible = [str(multiaddr) for multiaddr in await node.get_visible_maddrs()]
-            made = DhtNode(p2p, node, validator, _tcp_addresses(visible))
+            addresses = _tcp_addresses(visible)
+            made = DhtNode(p2p, node, validator, addresses, port or (addresses[0].port if addresses else 0))
     except (*_FAULTS, TimeoutError) as error:
         raise DhtFault(f"p2pd did not start: {error or repr(error)}") from error
     finally:

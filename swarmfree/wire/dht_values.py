@@ -34,8 +34,12 @@ class SignedRecord:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where and how a node listens. Port 0 is given by the system; `beyond_nat` turns on relays, UPnP and reachability checks."""
+    """Where and how a node listens. Port 0 is given by the system; `beyond_nat` turns on relays, UPnP and reachability checks.
+
+    `announced` is what others are told to call, where that is another address: host, and port or 0 for the one listened on.
+    """
 
     host: str
     port: int
     beyond_nat: bool
+    announced: tuple[str, int] = ("", 0)

@@ -74,6 +74,7 @@ class DirectorySettings:
         entry_points: multiaddrs of peers to join through, from the invite; none for a bootstrap node.
         patience_s: how long to look for somebody who answers there.
         beyond_nat: use relays and UPnP, and let others check that this peer can be reached.
+        announced: host and port that others are told to call, where these are not `host` and the port listened on (0 = that one).
     """
 
     folder: str
@@ -82,6 +83,7 @@ class DirectorySettings:
     entry_points: tuple[str, ...] = ()
     patience_s: float = 20.0
     beyond_nat: bool = False
+    announced: tuple[str, int] = ("", 0)
 
     def __post_init__(self) -> None:
         try:
@@ -137,7 +139,8 @@ class DhtDirectory:
         """Start the node and join the directory through one of the entry points, if there are any.
 
         Raises:
-            ConfigError: the port is taken, the folder is in use or cannot be used, or p2pd does not start.
+            ConfigError: the folder is in use or cannot be used, or p2pd does not start.
+        SwarmfreeError: the port is taken.
             InviteError: nobody answers at the entry points.
         """
         self._sockets = SocketFolder(self._settings.folder)
@@ -171,6 +174,11 @@ class DhtDirectory:
     def addresses(self) -> tuple[str, ...]:
         """Multiaddrs of this peer's libp2p daemon, without those that only this machine reaches where there are others."""
         return () if self._keeper is None else tuple(map(str, self._keeper.addresses))
+
+    @property
+    def port(self) -> int:
+        """The libp2p port listened on; 0 before the start."""
+        return 0 if self._keeper is None else self._keeper.port
 
     @property
     def daemon_pid(self) -> int | None:
@@ -314,7 +322,8 @@ class DhtDirectory:
             from swarmfree.wire.dht_node import quiet_hivemind  # noqa: PLC0415
 
             quiet_hivemind()
-            listening = Listening(self._settings.host, self._settings.dht_port, self._settings.beyond_nat)
+            settings = self._settings
+            listening = Listening(settings.host, settings.dht_port, settings.beyond_nat, settings.announced)
             return DhtKeeper(self._identity, listening, sockets, self._wall_s, tell_replaced)
 
         return make

@@ -29,6 +29,19 @@ def require_listening(host: str, port: int) -> None:
         raise SwarmfreeError(_trouble(host, port, error)) from error
 
 
+def free_port(host: str) -> int:
+    """A TCP port of this machine that nobody listens on at the moment.
+
+    Raises:
+        SwarmfreeError: `host` is not this machine's.
+    """
+    try:
+        with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as trial:
+            return int(trial.getsockname()[1])
+    except OSError as error:
+        raise SwarmfreeError(_trouble(host, 0, error)) from error
+
+
 def _trouble(host: str, port: int, error: OSError) -> str:
     if isinstance(error, socket.gaierror):
         return f"cannot listen on host {host}: no such host is known; an address of this machine was expected"

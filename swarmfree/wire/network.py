@@ -38,7 +38,7 @@ class GrpcNetwork:
         member: who this peer is.
         host: address or name to listen on, and to be called at unless `announced` says otherwise.
         port: 0 = given by the system.
-        announced: host and port that others are told to call, where they are not those listened on: behind a forwarded port.
+        announced: host and port that others are told to call, where they are not those listened on; port 0 = the one listened on.
         limits: bounds on sizes, times and counts.
         revision: of the protocol; calls of others are refused.
     """
@@ -93,7 +93,8 @@ class GrpcNetwork:
         listener.add_generic_rpc_handlers((self._server.generic_handler(),))
         try:
             self._port = listener.add_insecure_port(f"{shown_host}:{self._port}")
-            address = address_of(*(self._announced or (self._host, self._port)), self._member.peer_id)
+            host, announced_port = self._announced or (self._host, 0)
+            address = address_of(host, announced_port or self._port, self._member.peer_id)
         except (RuntimeError, ConfigError) as error:
             raise SwarmfreeError(f"cannot listen on {shown_host}:{self._port}: {error}") from error
         await self._group.__aenter__()

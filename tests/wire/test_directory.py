@@ -16,7 +16,7 @@ import pytest
 from directory_world import World, announcement_of, is_running, until, world_of
 
 from swarmfree.swarm.announcement import PeerState
-from swarmfree.swarm.errors import ConfigError, InviteError
+from swarmfree.swarm.errors import ConfigError, InviteError, SwarmfreeError
 from swarmfree.swarm.manifest import Manifest, RunSection
 from swarmfree.wire.announcement_record import PeerRecord, canonical_json, peer_record_to_bytes
 from swarmfree.wire.directory import RUNS_KEY, DhtDirectory, DirectorySettings
@@ -177,7 +177,7 @@ async def test_taken_port_is_told(world: World) -> None:
         holder.listen()
         port = holder.getsockname()[1]
         settings = DirectorySettings(str(world.folder / "bootstrap"), dht_port=port)
-        with pytest.raises(ConfigError, match=f"dht_port = {port}: the port is taken on 127.0.0.1"):
+        with pytest.raises(SwarmfreeError, match=f"libp2p port {port} on 127.0.0.1 is taken by another process"):
             await DhtDirectory(settings, world.organiser, world.run).start()
 
 
