@@ -24,6 +24,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of these tests."""
     parser.addoption("--write-transcripts", action="store_true", help="write the transcripts of the scenarios anew")
+    parser.addoption("--write-screens", action="store_true", help="write the golden screens anew")
 
 
 @pytest.fixture(scope="session")

@@ -24,8 +24,9 @@ from swarmfree.cli.endings import OUTPUT_CLOSED, SIGNALS, let_go_of_stdout
 from swarmfree.cli.stem import STEM
 from swarmfree.cli.watched import EngineKind
 from swarmfree.cockpit.happenings import Happening
-from swarmfree.cockpit.live import FRAME_S, View, open_view, span
+from swarmfree.cockpit.live import FRAME_S, View, open_view
 from swarmfree.cockpit.state import LostStage, SwarmState
+from swarmfree.cockpit.words import span
 from swarmfree.lab.chaos import Chaos, ChaosOrder, ChaosResult, Judge
 from swarmfree.lab.chaos_bounds import formula
 from swarmfree.lab.chaos_plan import Kind, Sparing, draw_plan

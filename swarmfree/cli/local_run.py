@@ -171,7 +171,7 @@ class LocalRun:
     def _show(self, state: SwarmState) -> None:
         if self._view is not None and not self._is_closed:
             try:
-                self._view.show(state)
+                self._view.show(state, time.time())
             except OSError:
                 self._close_output()
 

@@ -17,7 +17,7 @@ from typing import Any
 from swarmfree.cli.study_training import base_path
 from swarmfree.cli.study_trials import PLAIN_REPLAY, Trial
 from swarmfree.cli.study_worker import STUDY_FILE
-from swarmfree.cockpit.live import span
+from swarmfree.cockpit.words import span
 from swarmfree.lab.failures import Failure, distinct_traces, draw_failures, draw_pairs
 from swarmfree.lab.processes import Child, start_child, stop_children
 from swarmfree.lab.report import write_whole

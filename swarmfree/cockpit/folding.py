@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import assert_never
 
-from swarmfree.cockpit.happenings import Happening, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed, Told
+from swarmfree.cockpit.happenings import Happening, InviteKept, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed, Told
 from swarmfree.cockpit.lines import describe, is_news, killed_words
 from swarmfree.cockpit.state import (
     NEWS_MAX,
@@ -32,6 +32,7 @@ from swarmfree.swarm.events import (
     EngineHolds,
     EngineStepped,
     Evaluated,
+    Event,
     IterationCommitted,
     LineageDropped,
     MemberLeft,
@@ -84,6 +85,10 @@ def fold(state: SwarmState, happening: Happening) -> SwarmState:
                 stage_count=happening.stage_count,
                 tokens_per_iteration=happening.tokens_per_iteration,
             )
+        case InviteKept():
+            return _add_news(
+                replace(state, invite_file=happening.path), happening.time_s, "", f"the invite lies in {happening.path}"
+            )
         case ProcessStarted():
             return _start(state, happening)
         case ProcessKilled():
@@ -93,11 +98,28 @@ def fold(state: SwarmState, happening: Happening) -> SwarmState:
         case Told():
             after = _tell(state, happening)
             if is_news(happening.event) and not _is_repeated(state, after, happening):
-                who = after.name_of(happening.event.member) if isinstance(happening.event, Placed) else happening.name
-                return _add_news(after, happening.time_s, who, describe(happening.event, after.name_of))
+                return _add_news(after, happening.time_s, _who(after, happening), _in_words(after, happening.event))
             return after
         case _:
             assert_never(happening)
+
+
+def _in_words(state: SwarmState, event: Event) -> str:
+    """The event as a line; how long a loss was not noticed, where somebody knows when it was."""
+    story = next((s for s in reversed(state.lost_stages) if isinstance(event, StageLost) and s.stage == event.stage), None)
+    if story is not None and story.killed_s is not None:
+        return f"noticed after {story.noticed_s - story.killed_s:.2f} s: stage {story.stage} has nobody left"
+    return describe(event, state.name_of)
+
+
+def _who(state: SwarmState, told: Told) -> str:
+    """Whom a piece of news is about: empty where the text says it, and whoever told it does not matter."""
+    match told.event:
+        case Placed(member=member):
+            return state.name_of(member)
+        case MemberLost() | MemberLeft() | StageLost() | RecoveryDecided() | StageBuilt() | Waiting() | EndsDrawnAnew():
+            return ""
+    return told.name
 
 
 def _add_news(state: SwarmState, time_s: float, who: str, text: str) -> SwarmState:
@@ -107,8 +129,12 @@ def _add_news(state: SwarmState, time_s: float, who: str, text: str) -> SwarmSta
 def _is_repeated(before: SwarmState, after: SwarmState, told: Told) -> bool:
     """Whether it says nothing new: what all wait for is told by each, a place by the coordinator and by who has it."""
     event = told.event
+    if isinstance(event, Placed) and (not before.first_opened_s or any(s.stage == event.stage for s in before.unfolding)):
+        return True  # the rows of the stages show it, or whoever builds a lost one is told of
     if isinstance(event, Placed):
         return before.stage_of(before.name_of(event.member)) == after.stage_of(after.name_of(event.member))
+    if isinstance(event, MemberLost) and not after.replicas(event.stage):
+        return True  # that the stage is lost follows
     if isinstance(event, MemberLost | StageLost):
         return _goes_home(before, event.member if isinstance(event, MemberLost) else event.last_member)
     if not isinstance(event, Waiting):
@@ -135,7 +161,7 @@ def _kill(state: SwarmState, killed: ProcessKilled) -> SwarmState:
     member, stage = (victim.member, victim.stage) if victim is not None else ("", -1)
     entry = Killed(killed.time_s, killed.name, killed.target, member, stage, killed.why, killed.from_outside)
     what = "its p2pd was killed" if killed.target == "p2pd" else killed_words(killed.why) if killed.from_outside else "killed"
-    why = "" if killed.from_outside else f" ({killed.why})"
+    why = "" if killed.from_outside or killed.why.startswith("--kill") else f" ({killed.why})"
     where = f" while it served stage {stage}" if stage >= 0 else ""
     return _add_news(replace(state, kills=(*state.kills, entry)), killed.time_s, killed.name, f"{what}{where}{why}")
 
@@ -201,11 +227,11 @@ def _up(state: SwarmState, name: str, started: Started) -> SwarmState:
     return _with_peer(state, replace(peer, peer_id=started.peer_id, member=member))
 
 
-def _place(state: SwarmState, member: str, stage: int, fallback: str) -> SwarmState:
+def _place(state: SwarmState, member: str, stage: int, fallback: str, iteration: int = 0) -> SwarmState:
     peer = state.peer(state.name_of(member)) or state.peer(fallback)
     if peer is None or not peer.is_alive or (peer.member and member and peer.member != member and peer.peer_id not in member):
         return state
-    return _with_peer(state, replace(peer, stage=stage))
+    return _with_peer(state, replace(peer, stage=stage, iteration=max(peer.iteration, iteration)))
 
 
 def _open(state: SwarmState, told: Told, opened: Opened) -> SwarmState:
@@ -220,7 +246,7 @@ def _open(state: SwarmState, told: Told, opened: Opened) -> SwarmState:
     )
     for stage, members in enumerate(opened.members):
         for member in members:
-            state = _place(state, member, stage, "")
+            state = _place(state, member, stage, "", opened.iteration)
     return state
 
 
@@ -234,7 +260,7 @@ def _commit(state: SwarmState, time_s: float, event: IterationCommitted) -> Swar
         if story.resumed_s is None and story.built_s is not None:
             after = time_s - (story.noticed_s if story.killed_s is None else story.killed_s)
             text = f"training goes on: iteration {event.iteration} committed {after:.1f} s after stage {story.stage} was lost"
-            state = _add_news(state, time_s, state.coordinator, text)
+            state = _add_news(state, time_s, "", text)
     return replace(
         state,
         commits=(*state.commits, entry),
@@ -326,6 +352,7 @@ def _decide(state: SwarmState, time_s: float, event: RecoveryDecided) -> SwarmSt
                 action=event.action,
                 reason=event.reason,
                 builder=state.name_of(event.builder),
+                taken_from=event.taken_from,
                 weight_before=event.weight_before,
                 weight_after=event.weight_after,
                 norm_before=event.norm_before,
@@ -338,7 +365,7 @@ def _decide(state: SwarmState, time_s: float, event: RecoveryDecided) -> SwarmSt
 
 
 def _build(state: SwarmState, time_s: float, event: StageBuilt) -> SwarmState:
-    state = _place(state, event.member, event.stage, "")
+    state = _place(state, event.member, event.stage, "", event.iteration)
     if not any(s.stage == event.stage and s.built_s is None for s in state.lost_stages):
         joined = Joined(time_s, state.name_of(event.member), event.stage)
         return replace(state, joins=(*state.joins, joined)) if state.first_opened_s else state

@@ -76,7 +76,15 @@ class Told:
     event: Event
 
 
-Happening = RunDescribed | ProcessStarted | ProcessKilled | ProcessEnded | Told
+@dataclass(frozen=True, slots=True)
+class InviteKept:
+    """The invite lies in a file, for whoever wants to join or look."""
+
+    time_s: float
+    path: str
+
+
+Happening = RunDescribed | InviteKept | ProcessStarted | ProcessKilled | ProcessEnded | Told
 OWN_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Happening) if kind is not Told}
 
 

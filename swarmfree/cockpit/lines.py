@@ -36,6 +36,8 @@ from swarmfree.swarm.events import (
 )
 
 TEXT_MAX = 400
+PEER_ID = re.compile(r"\b(?:Qm[1-9A-HJ-NP-Za-km-z]{44}|12D3Koo[1-9A-HJ-NP-Za-km-z]{45})\b")
+"""A libp2p peer id in base58: of an RSA key, or of an Ed25519 one."""
 
 
 def as_it_is(member: str) -> str:
@@ -61,8 +63,73 @@ def action_words(action: str) -> str:
 
 
 def is_news(event: Event) -> bool:
-    """Whether a person watching a whole swarm wants a line about it (iterations have their own place)."""
-    return not isinstance(event, Opened | Stepped | EngineHolds | EngineStepped | IterationCommitted | DirectoryNorms | Started)
+    """Whether a person watching a whole swarm wants a line about it: iterations, evaluations and the good end have their own places."""
+    match event:
+        case Opened() | Stepped() | EngineHolds() | EngineStepped() | IterationCommitted() | DirectoryNorms():
+            return False
+        case Started() | Evaluated() | WeightsWritten():
+            return False
+        case RecoveryDecided(action=action, iteration=iteration):
+            return action != "Copy" and iteration > 0
+        case StageBuilt(iteration=iteration):
+            return iteration > 0
+        case Ended(code=code, why=why):
+            return code != 0 or why == "left"
+    return True
+
+
+PLAIN_REASONS = (
+    ("Connection refused", "its process is gone"),
+    ("Connection reset", "its connection broke"),
+    ("Broken pipe", "its connection broke"),
+    ("Socket closed", "its connection broke"),
+    ("No route to host", "no way leads to its machine"),
+    ("Network is unreachable", "no way leads to its machine"),
+    ("Deadline Exceeded", "it is silent"),
+    ("silent", "it is silent"),
+    ("cannot be reached", "it cannot be reached"),
+    ("UNAVAILABLE", "it cannot be reached"),
+)
+"""What stands in the texts of calls that failed -> what a person wants to know. The whole text is in the events."""
+
+
+def plain_reason(why: str) -> str:
+    """Why somebody is given up, in a few words and without a word of gRPC's."""
+    found = next((words for part, words in PLAIN_REASONS if part in why), None)
+    return found if found is not None else why.partition(";")[0].strip()
+
+
+def rebuild_words(action: str, stage: int, iterations: int | None = None) -> str:
+    """What a builder does, as a sentence without its subject.
+
+    Args:
+        action: its kind, as events name it.
+        stage: that is built.
+        iterations: between the older state that is taken and the present one, None where none is.
+    """
+    since = "" if iterations is None else f"{iterations} iteration{'s' * (iterations != 1)}"
+    match action:
+        case "Replay":
+            return f"replays {since or 'what was logged'} of stage {stage}"
+        case "Restore":
+            return f"restores stage {stage} from a shadow" + (f" {since} old" if iterations else "")
+        case "CopyKept":
+            return (
+                f"takes the copy of the ends that was kept, {since} old"
+                if iterations
+                else "takes the copy of the ends that was kept"
+            )
+        case "Stay":
+            return f"keeps its own state of stage {stage}" + (f", {since} old" if iterations else "")
+        case "Merge":
+            return f"merges stage {stage} from its neighbours"
+        case "CopyNeighbour":
+            return f"copies a neighbour of stage {stage}"
+        case "Copy":
+            return f"copies stage {stage} from a replica"
+        case "Fresh":
+            return f"draws stage {stage} anew"
+    return f"builds stage {stage} by {action_words(action)}"
 
 
 def describe(event: Event, name_of: Callable[[str], str] = as_it_is) -> str:
@@ -75,7 +142,14 @@ def describe(event: Event, name_of: Callable[[str], str] = as_it_is) -> str:
     Returns:
         At most `TEXT_MAX` characters without line breaks.
     """
-    return " ".join(_words(event, name_of).split())[:TEXT_MAX]
+    words = PEER_ID.sub(lambda found: _short(found[0], name_of), " ".join(_words(event, name_of).split()))
+    return words[:TEXT_MAX]
+
+
+def _short(peer_id: str, name_of: Callable[[str], str]) -> str:
+    """A peer id as the other ids that a person reads: its last six letters, where it has no name."""
+    name = name_of(peer_id)
+    return name if name != peer_id else peer_id[-6:]
 
 
 def _words(event: Event, name_of: Callable[[str], str]) -> str:
@@ -104,18 +178,19 @@ def _words(event: Event, name_of: Callable[[str], str]) -> str:
             return f"its engine stepped stage {event.stage} from {event.before[:8]} to {event.after[:8]} by {event.average[:8]}"
         case MemberLost():
             where = f" of stage {event.stage}" if event.stage >= 0 else ""
-            return f"lost {name_of(event.member)}{where}: {event.why}"
+            return f"lost {name_of(event.member)}{where}: {plain_reason(event.why)}"
         case MemberLeft():
             where = f" of stage {event.stage}" if event.stage >= 0 else ""
             return f"{name_of(event.member)}{where} has left"
         case StageLost():
             last = name_of(event.last_member)
-            return f"stage {event.stage} is lost at iteration {event.iteration}; its last replica was {last}"
+            return f"stage {event.stage} is lost in iteration {event.iteration}: {last} was its last replica"
         case RecoveryDecided():
             return _decided(event, name_of)
         case StageBuilt():
             received = f"{event.received_bytes / 1e6:.1f} MB in {event.seconds:.2f} s"
-            return f"{name_of(event.member)} holds stage {event.stage} by {action_words(event.action)}: {received}"
+            exact = ", bit for bit" if event.exact else ""
+            return f"{name_of(event.member)} holds stage {event.stage} by {action_words(event.action)}: {received}{exact}"
         case EndsDrawnAnew():
             return f"what embedding and head had learned by iteration {event.iteration} is lost: {event.reason}"
         case Evaluated():
@@ -154,5 +229,5 @@ def _decided(event: RecoveryDecided, name_of: Callable[[str], str]) -> str:
     weights = ""
     if event.weight_before is not None and event.weight_after is not None:
         weights = f", weights {event.weight_before:.3f} before and {event.weight_after:.3f} after"
-    builder = f" by {name_of(event.builder)}" if event.builder else ""
-    return f"stage {event.stage}: {action_words(event.action)}{builder}{weights}: {event.reason}"
+    iterations = None if event.taken_from is None else event.iteration - event.taken_from
+    return f"{name_of(event.builder) or 'a builder'} {rebuild_words(event.action, event.stage, iterations)}{weights}"

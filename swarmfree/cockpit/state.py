@@ -6,11 +6,14 @@ processes of one machine; losses are nats per token, and bits per byte are nats 
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from dataclasses import dataclass
 
-NEWS_MAX = 12
+NEWS_MAX = 40
+PACE_ITERATIONS = 50
+"""So many of the last iterations say how long the next ones will take, with the evaluations and waits between them."""
 
 
 def bits_per_byte(loss: float) -> float:
@@ -118,6 +121,7 @@ class LostStage:
         killed_s: its last replica was killed, None where nobody did that.
         noticed_s: the coordinator fenced its last member.
         decided_s: the recovery action was chosen; `action`, `reason`, weights and norms say which and why.
+        taken_from: the iteration of the older state that is taken, None where none is.
         norms_found: what the builder found in the directory: (stage, iteration, squared norm).
         built_s: the builder held the stage's state; `build_seconds` and `received_bytes` say what that took, `exact` that it is bit for bit.
         resumed_s: the next iteration was committed.
@@ -138,6 +142,7 @@ class LostStage:
     action: str = ""
     reason: str = ""
     builder: str = ""
+    taken_from: int | None = None
     weight_before: float | None = None
     weight_after: float | None = None
     norm_before: float | None = None
@@ -177,6 +182,7 @@ class SwarmState:
         commits, evaluations, kills, joins, lost_members, lost_stages: in order of time.
         ends_drawn_anew: iterations before which what embedding and head had learned was lost.
         weights: (stage, path) written at the end.
+        invite_file: where the invite lies, empty where nobody has said so.
         news: the last lines, newest last.
     """
 
@@ -201,6 +207,7 @@ class SwarmState:
     lost_stages: tuple[LostStage, ...] = ()
     ends_drawn_anew: tuple[int, ...] = ()
     weights: tuple[tuple[int, str], ...] = ()
+    invite_file: str = ""
     news: tuple[News, ...] = ()
 
     @property
@@ -261,10 +268,38 @@ class SwarmState:
         return sum(c.tokens for c in self.commits[-10:]) / seconds if seconds > 0 else None
 
     @property
-    def remaining_s(self) -> float | None:
-        """Estimated seconds to the end, None before the first commit."""
-        each = self.iteration_seconds
-        return None if each is None else each * max(0, self.iterations - self.committed_count)
+    def pace_s(self) -> float | None:
+        """Mean seconds from one commit to the next, evaluations and waits among them, losses of a stage left out; None before the first commit."""
+        recent = self.commits[-PACE_ITERATIONS - 1 :]
+        gaps = [
+            after.time_s - before.time_s
+            for before, after in itertools.pairwise(recent)
+            if not any(story.resumed_iteration == after.iteration for story in self.lost_stages)
+        ]
+        if gaps:
+            return statistics.fmean(gaps)
+        return self.iteration_seconds
+
+    def remaining_s(self, now_s: float) -> float | None:
+        """Estimated seconds to the end at `now_s`; None before the first commit, and while nobody can say since the run waits or rebuilds."""
+        if self.pace_s is None or self.waiting_for or self.unfolding:
+            return None
+        since_s = max(0.0, now_s - self.commits[-1].time_s)
+        return self.pace_s * max(0, self.iterations - self.committed_count) - min(since_s, self.pace_s)
+
+    @property
+    def unfolding(self) -> tuple[LostStage, ...]:
+        """Stories of lost stages that training has not gone on after."""
+        return tuple(story for story in self.lost_stages if story.resumed_s is None)
+
+    @property
+    def last_loss(self) -> LostStage | None:
+        """The newest story of a lost stage that is over."""
+        return next((story for story in reversed(self.lost_stages) if story.resumed_s is not None), None)
+
+    def holders(self, stage: int) -> tuple[PeerPicture, ...]:
+        """The replicas of `stage` whose state is up to date: the others load it."""
+        return tuple(p for p in self.replicas(stage) if p.iteration >= self.committed_count - 1)
 
     @property
     def held_out(self) -> HeldOut | None:

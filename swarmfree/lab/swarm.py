@@ -21,6 +21,7 @@ import psutil
 from swarmfree.cockpit.folding import fold
 from swarmfree.cockpit.happenings import (
     Happening,
+    InviteKept,
     ProcessEnded,
     ProcessKilled,
     ProcessStarted,
@@ -59,6 +60,7 @@ from swarmfree.swarm.events import (
 
 BOOTSTRAP = "bootstrap"
 STEM = "stem"
+INVITE_FILE = "invite"
 QUEUE_MAX = 100_000
 LOOK_S = 0.5
 DAMAGE = (MemberLost, MemberLeft, StageLost, RecoveryDecided, TookOver, Placed, Waiting, Note)
@@ -344,9 +346,18 @@ class LocalSwarm:
             if name == BOOTSTRAP and not self._invite and line.strip():
                 self._invite = line.strip()
                 self._ready.set()
-                return _note(f"invite {self._invite}")
+                return self._keep_invite()
             return None
         return told_from_line(name, line) or _note(f"said something that is no event: {line[:80]}", name)
+
+    def _keep_invite(self) -> Happening:
+        """Write the invite down for whoever wants to join or look; where that fails, it is told."""
+        place = self._order.folder / INVITE_FILE
+        try:
+            place.write_text(self._invite + "\n", encoding="utf-8")
+        except OSError as error:
+            return _note(f"{place} cannot be written ({error.strerror}): {self._invite}")
+        return InviteKept(time.time(), str(place))
 
     def _decide(self, tasks: asyncio.TaskGroup, before: SwarmState, happening: Happening) -> None:
         match happening:

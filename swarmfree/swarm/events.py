@@ -151,7 +151,7 @@ class StageLost:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryDecided:
-    """What is done about a stage: action, reason, and the neighbours' weights where it merges."""
+    """What is done about a stage: action, reason, the neighbours' weights where it merges, the iteration of an older state where it takes one."""
 
     stage: int
     iteration: int
@@ -162,6 +162,7 @@ class RecoveryDecided:
     weight_after: float | None = None
     norm_before: float | None = None
     norm_after: float | None = None
+    taken_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,14 @@ def test_a_run_ends_with_summary_and_report(tmp_path: Path, small_manifest: Mani
     out = capsys.readouterr().out.splitlines()
     assert out[0] == f"a bootstrap node, 4 peers and 0 on standby; report in {tmp_path / 'report'}"
     assert "small: ended before its end (no reason given), 2 of 4 iterations" in out
-    assert sorted(os.listdir(tmp_path / "report")) == ["events.jsonl", "logs", "loss.png", "summary.json", "summary.txt"]
+    assert sorted(os.listdir(tmp_path / "report")) == [
+        "events.jsonl",
+        "invite",
+        "logs",
+        "loss.png",
+        "summary.json",
+        "summary.txt",
+    ]
     summary = json.loads((tmp_path / "report" / "summary.json").read_text())
     assert (summary["exit_code"], summary["iterations"], summary["tokens"]) == (0, 2, 200)
     assert fold_all(read_events(tmp_path / "report")).committed_count == 2

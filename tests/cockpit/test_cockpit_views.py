@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 
+import pytest
 from rich.console import Console, RenderableType
 
 from swarmfree.cockpit.folding import fold, fold_all
-from swarmfree.cockpit.live import LiveView, PlainView, open_view, picture, progress_line, span
+from swarmfree.cockpit.live import LiveView, PlainView, open_view, progress_line
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.cockpit.status import Status, status_json, status_picture
+from swarmfree.cockpit.words import span
 from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
 from swarmfree.swarm.manifest import Manifest
@@ -26,41 +28,6 @@ def _text(renderable: RenderableType, width: int = 140) -> str:
     return capture.get()
 
 
-def test_the_picture_of_nothing_is_a_picture() -> None:
-    """Before anything is known, the live view can be drawn."""
-    assert "starting" in _text(picture(SwarmState(), now_s=1.0))
-
-
-def test_the_picture_shows_stages_peers_speed_loss_and_events() -> None:
-    """The live view has a row per stage with its peers, the progress, the loss, the speed, the time left and the last events."""
-    text = _text(picture(fold_all([*beginning(), *iteration(0, 10), *iteration(1, 12)]), now_s=START_S + 15))
-    for part in (
-        "made-up",
-        "15 s",
-        "peer-2 (2)  peer-5 (2)",
-        "standby-1",
-        "iteration 2 of 6",
-        "8,192 tokens/s",
-        "4 s left",
-        "loss 5.0000",
-    ):
-        assert part in text
-
-
-def test_a_lost_stage_stands_out() -> None:
-    """While a stage is being rebuilt, its row says by whom and how."""
-    until_built = [h for h in wiped_out() if h.time_s <= START_S + 20.5]
-    text = _text(picture(fold_all([*beginning(), *iteration(2, 14), *until_built]), now_s=START_S + 21))
-    assert "merge by standby-1" in text
-    assert "stage 2 is lost at iteration 3; its last replica was peer-6" in text
-
-
-def test_the_picture_fits_a_narrow_terminal() -> None:
-    """No line is wider than the terminal, however narrow it is."""
-    text = _text(picture(fold_all(whole_story()), now_s=START_S + 30), width=50)
-    assert max(len(line) for line in text.splitlines()) <= 50
-
-
 def test_plain_lines_tell_news_and_progress() -> None:
     """Without a terminal each news is a line, and progress comes at most every so many seconds, the last one at the end."""
     out, state = io.StringIO(), SwarmState()
@@ -70,10 +37,30 @@ def test_plain_lines_tell_news_and_progress() -> None:
         view.show(state)
     view.close(state)
     lines = out.getvalue().splitlines()
-    assert sum("iteration" in line and "tokens/s" in line for line in lines) == 4
-    assert any("stage 2: merge by standby-1, weights 0.750 before and 0.250 after" in line for line in lines)
+    assert sum("iteration" in line and "bits per byte" in line for line in lines) == 3
+    assert any("standby-1 merges stage 2 from its neighbours, weights 0.750 before and 0.250 after" in line for line in lines)
     assert any("training goes on: iteration 3 committed 3.1 s after stage 2 was lost" in line for line in lines)
-    assert lines[-1].endswith("iteration 6 of 6, loss 3.0000, held-out 2.800 bits per byte, 8,192 tokens/s")
+    assert lines[-1].endswith("iteration 6 of 6, loss 4.328 bits per byte, held out 2.800")
+
+
+def test_plain_lines_never_fall_silent() -> None:
+    """While nothing moves, a line every so many seconds says what is waited for."""
+    out, state = io.StringIO(), fold_all(h for h in beginning() if h.time_s < START_S + 5)
+    view = PlainView(out, wait_s=10.0)
+    for second in range(35):
+        view.show(state, START_S + 5 + second)
+    assert out.getvalue().count("iteration 0 of 6: waits: 1 more replica of stage 3") == 3
+
+
+def test_plain_lines_tell_all_news_that_came_at_once() -> None:
+    """One happening may bring several lines of news: none is left out, and none is told twice."""
+    out, state = io.StringIO(), fold_all(whole_story())
+    view = PlainView(out)
+    view.show(state)
+    view.show(state)
+    assert [line[11:].strip() for line in out.getvalue().splitlines()] == [
+        f"{n.who}: {n.text}" if n.who else n.text for n in state.news
+    ]
 
 
 def test_the_live_view_draws_in_place_and_gives_the_terminal_back() -> None:
@@ -89,9 +76,20 @@ def test_the_live_view_draws_in_place_and_gives_the_terminal_back() -> None:
     assert out.getvalue().rstrip().endswith("\x1b[?25h")
 
 
-def test_a_pipe_gets_plain_lines() -> None:
-    """What is no terminal gets lines."""
+class _Terminal(io.StringIO):
+    """Says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Yes."""
+        return True
+
+
+def test_a_pipe_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no terminal gets lines, and so does one that cannot be drawn on."""
     assert isinstance(open_view(io.StringIO()), PlainView)
+    assert isinstance(open_view(_Terminal()), LiveView)
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(open_view(_Terminal()), PlainView)
 
 
 def test_spans_have_the_right_units() -> None:
@@ -103,6 +101,14 @@ def test_progress_before_the_first_commit_says_what_is_missing() -> None:
     """Before the first commit the progress line says what the run waits for."""
     state = fold_all(h for h in beginning() if h.time_s < START_S + 5)
     assert progress_line(state) == "iteration 0 of 6: waits: 1 more replica of stage 3"
+    assert progress_line(SwarmState()) == "iteration 0 of 0: starting: loading torch"
+
+
+def test_a_rebuild_has_neither_speed_nor_time_left() -> None:
+    """While a stage is lost, the progress line says so in place of tokens per second and time left."""
+    until_built = [h for h in wiped_out() if h.time_s <= START_S + 20.5]
+    state = fold_all([*beginning(), *iteration(2, 14), *until_built])
+    assert progress_line(state) == "iteration 3 of 6, loss 6.492 bits per byte, stage 2 is being rebuilt"
 
 
 def _status(*, answered: bool) -> Status:

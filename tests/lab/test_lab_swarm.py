@@ -74,7 +74,7 @@ async def _run(tmp_path: Path, behaviour: dict[str, list[Any]], heard: Heard, **
     chosen.folder.mkdir()
     ending = await LocalSwarm(chosen, RunDescribed(time.time(), "test", 10, 3, 100), heard).run()
     assert not any(psutil.pid_exists(pid) for pid in heard.pids())
-    assert sorted(p.name for p in chosen.folder.iterdir()) == ["logs"]
+    assert {p.name for p in chosen.folder.iterdir()} - {"invite"} == {"logs"}
     return ending
 
 
@@ -148,7 +148,8 @@ async def test_a_stop_ends_all_within_the_grace(tmp_path: Path) -> None:
         assert time.monotonic() - began_s < 3
     assert not any(psutil.pid_exists(pid) for pid in heard.pids())
     own = [h.event for h in heard.happenings if isinstance(h, Told) and h.name == "local"]
-    assert own == [Note("invite swarmfree1invite"), Note("killed because they did not end within 0.5 s: peer-1, peer-2")]
+    assert own == [Note("killed because they did not end within 0.5 s: peer-1, peer-2")]
+    assert (order.folder / "invite").read_text(encoding="utf-8") == "swarmfree1invite\n"
 
 
 async def test_a_script_kills_the_replicas_of_a_stage_and_they_come_back(tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ import json
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from swarmfree.cockpit.happenings import ProcessKilled, Told
+from swarmfree.cockpit.happenings import InviteKept, ProcessKilled, Told
 from swarmfree.cockpit.state import LostMember
 from swarmfree.lab.processes import Child, command_of, descendants
 from swarmfree.lab.swarm import BOOTSTRAP, Ending
@@ -81,8 +82,7 @@ async def lose_bootstrap(world: World) -> str:
 
 def bootstrap_lines(world: World) -> list[str]:
     """The invite that the bootstrap node printed."""
-    notes = [str(getattr(h.event, "text", "")) for h in world.audience.happenings if isinstance(h, Told) and h.name == "local"]
-    return [note.removeprefix("invite ") for note in notes if note.startswith("invite swarmfree1")]
+    return [Path(h.path).read_text(encoding="utf-8").strip() for h in world.audience.happenings if isinstance(h, InviteKept)]
 
 
 async def join_late(world: World, invite: str) -> Child:
@@ -126,7 +126,7 @@ async def test_real_kills_one_after_the_other(processes: Processes) -> None:
     state = world.audience.state
     assert [c.iteration for c in state.commits] == list(range(ITERATIONS))
     assert len(state.weights) == len(WHOLE)
-    assert sorted(p.name for p in (processes.folder / "report").iterdir()) == ["events.jsonl", "logs", "weights"]
+    assert sorted(p.name for p in (processes.folder / "report").iterdir()) == ["events.jsonl", "invite", "logs", "weights"]
 
 
 async def test_real_stages_come_back_from_their_shadows(processes: Processes) -> None:

@@ -625,4 +625,6 @@ def _decided(action: BuildAction, iteration: int, guest: Guest) -> RecoveryDecid
             action.norm_before,
             action.norm_after,
         )
-    return RecoveryDecided(action.stage, iteration, type(action).__name__, action.reason, guest.member.peer_id)
+    older = action.iteration if isinstance(action, CopyKept | Replay | Restore | Stay) else None
+    name, builder = type(action).__name__, guest.member.peer_id
+    return RecoveryDecided(action.stage, iteration, name, action.reason, builder, taken_from=older)

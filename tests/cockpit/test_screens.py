@@ -1,0 +1,170 @@
+"""The screen at 60, 80x24 and 120 columns before, during and after a loss: as text, as colours, and never too large."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from swarmfree.cockpit.folding import fold_all
+from swarmfree.cockpit.picture import Window, curve, picture
+from swarmfree.cockpit.state import News
+from swarmfree.cockpit.words import clock, left_words, seconds_words
+from tests.cockpit.screens import FIRST_S, opening, screens, training
+from tests.cockpit.stories import START_S
+
+GOLDEN = Path(__file__).parent / "golden"
+WINDOWS = {
+    "60x23": Window(60, 23),
+    "80x23": Window(80, 23),
+    "120x40": Window(120, 40),
+    "80x23-ascii": Window(80, 23, is_ascii=True),
+}
+
+
+def drawn(lines: list[Text]) -> str:
+    """The screen as a terminal without colours shows it."""
+    return "".join(f"{line.plain.rstrip()}\n" for line in lines)
+
+
+def in_colour(lines: list[Text], window: Window) -> str:
+    """The screen with the sequences that colour it."""
+    console = Console(file=io.StringIO(), width=window.columns, height=window.lines, force_terminal=True, color_system="standard")
+    with console.capture() as capture:
+        console.print(Text("\n").join(lines))
+    return capture.get()
+
+
+@pytest.mark.parametrize("size", WINDOWS)
+@pytest.mark.parametrize("name", screens())
+def test_the_screen_is_the_golden_one(request: pytest.FixtureRequest, name: str, size: str) -> None:
+    """At each moment and in each window the screen is, letter for letter, the one that was looked at and kept."""
+    state, now_s = screens()[name]
+    text, golden = drawn(picture(state, now_s, WINDOWS[size])), GOLDEN / f"{name}-{size}.txt"
+    if request.config.getoption("--write-screens"):
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("columns", [30, 47, 60, 80, 120, 250])
+@pytest.mark.parametrize("lines", [8, 14, 23, 60])
+def test_no_screen_is_larger_than_its_window(columns: int, lines: int) -> None:
+    """However small the window is, no line is wider and there are no more lines than it has."""
+    for state, now_s in screens().values():
+        shown = picture(state, now_s, Window(columns, lines))
+        assert max(line.cell_len for line in shown) <= columns
+        assert len(shown) <= lines
+
+
+def test_the_newest_news_are_kept() -> None:
+    """Where there is no room for all news, the oldest are missing, and the last one is there."""
+    state, now_s = screens()["after"]
+    state = dataclasses.replace(state, news=tuple(News(START_S + n, "peer-1", f"note {n}") for n in range(40)))
+    text = drawn(picture(state, now_s, Window(80, 23)))
+    assert "note 39" in text and "note 38" in text
+    assert "note 5\n" not in text
+
+
+def test_names_stay_in_their_columns() -> None:
+    """A peer's name stands at the same place before, during and after the loss of another stage."""
+    places = set()
+    for name in ("before", "during", "after"):
+        state, now_s = screens()[name]
+        row = next(line.plain for line in picture(state, now_s, Window(80, 23)) if line.plain.startswith(" stage 3"))
+        places.add((row.index("peer-2"), row.index("peer-6"), row.index("safe")))
+    assert len(places) == 1
+
+
+def test_a_lost_stage_says_who_rebuilds_it_and_how() -> None:
+    """The row of a lost stage says for how long it is lost, by whom and how it is made again; neither speed nor time left is claimed meanwhile."""
+    state, now_s = screens()["during"]
+    text = drawn(picture(state, now_s, Window(120, 40)))
+    assert "✕ peer-3     ✕ peer-7     LOST 0.7 s: standby-1 replays 10 iterations, about 2.1 s" in text
+    assert "tokens/s" not in text and "left\n" not in text.splitlines()[0]
+    assert "training waits" in text
+
+
+def test_the_last_loss_stays_in_sight() -> None:
+    """Long after a loss its story stands on the screen, whatever else has become of the news."""
+    state, now_s = screens()["after"]
+    state = dataclasses.replace(state, news=())
+    text = drawn(picture(state, now_s, Window(80, 23)))
+    assert "last loss    2:21 stage 2 lost for 1.9 s: replayed by standby-1, bit for bit" in text
+
+
+def test_no_word_of_grpc_is_shown() -> None:
+    """The texts of calls that failed stay in the events."""
+    for state, now_s in screens().values():
+        text = drawn(picture(state, now_s, Window(200, 60)))
+        assert "UNAVAILABLE" not in text and "recvmsg" not in text
+
+
+def test_evaluations_and_goodbyes_are_no_news() -> None:
+    """What every run does again and again has its own place on the screen, and scrolls no story away."""
+    state, _ = screens()["end"]
+    assert not [n for n in state.news if "held-out" in n.text or "weights of stage" in n.text or n.text.startswith("ends")]
+    assert [n.text for n in state.news][-1].startswith("training goes on: iteration 150")
+
+
+def test_colours_say_no_more_than_words() -> None:
+    """A lost stage is red, one that has a single replica yellow, and without colours every word is still there."""
+    state, now_s = screens()["during"]
+    lines = picture(state, now_s, WINDOWS["120x40"])
+    coloured = in_colour(lines, WINDOWS["120x40"])
+    assert "\x1b[1;31mLOST 0.7 s" in coloured
+    assert "\x1b[33monly one" in coloured
+    plain = Text.from_ansi(coloured).plain
+    assert [line.rstrip() for line in plain.splitlines()] == [line.plain.rstrip() for line in lines]
+
+
+def test_a_terminal_without_unicode_gets_ascii() -> None:
+    """Where the terminal's encoding has no more, marks, bar and curve are ASCII."""
+    for state, now_s in screens().values():
+        assert drawn(picture(state, now_s, WINDOWS["80x23-ascii"])).isascii()
+
+
+def test_many_stages_show_those_in_danger() -> None:
+    """Where there are more stages than rows, those with the fewest replicas are shown and the others are counted."""
+    state, now_s = screens()["before"]
+    state = dataclasses.replace(state, stage_count=60)
+    text = drawn(picture(state, now_s, Window(80, 23)))
+    assert " stage 59 body" not in text and "more, with" in text
+    assert "nobody yet" in text
+
+
+def test_time_left_counts_what_lies_between_iterations() -> None:
+    """An iteration that computes for 0.86 s and begins every 0.9 s is reckoned with 0.9 s."""
+    state = fold_all([*opening(), *training(0, 140, FIRST_S)])
+    assert state.pace_s == pytest.approx(0.9)
+    assert state.remaining_s(state.commits[-1].time_s) == pytest.approx(300 * 0.9)
+    assert state.remaining_s(state.commits[-1].time_s + 0.5) == pytest.approx(300 * 0.9 - 0.5)
+
+
+def test_a_loss_does_not_spoil_the_time_left() -> None:
+    """The iteration that waited for a rebuild is left out of the pace."""
+    state, _ = screens()["after"]
+    assert state.pace_s == pytest.approx(0.9)
+
+
+def test_the_curve_falls_as_the_loss_does() -> None:
+    """The curve has as many blocks as it may, the first full and the last empty where the loss falls; one loss alone makes none."""
+    assert curve([8 - n / 10 for n in range(60)], 8) == "█▇▆▅▄▃▂▁"
+    assert curve([3.0, 3.0], 8) == "▁▁"
+    assert curve([3.0], 8) == ""
+
+
+def test_times_are_told_as_roughly_as_they_are_known() -> None:
+    """What is left is rounded, what was measured is not."""
+    assert [left_words(s) for s in (3, 42, 300, 9000)] == [
+        "a few seconds left",
+        "about 40 s left",
+        "about 5 min left",
+        "about 2.5 h left",
+    ]
+    assert [seconds_words(s) for s in (0.24, 12.4)] == ["0.2 s", "12 s"]
+    assert [clock(s) for s in (5, 147, 3747)] == ["0:05", "2:27", "1:02:27"]
