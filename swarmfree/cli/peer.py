@@ -22,6 +22,9 @@ from swarmfree.cli.options import (
 )
 from swarmfree.cli.watched import EngineKind
 
+KEPT_MB_MAX = 1_000_000
+"""No limit of its own."""
+
 
 def peer(  # noqa: PLR0913 - one parameter per option
     invite: InviteArgument,
@@ -48,6 +51,27 @@ def peer(  # noqa: PLR0913 - one parameter per option
     ] = 0,
     announce: AnnounceOption = "",
     patience: PatienceOption = 20.0,
+    memory: Annotated[
+        int,
+        typer.Option(
+            "--max-memory",
+            metavar="MB",
+            min=0,
+            help="Keep at most so much for others in memory; the run's own limit (recovery.kept_ram_mb_max) holds where it is smaller.",
+            show_default=False,
+        ),
+    ] = KEPT_MB_MAX,
+    disk: Annotated[
+        int,
+        typer.Option(
+            "--max-disk",
+            metavar="MB",
+            min=0,
+            help="Keep at most so much for others on disk, what lies in memory counted; the run's own limit (recovery.kept_mb_max) holds where it "
+            "is smaller.",
+            show_default=False,
+        ),
+    ] = KEPT_MB_MAX,
     weights: Annotated[
         str,
         typer.Option(
@@ -94,6 +118,8 @@ def peer(  # noqa: PLR0913 - one parameter per option
         dht_port=libp2p_port,
         announce=announce,
         patience_s=patience,
+        memory_mb_max=memory,
+        disk_mb_max=disk,
         weights_folder=weights,
     )
     life = PeerLife(decoded, local, log, engine=engine, is_watched=watch_engine)

@@ -15,17 +15,19 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from swarmfree.cli.journals import open_journal
 from swarmfree.cli.options import Log
 from swarmfree.cli.process import keep_freed_memory, load_gently, settle_garbage
 from swarmfree.cli.watched import EngineKind, from_any_thread, integer_tokens, make_engine, watched
+from swarmfree.cockpit.own import Means
 from swarmfree.policy.sharding import SequenceOrder, sequence_count
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.shelf import FolderShelf
 from swarmfree.storage.tokens import CorpusTokens
 from swarmfree.storage.weights import FolderWeights
+from swarmfree.storage.whole import write_whole
 from swarmfree.swarm.config import load_local
 from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.errors import ConfigError, DataError
@@ -41,7 +43,11 @@ from swarmfree.wire.identity import draw_incarnation, load_or_create_identity, n
 from swarmfree.wire.invite import ENTRY_POINTS_MAX, Invite, encode_invite
 from swarmfree.wire.network import GrpcNetwork
 
+if TYPE_CHECKING:
+    from swarmfree.cli.peer_screen import PeerScreen
+
 T = TypeVar("T")
+KEPT = "kept"
 
 
 class SystemClock:
@@ -139,10 +145,22 @@ class PeerLife:
             SwarmfreeError: why the peer cannot be, or go on.
         """
         keep_freed_memory()
-        local, journal = self._local, open_journal(self._log, sys.stdout)
-        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
+        async with contextlib.AsyncExitStack() as opened:
+            screen: PeerScreen | None = None
+            if self._log is Log.TEXT:
+                from swarmfree.cli.peer_screen import PeerScreen  # noqa: PLC0415 - a peer of a local swarm has no screen
+
+                screen = PeerScreen(sys.stdout, Path(self._local.folder) / KEPT)
+                screen.start()
+                opened.callback(screen.close)
+            return await self._live(screen or open_journal(self._log, sys.stdout), screen)
+
+    async def _live(self, journal: Journal, screen: PeerScreen | None) -> int:
+        local = self._local
         await load_gently("swarmfree.wire.dht_keeper", *(["swarmfree.model.engine"] if self._kind is EngineKind.TORCH else []))
         identity = load_or_create_identity(local.folder)
+        words = Path(local.folder) / "log.txt" if screen is not None and screen.is_live else None
+        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s", filename=words)
         points, others_host = self._invite.entry_points, announced_of(local)[0]
         # Where only the gRPC port is forwarded, the libp2p daemon announces what it finds itself.
         announced = (others_host, 0) if local.dht_port and others_host != local.host else ("", 0)
@@ -159,16 +177,16 @@ class PeerLife:
             await directory.start()
             opened.push_async_callback(directory.close)
             manifest = await directory.fetch_manifest(local.patience_s)
-            if self._log is Log.TEXT:
-                journal.tell(Note(f"others may join through this peer: {self._own_invite(directory)}"))
             tokens = await asyncio.to_thread(self._tokens, manifest, journal)
+            if screen is not None:
+                self._introduce(screen, manifest, self._own_invite(directory))
             member = Member(identity.peer_id, draw_incarnation(secrets.token_hex, next_life_number(local.folder, time.time())))
             network = await opened.enter_async_context(
                 GrpcNetwork(self._invite.fingerprint, member, local.host, local.port, announced=announced_of(local))
             )
             executor = ThreadExecutor()
             opened.callback(executor.close)
-            shelf = FolderShelf(Path(local.folder) / "kept")
+            shelf = FolderShelf(Path(local.folder) / KEPT)
             opened.callback(shelf.close)
             ports = Ports(
                 network=network,
@@ -184,7 +202,24 @@ class PeerLife:
             )
             settle_garbage()
             self._may_leave = True
-            return await run_peer(ports, manifest, local, random.Random(secrets.randbits(64)), self._leave)
+            begun = screen.watch if screen is not None else None
+            return await run_peer(ports, manifest, local, random.Random(secrets.randbits(64)), self._leave, begun)
+
+    def _introduce(self, screen: PeerScreen, manifest: Manifest, invite: str) -> None:
+        """Say what this peer gives, and where the invite lies by which others join through it."""
+        local, recovery = self._local, manifest.recovery
+        memory_mb, disk_mb = min(recovery.kept_ram_mb_max, local.memory_mb_max), min(recovery.kept_mb_max, local.disk_mb_max)
+        device = f"CPU, {local.threads} thread{'s' * (local.threads != 1)}"
+        screen.describe(manifest, Means(device, memory_mb * 10**6, disk_mb * 10**6))
+        screen.tell(
+            Note(
+                f"computes on the {device} (no GPU is used); keeps at most {memory_mb:,} MB RAM and {disk_mb:,} MB disk for others"
+            )
+        )
+        place = Path(local.folder) / "invite"
+        write_whole(place, f"{invite}\n".encode())
+        screen.keep_invite(place)
+        screen.tell(Note(f"others may join through this peer: swarmfree peer $(cat {place})"))
 
     def _engine(self, manifest: Manifest, journal: Journal) -> Engine:
         engine = make_engine(self._kind, manifest, self._local.threads)

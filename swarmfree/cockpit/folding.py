@@ -86,7 +86,7 @@ def fold(state: SwarmState, happening: Happening) -> SwarmState:
                 tokens_per_iteration=happening.tokens_per_iteration,
             )
         case InviteKept():
-            return _add_news(
+            return add_news(
                 replace(state, invite_file=happening.path), happening.time_s, "", f"the invite lies in {happening.path}"
             )
         case ProcessStarted():
@@ -98,7 +98,7 @@ def fold(state: SwarmState, happening: Happening) -> SwarmState:
         case Told():
             after = _tell(state, happening)
             if is_news(happening.event) and not _is_repeated(state, after, happening):
-                return _add_news(after, happening.time_s, _who(after, happening), _in_words(after, happening.event))
+                return add_news(after, happening.time_s, _who(after, happening), _in_words(after, happening.event))
             return after
         case _:
             assert_never(happening)
@@ -122,7 +122,8 @@ def _who(state: SwarmState, told: Told) -> str:
     return told.name
 
 
-def _add_news(state: SwarmState, time_s: float, who: str, text: str) -> SwarmState:
+def add_news(state: SwarmState, time_s: float, who: str, text: str) -> SwarmState:
+    """One more line of news; the oldest goes."""
     return replace(state, news=(*state.news, News(time_s, who, text))[-NEWS_MAX:])
 
 
@@ -153,7 +154,7 @@ def _start(state: SwarmState, started: ProcessStarted) -> SwarmState:
     if known is None:
         return replace(state, peers=(*state.peers, PeerPicture(started.name, started.role, started.pid)))
     fresh = PeerPicture(started.name, known.role, started.pid, lives=known.lives + 1)
-    return _add_news(_with_peer(state, fresh), started.time_s, started.name, "started again")
+    return add_news(_with_peer(state, fresh), started.time_s, started.name, "started again")
 
 
 def _kill(state: SwarmState, killed: ProcessKilled) -> SwarmState:
@@ -163,7 +164,7 @@ def _kill(state: SwarmState, killed: ProcessKilled) -> SwarmState:
     what = "its p2pd was killed" if killed.target == "p2pd" else killed_words(killed.why) if killed.from_outside else "killed"
     why = "" if killed.from_outside or killed.why.startswith("--kill") else f" ({killed.why})"
     where = f" while it served stage {stage}" if stage >= 0 else ""
-    return _add_news(replace(state, kills=(*state.kills, entry)), killed.time_s, killed.name, f"{what}{where}{why}")
+    return add_news(replace(state, kills=(*state.kills, entry)), killed.time_s, killed.name, f"{what}{where}{why}")
 
 
 def _end(state: SwarmState, ended: ProcessEnded) -> SwarmState:
@@ -173,7 +174,7 @@ def _end(state: SwarmState, ended: ProcessEnded) -> SwarmState:
         state = _with_peer(state, done)
     if ended.expected:
         return state
-    return _add_news(state, ended.time_s, ended.name, ended.line or f"ended with exit code {ended.code}")
+    return add_news(state, ended.time_s, ended.name, ended.line or f"ended with exit code {ended.code}")
 
 
 def _tell(state: SwarmState, told: Told) -> SwarmState:
@@ -192,7 +193,7 @@ def _tell(state: SwarmState, told: Told) -> SwarmState:
         case Opened():
             return _open(state, told, event)
         case IterationCommitted():
-            return _commit(state, told.time_s, event)
+            return commit(state, told.time_s, event)
         case Evaluated():
             return _evaluate(state, HeldOut(event.iteration, told.time_s, event.loss, tuple(event.after_rebuild)))
         case MemberLost():
@@ -250,7 +251,8 @@ def _open(state: SwarmState, told: Told, opened: Opened) -> SwarmState:
     return state
 
 
-def _commit(state: SwarmState, time_s: float, event: IterationCommitted) -> SwarmState:
+def commit(state: SwarmState, time_s: float, event: IterationCommitted) -> SwarmState:
+    """An iteration is decided, unless that is known: losses that were rebuilt are over."""
     if state.commits and event.iteration <= state.commits[-1].iteration:
         return state
     if event.evaluation is not None and not any(e.iteration == event.iteration for e in state.evaluations[-4:]):
@@ -260,7 +262,7 @@ def _commit(state: SwarmState, time_s: float, event: IterationCommitted) -> Swar
         if story.resumed_s is None and story.built_s is not None:
             after = time_s - (story.noticed_s if story.killed_s is None else story.killed_s)
             text = f"training goes on: iteration {event.iteration} committed {after:.1f} s after stage {story.stage} was lost"
-            state = _add_news(state, time_s, "", text)
+            state = add_news(state, time_s, "", text)
     return replace(
         state,
         commits=(*state.commits, entry),

@@ -28,13 +28,14 @@ WINDOW_COLUMNS_MIN, WINDOW_LINES_MIN = 30, 8
 class View(Protocol):
     """Shows a state whenever it has changed."""
 
-    def show(self, state: SwarmState, now_s: float | None = None, own: Sequence[Text] = ()) -> None:
+    def show(self, state: SwarmState, now_s: float | None = None, own: Sequence[Text] = (), me: str = "") -> None:
         """Show it, or skip it where the last one was shown a moment ago.
 
         Args:
             state: what is known.
             now_s: Unix time, for all that counts on while nothing happens; None = when something happened last.
             own: lines about whoever looks.
+            me: the name of whoever looks, empty for somebody outside.
 
         Raises:
             OSError: the output is closed.
@@ -46,10 +47,20 @@ class View(Protocol):
         ...
 
 
-def open_view(out: TextIO, interval_s: float = PLAIN_LINE_S) -> View:
-    """A screen where `out` is a terminal that can be drawn on, else plain lines, at most one about progress every `interval_s`."""
+def open_view(out: TextIO, interval_s: float = PLAIN_LINE_S, *, by_clock: bool = False) -> View:
+    """A screen where `out` is a terminal that can be drawn on, else plain lines.
+
+    Args:
+        out: where to show.
+        interval_s: a plain line about progress comes at most so often.
+        by_clock: plain lines have the time of day, not the time since the start.
+    """
     console = Console(file=out)
-    return LiveView(console) if console.is_terminal and not console.is_dumb_terminal else PlainView(out, interval_s)
+    return (
+        LiveView(console)
+        if console.is_terminal and not console.is_dumb_terminal
+        else PlainView(out, interval_s, by_clock=by_clock)
+    )
 
 
 def progress_line(state: SwarmState, now_s: float | None = None) -> str:
@@ -76,16 +87,19 @@ def progress_line(state: SwarmState, now_s: float | None = None) -> str:
 class PlainView:
     """Lines for a pipe or a file: every news at once, progress now and then, and what is waited for where there is none."""
 
-    def __init__(self, out: TextIO, interval_s: float = PLAIN_LINE_S, wait_s: float = PLAIN_WAIT_S) -> None:
+    def __init__(
+        self, out: TextIO, interval_s: float = PLAIN_LINE_S, wait_s: float = PLAIN_WAIT_S, *, by_clock: bool = False
+    ) -> None:
         """Write to `out`; a progress line at most every `interval_s`, and at least every `wait_s`."""
         self._out = out
         self._interval_s = interval_s
         self._wait_s = wait_s
+        self._by_clock = by_clock
         self._told_s: float | None = None
         self._told_count = 0
         self._news_told: object = None
 
-    def show(self, state: SwarmState, now_s: float | None = None, own: Sequence[Text] = ()) -> None:
+    def show(self, state: SwarmState, now_s: float | None = None, own: Sequence[Text] = (), _me: str = "") -> None:
         """Print what is new in `state`."""
         lines = [self._stamp(state, news.time_s) + (f"{news.who}: " if news.who else "") + news.text for news in self._new(state)]
         now_s = max(state.now_s, now_s or 0.0)
@@ -117,9 +131,13 @@ class PlainView:
 
     def _progress(self, state: SwarmState, now_s: float, own: Sequence[Text]) -> str:
         self._told_s, self._told_count = now_s, state.committed_count
-        return self._stamp(state, now_s) + "; ".join([progress_line(state, now_s), *(line.plain.strip() for line in own[:1])])
+        return self._stamp(state, now_s) + "; ".join(
+            [progress_line(state, now_s), *(" ".join(line.plain.split()) for line in own)]
+        )
 
     def _stamp(self, state: SwarmState, time_s: float) -> str:
+        if self._by_clock:
+            return f"{time.strftime('%H:%M:%S', time.localtime(time_s))}  "
         return f"{time_s - state.started_s:7.1f} s  "
 
 
@@ -131,11 +149,13 @@ class LiveView:
         self._console = console
         self._frame_s = frame_s
         self._drawn_s = 0.0
+        self._me = ""
         self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
         self._is_open = False
 
-    def show(self, state: SwarmState, now_s: float | None = None, own: Sequence[Text] = ()) -> None:
+    def show(self, state: SwarmState, now_s: float | None = None, own: Sequence[Text] = (), me: str = "") -> None:
         """Draw, unless the last picture is younger than a frame."""
+        self._me = me
         if not self._is_open:
             self._live.start()
             self._is_open = True
@@ -154,5 +174,5 @@ class LiveView:
         window = Window(
             max(WINDOW_COLUMNS_MIN, columns), max(WINDOW_LINES_MIN, lines - 1), is_ascii=self._console.options.ascii_only
         )
-        self._live.update(Text("\n").join(picture(state, max(state.now_s, now_s or 0.0), window, own)), refresh=True)
+        self._live.update(Text("\n").join(picture(state, max(state.now_s, now_s or 0.0), window, own, self._me)), refresh=True)
         self._drawn_s = time.monotonic()

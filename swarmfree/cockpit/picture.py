@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.text import Text
 
@@ -55,7 +55,7 @@ class Window:
         return ASCII_SIGNS if self.is_ascii else Signs()
 
 
-def picture(state: SwarmState, now_s: float, window: Window, own: Sequence[Text] = ()) -> list[Text]:
+def picture(state: SwarmState, now_s: float, window: Window, own: Sequence[Text] = (), me: str = "") -> list[Text]:
     """The screen, line by line.
 
     Args:
@@ -63,12 +63,13 @@ def picture(state: SwarmState, now_s: float, window: Window, own: Sequence[Text]
         now_s: Unix time, for everything that counts on.
         window: no line is wider, and there are no more lines.
         own: lines about whoever looks, shown below the loss.
+        me: the name of whoever looks, empty for somebody outside: among the replicas it is "you".
     """
     top = [_head(state, now_s, window), _loss(state, window), *own, Text()]
     below = [*([] if state.is_over else [_standbys(state)]), *_pinned(state, window)]
     last = _last(state, window)
     room = window.lines - len(top) - len(below) - len(last) - 1
-    rows = _stages(state, now_s, window, max(1, room - NEWS_LINES_MIN))
+    rows = _stages(_from(state, me), now_s, window, max(1, room - NEWS_LINES_MIN))
     news = _news(state, window, room - len(rows))
     lines = [*top, *rows, *below, *([Text(), *news] if news else []), *last]
     for line in lines:
@@ -76,6 +77,13 @@ def picture(state: SwarmState, now_s: float, window: Window, own: Sequence[Text]
         if line.cell_len > window.columns:
             line.truncate(window.columns, overflow="crop" if window.is_ascii else "ellipsis")
     return lines[: window.lines]
+
+
+def _from(state: SwarmState, me: str) -> SwarmState:
+    """The state with whoever looks by the name of "you"."""
+    if not me:
+        return state
+    return replace(state, peers=tuple(replace(p, name="you") if p.name == me else p for p in state.peers))
 
 
 def _head(state: SwarmState, now_s: float, window: Window) -> Text:

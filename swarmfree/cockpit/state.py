@@ -253,8 +253,8 @@ class SwarmState:
 
     @property
     def committed_count(self) -> int:
-        """Iterations that are committed."""
-        return len(self.commits)
+        """Iterations that are committed, those before this observer came among them."""
+        return self.commits[-1].iteration + 1 if self.commits else 0
 
     @property
     def iteration_seconds(self) -> float | None:
@@ -272,12 +272,12 @@ class SwarmState:
         """Mean seconds from one commit to the next, evaluations and waits among them, losses of a stage left out; None before the first commit."""
         recent = self.commits[-PACE_ITERATIONS - 1 :]
         gaps = [
-            after.time_s - before.time_s
+            (after.time_s - before.time_s, after.iteration - before.iteration)
             for before, after in itertools.pairwise(recent)
             if not any(story.resumed_iteration == after.iteration for story in self.lost_stages)
         ]
         if gaps:
-            return statistics.fmean(gaps)
+            return sum(seconds for seconds, _ in gaps) / sum(count for _, count in gaps)
         return self.iteration_seconds
 
     def remaining_s(self, now_s: float) -> float | None:

@@ -44,3 +44,11 @@ def cut(text: str, columns: int) -> str:
 def megabytes(size_bytes: int) -> str:
     """A size in MB: one decimal below ten."""
     return f"{size_bytes / 1e6:,.1f}" if size_bytes < 10e6 else f"{size_bytes / 1e6:,.0f}"
+
+
+def count_words(count: int) -> str:
+    """A count that may be large: ``840``, ``12.3 k``, ``2.5 M``."""
+    for limit, unit in ((10**9, "G"), (10**6, "M"), (10**4, "k")):
+        if count >= limit:
+            return f"{count / (10**3 if unit == 'k' else limit):.1f} {unit}"
+    return f"{count:,}"

@@ -99,7 +99,7 @@ class BorderLog:
     reason: str = ""
 
 
-def border_log(manifest: Manifest, came_bytes: int, kept_bytes: int) -> BorderLog:
+def border_log(manifest: Manifest, came_bytes: int, kept_bytes: int, own_mb_max: int | None = None) -> BorderLog:
     """Decide how many iterations of borders fit beside this peer's shadows: all that a replay can need, fewer, or none at all.
 
     Shadows come first, since without one no log is of use: one of each stage, this peer's own state, and the one that is being fetched. A log that
@@ -107,14 +107,19 @@ def border_log(manifest: Manifest, came_bytes: int, kept_bytes: int) -> BorderLo
 
     Args:
         came_bytes, kept_bytes: of one iteration at this peer, as it crossed the wire, and as it is kept.
+        own_mb_max: what this peer's owner allows, None for no limit of its own.
     """
     wanted, every = borders_kept(manifest), manifest.recovery.shadow_every
     if not wanted:
         return BorderLog(0)
     least = every + every // 2 + BORDERS_SPARE
     beside_bytes = BORDERS_BESIDE * came_bytes
-    fits = (_log_room_bytes(manifest) - beside_bytes) // kept_bytes if kept_bytes else wanted
-    limit = f"recovery.kept_mb_max = {manifest.recovery.kept_mb_max} leaves room for {max(0, fits)} of {wanted} iterations"
+    room_bytes, kept_by = _log_room_bytes(manifest), f"recovery.kept_mb_max = {manifest.recovery.kept_mb_max}"
+    if own_mb_max is not None and own_mb_max < manifest.recovery.kept_mb_max:
+        room_bytes -= (manifest.recovery.kept_mb_max - own_mb_max) * 10**6
+        kept_by = f"--max-disk {own_mb_max}"
+    fits = (room_bytes - beside_bytes) // kept_bytes if kept_bytes else wanted
+    limit = f"{kept_by} leaves room for {max(0, fits)} of {wanted} iterations"
     if fits < least:
         return BorderLog(0, reason=f"no border log is kept: {limit}, and fewer than {least} are of no use")
     iterations = min(wanted, fits)

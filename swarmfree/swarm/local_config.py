@@ -24,6 +24,8 @@ class LocalConfig:
         standby: wait for a lost stage instead of taking a place at once.
         cache_bytes_max: stored outputs and answers kept for repair, oldest dropped first.
         patience_s: how long to look for somebody who answers at the invite's addresses.
+        memory_mb_max: of what is kept for others, at most so many MB in memory, and no more than the run says.
+        disk_mb_max: of what is kept for others, at most so many MB on disk, what lies in memory counted; no more than the run says.
         weights_folder: where a stage's senior writes its weights at the end.
     """
 
@@ -39,11 +41,16 @@ class LocalConfig:
     standby: bool = False
     cache_bytes_max: int = 1 << 30
     patience_s: float = 20.0
+    memory_mb_max: int = 1_000_000
+    disk_mb_max: int = 1_000_000
     weights_folder: str = ""
 
     def __post_init__(self) -> None:
         for name in ("port", "dht_port"):
             if not 0 <= getattr(self, name) < 65536:
                 raise ConfigError(f"{name} = {getattr(self, name)}: a port lies between 0 and 65535")
+        for name in ("memory_mb_max", "disk_mb_max"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} = {getattr(self, name)}: must be 0 or more")
         if self.threads < 1:
             raise ConfigError(f"threads = {self.threads}: must be at least 1")

@@ -65,6 +65,16 @@ class Context:
         """The run's limits on silence and waits."""
         return self.manifest.timing
 
+    @property
+    def kept_mb_max(self) -> int:
+        """What this peer may keep for others, MB: what the run says, or its owner where that is less."""
+        return min(self.manifest.recovery.kept_mb_max, self.local.disk_mb_max)
+
+    @property
+    def kept_ram_mb_max(self) -> int:
+        """As much of it in memory, MB."""
+        return min(self.manifest.recovery.kept_ram_mb_max, self.local.memory_mb_max)
+
     def now_s(self) -> float:
         """Monotonic seconds."""
         return self.ports.clock.now_s()

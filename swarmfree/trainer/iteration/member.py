@@ -74,12 +74,11 @@ class MemberBooks:
         self.table = Table(working, context.local.cache_bytes_max)
         hop = Hop(context)
         self.hop = hop
-        recovery = context.manifest.recovery
         bounds = Bounds(
             borders_kept(context.manifest),
-            recovery.kept_mb_max * 10**6,
-            recovery.kept_ram_mb_max * 10**6,
-            partial(border_log, context.manifest),
+            context.kept_mb_max * 10**6,
+            context.kept_ram_mb_max * 10**6,
+            partial(border_log, context.manifest, own_mb_max=context.local.disk_mb_max),
         )
         dtype = border_dtype(context.manifest)
         packing = None if dtype == "wire" else EnginePacking(self.device, context.ports.engine, dtype)

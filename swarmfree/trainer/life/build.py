@@ -20,6 +20,7 @@ from swarmfree.swarm.books import Record
 from swarmfree.swarm.engine_port import Pieces
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import Placed
+from swarmfree.swarm.glance import Made
 from swarmfree.swarm.messages import Build, Built, GetShadow, GetState, ShadowPart, State
 from swarmfree.swarm.names import Endpoint
 from swarmfree.swarm.pieces import parts_of
@@ -56,7 +57,11 @@ class Building:
 
 
 class Builder:
-    """Handles Build."""
+    """Handles Build.
+
+    Attributes:
+        made: what was built here last.
+    """
 
     def __init__(self, context: Context, books: MemberBooks, tasks: Tasks) -> None:
         """Nothing built."""
@@ -64,6 +69,7 @@ class Builder:
         self._books = books
         self._tasks = tasks
         self._building: Building | None = None
+        self.made: Made | None = None
 
     async def build(self, sender: Endpoint, request: Build) -> Reply:
         """Make the stage's state, or join the build that does.
@@ -117,7 +123,9 @@ class Builder:
             self._building = None
             return
         self._context.tell(Placed(self._context.me.peer_id, request.action.stage))
-        building.done.set_result(Built(digest, self._context.now_s() - begun_s, building.received_bytes, level, building.exact))
+        seconds = self._context.now_s() - begun_s
+        self.made = Made(request.action, request.iteration, seconds, building.received_bytes, building.exact)
+        building.done.set_result(Built(digest, seconds, building.received_bytes, level, building.exact))
         if isinstance(request.action, Copy):
             await keep_up(self._context, self._books, request.action.donors)
 

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from swarmfree.policy.lineages import Tip
@@ -335,7 +336,12 @@ class Peer:
 
 
 async def run_peer(
-    ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, leave: asyncio.Event | None = None
+    ports: Ports,
+    manifest: Manifest,
+    local: LocalConfig,
+    rng: random.Random,
+    leave: asyncio.Event | None = None,
+    begun: Callable[[Peer], None] | None = None,
 ) -> int:
     """Live one peer's life, from its first announcement to the end of the run.
 
@@ -345,6 +351,7 @@ async def run_peer(
         local: this machine's choices.
         rng: randomness for back-off.
         leave: once set, the peer leaves: within `leave_s`, and without harm where that is long enough.
+        begun: called once with the peer that has begun, for whoever looks at it.
 
     Returns:
         0 when the run did all its iterations, or this peer has left.
@@ -358,6 +365,8 @@ async def run_peer(
     async with asyncio.TaskGroup() as group:
         peer = Peer(Context(ports, manifest, local, rng, manifest.fingerprint()), group)
         peer.start()
+        if begun is not None:
+            begun(peer)
         if leave is not None:
             peer.tasks.start(_leave_when_told(peer, leave), "leave")
         try:

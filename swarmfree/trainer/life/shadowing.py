@@ -5,7 +5,8 @@ well as they do in an old copy. A full one has weights and both moments of one i
 steps, holders fetch that from it, and the last whole one is kept until the next one is whole. Nothing waits for any of it: reading is the last thing
 a donor's device does, and the parts of one shadow are spread over a share of the iterations until the next one.
 Standbys ask the coordinator for its plan now and then, and keep shadows of some stages, too: of what is lost further than next to a holder.
-All shadows lie on the shelf, within what `recovery.kept_mb_max` leaves beside the border log: where they do not fit, the oldest goes first.
+All shadows lie on the shelf, within what `recovery.kept_mb_max` and this peer's owner leave beside the border log: where they do not fit, the
+oldest goes first.
 Source: design section 6, rungs 2 and 3.
 """
 
@@ -98,7 +99,7 @@ class ShadowKeeper:
         self._context, self._books = context, books
         self._shadows: dict[int, Shadow] = {}
         self._iteration_s = 0.0
-        self._bytes_max = context.manifest.recovery.kept_mb_max * 10**6
+        self._bytes_max = context.kept_mb_max * 10**6
         self._no_room: dict[int, int] = {}
         self._full: dict[int, list[FullShadow]] = {}  # newest last
         self._put_by: tuple[FullShadow, list[bytes]] | None = None

@@ -24,6 +24,10 @@ class AddendBook:
     """The addends of one member for one base.
 
     An addend is open (takes more), frozen (stands in a roll, takes no more) or void (its sum is spoilt, forgotten).
+
+    Attributes:
+        entered_count: contributions that were ever added here.
+
     Source: protocol section 3.5.
     """
 
@@ -31,7 +35,7 @@ class AddendBook:
         """No addends."""
         self._member = member
         self._engine = engine
-        self._next = 0
+        self._next = self.entered_count = 0
         self._open: dict[Kind | int, int] = {}
         self._sets: dict[int, tuple[int, ...]] = {}  # offsets in the order in which they were added
         self._halves: dict[int, set[int]] = {}
@@ -54,6 +58,7 @@ class AddendBook:
         """Microbatch `offset` is now in sum `number`."""
         assert offset not in self._sets[number], f"microbatch {offset} is already in addend {number}"
         self._sets[number] = (*self._sets[number], offset)
+        self.entered_count += 1
 
     def half(self, number: int, offset: int) -> None:
         """One half of a source's contribution, the loss's or the embedding's, is now in sum `number`; with the second one it is entered."""

@@ -1,0 +1,131 @@
+"""What a volunteer has on its screen: its peer's events and its peer's books, as a view on a terminal, as plain lines elsewhere.
+
+A line every ten seconds for each peer, whoever coordinates. Owns a timer and one task of the peer's; who has closed the output ends neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TextIO
+
+from swarmfree.cockpit.live import FRAME_S, LiveView, open_view
+from swarmfree.cockpit.own import Means, OwnState, begin, hear, look, own_lines
+from swarmfree.swarm.errors import CallFailed
+from swarmfree.swarm.events import Event
+from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.messages import GetPlan, PlanAnswer
+from swarmfree.swarm.plan import Plan
+from swarmfree.trainer.life.glance import glance_of
+from swarmfree.trainer.life.peer import Peer
+
+PLAIN_LINE_S = 10.0
+ASK_S = 5.0
+"""Who stands by asks the coordinator so often what happens: it is sent no plans."""
+WEIGH_S = 5.0
+
+
+class PeerScreen:
+    """Implements `ports.Journal`, and shows what it hears."""
+
+    def __init__(self, out: TextIO, kept: Path) -> None:
+        """Show on `out`; `kept` is the folder of what this peer keeps for others."""
+        self._view = open_view(out, PLAIN_LINE_S, by_clock=True)
+        self._kept = kept
+        self._own = OwnState()
+        self._peer: Peer | None = None
+        self._told: Plan | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._weighed_s = 0.0
+        self._disk_bytes = 0
+        self._is_open = True
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it draws on a terminal, so that nobody else may write there."""
+        return isinstance(self._view, LiveView)
+
+    def start(self) -> None:
+        """Show from now on, until `close`."""
+        self._own = replace(self._own, swarm=replace(self._own.swarm, started_s=time.time(), now_s=time.time()))
+        self._frame()
+
+    def describe(self, manifest: Manifest, means: Means) -> None:
+        """The run and what this peer gives are known."""
+        self._own = begin(replace(self._own, means=means), manifest, time.time())
+
+    def keep_invite(self, path: Path) -> None:
+        """The invite through this peer lies in a file."""
+        self._own = replace(self._own, swarm=replace(self._own.swarm, invite_file=str(path)))
+
+    def watch(self, peer: Peer) -> None:
+        """Look at this peer from now on."""
+        self._peer = peer
+        peer.tasks.start(self._ask(peer), "screen")
+
+    def tell(self, event: Event) -> None:
+        """Show one event."""
+        self._own = hear(self._own, event, time.time())
+        self._show()
+
+    def close(self) -> None:
+        """Show the last state and leave the terminal as it was."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._is_open:
+            self._is_open = False
+            try:
+                self._view.close(self._own.swarm, time.time(), own_lines(self._own))
+            except OSError:
+                return
+
+    def _frame(self) -> None:
+        now_s = time.time()
+        if self._peer is not None:
+            if now_s - self._weighed_s >= WEIGH_S:
+                self._weighed_s, self._disk_bytes = now_s, _size_bytes(self._kept)
+            self._own = look(self._own, glance_of(self._peer, self._told), now_s, self._disk_bytes)
+        self._show()
+        self._timer = asyncio.get_running_loop().call_later(FRAME_S, self._frame)
+
+    def _show(self) -> None:
+        if not self._is_open:
+            return
+        try:
+            self._view.show(self._own.swarm, time.time(), own_lines(self._own), self._own.name)
+        except OSError as error:
+            self._is_open = False
+            sys.stderr.write(f"nothing is shown any more: {error.strerror}\n")
+
+    async def _ask(self, peer: Peer) -> None:
+        """As long as this peer serves no stage, ask the coordinator for its plan, for ever."""
+        standing = peer.books.standing
+        while True:
+            coordinator = standing.coordinator
+            if standing.stage < 0 and coordinator is not None and coordinator.member != peer.context.me:
+                try:
+                    reply = await peer.context.call(coordinator, GetPlan())
+                except CallFailed:
+                    pass
+                else:
+                    assert isinstance(reply.message, PlanAnswer), "the network checks response types"
+                    plan = reply.message.plan
+                    self._told = plan if plan is None or len(plan.replicas) == peer.context.manifest.stage_count else None
+            await asyncio.sleep(ASK_S)
+
+
+def _size_bytes(folder: Path) -> int:
+    """Of the files in a folder; one that goes meanwhile counts nothing."""
+    total = 0
+    try:
+        for place in folder.iterdir():
+            try:
+                total += place.stat().st_size
+            except OSError:
+                continue
+    except OSError:
+        return total
+    return total

@@ -1,0 +1,319 @@
+"""What a volunteer sees: the same picture of the swarm, made from what one peer knows, and what this peer itself does.
+
+A member that does not coordinate is told of a loss by what its books show: what the coordinator waits for, and who stands in the next plan.
+Pure, as the fold of a whole swarm is; reads no clock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from rich.text import Text
+
+from swarmfree.cockpit.folding import add_news, commit, fold
+from swarmfree.cockpit.happenings import Told
+from swarmfree.cockpit.lines import rebuild_words
+from swarmfree.cockpit.picture import STAGE_COLUMNS
+from swarmfree.cockpit.state import LostStage, PeerPicture, SwarmState
+from swarmfree.cockpit.words import count_words, megabytes, seconds_words
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Fresh, Replay, Restore, Stay
+from swarmfree.swarm.books import Record
+from swarmfree.swarm.events import Event, IterationCommitted, MemberLeft, StageBuilt, Started
+from swarmfree.swarm.glance import Glance, Made
+from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.names import Member
+from swarmfree.swarm.plan import Plan
+
+SHARE_ITERATIONS = 20
+"""So many of the last iterations say which part of its stage's work a peer does."""
+LOST = re.compile(r"stage (\d+)")
+LOST_ENDS = " lost, waiting for a standby or newcomer"
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What this peer gives: where it computes, and how much it keeps for others at most, in bytes."""
+
+    device: str = ""
+    memory_bytes_max: int = 0
+    disk_bytes_max: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OwnState:
+    """What one peer knows of the swarm, and what it did.
+
+    Args:
+        swarm: as an observer of the whole swarm has it, as far as this peer can tell.
+        means: what it gives.
+        name: its own, as other peers' screens have it; empty before it is up.
+        stage: that it serves, -1 for none.
+        siblings: how many others serve that stage.
+        plan: the newest one looked at.
+        microbatches: per iteration.
+        tokens: per microbatch.
+        contributions: microbatches that it did.
+        marks: (iterations, contributions) at the last commits, newest last.
+        memory_bytes, disk_bytes: kept for others.
+        made: the last state that it made.
+        rebuilt: in one sentence, the last lost stage that it made again; empty if there is none.
+    """
+
+    swarm: SwarmState = field(default_factory=SwarmState)
+    means: Means = Means()
+    name: str = ""
+    stage: int = -1
+    siblings: int = 0
+    plan: Plan | None = None
+    microbatches: int = 1
+    tokens: int = 0
+    contributions: int = 0
+    marks: tuple[tuple[int, int], ...] = ()
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+    made: Made | None = None
+    rebuilt: str = ""
+
+    @property
+    def share(self) -> float | None:
+        """Which part of its stage's microbatches of the last iterations it did; None before the first."""
+        if len(self.marks) < 2 or self.stage < 0:
+            return None
+        (first, done), (last, done_now) = self.marks[0], self.marks[-1]
+        return min(1.0, (done_now - done) / ((last - first) * self.microbatches))
+
+
+def begin(own: OwnState, manifest: Manifest, now_s: float) -> OwnState:
+    """The run is known."""
+    swarm = replace(
+        own.swarm,
+        name=manifest.run.name,
+        iterations=manifest.run.iterations,
+        stage_count=manifest.stage_count,
+        tokens_per_iteration=manifest.tokens_per_iteration,
+        started_s=own.swarm.started_s or now_s,
+    )
+    microbatches = manifest.batch.microbatches
+    return replace(own, swarm=swarm, microbatches=microbatches, tokens=manifest.tokens_per_iteration // microbatches)
+
+
+def hear(own: OwnState, event: Event, now_s: float) -> OwnState:
+    """This peer has told an event."""
+    if isinstance(event, Started):
+        me = Member(event.peer_id, event.incarnation)
+        swarm = _with_peers(own.swarm, [_picture(me, -1, 0)])
+        own = replace(own, name=str(me), swarm=swarm)
+    if isinstance(event, IterationCommitted):
+        return own  # the records tell of it, whoever coordinates
+    before = own.swarm.news
+    swarm = fold(own.swarm, Told(now_s, own.name, event))
+    if isinstance(event, StageBuilt | MemberLeft):
+        swarm = replace(swarm, coordinator=own.name)
+    news = tuple(each if each in before or each.who != own.name else replace(each, who="") for each in swarm.news)
+    return replace(own, swarm=replace(swarm, news=news))
+
+
+def look(own: OwnState, glance: Glance, now_s: float, disk_bytes: int = 0) -> OwnState:
+    """A look at this peer's books.
+
+    Args:
+        own: what was known.
+        glance: what the peer knows now.
+        now_s: Unix time.
+        disk_bytes: that it keeps on disk.
+    """
+    swarm = replace(own.swarm, now_s=max(own.swarm.now_s, now_s), coordinator=str(glance.coordinator or ""))
+    leads = glance.coordinator == glance.here
+    if glance.plan is not None and glance.plan != own.plan:
+        swarm = _follow(swarm, own.plan, glance.plan, now_s, leads=leads)
+    if not leads:
+        for stage in stages_lost(glance.waiting_for):
+            swarm = _lose(swarm, stage, now_s)
+    own = replace(own, swarm=swarm, plan=glance.plan, stage=glance.stage, contributions=glance.contributions)
+    own = replace(own, siblings=_siblings(glance), memory_bytes=glance.kept_memory_bytes, disk_bytes=disk_bytes)
+    own = _read(own, glance.records, now_s)
+    if glance.made is not None and glance.made is not own.made:
+        own = _tell_made(own, glance.made, now_s)
+    return own
+
+
+def stages_lost(waiting_for: str) -> tuple[int, ...]:
+    """The stages that a coordinator says are lost, by what it waits for."""
+    if not waiting_for.endswith(LOST_ENDS):
+        return ()
+    return tuple(int(number) for number in LOST.findall(waiting_for.removesuffix(LOST_ENDS)))
+
+
+def _siblings(glance: Glance) -> int:
+    if glance.plan is None or glance.stage < 0:
+        return 0
+    return sum(r.endpoint.member != glance.here for r in glance.plan.replicas[glance.stage])
+
+
+def _picture(member: Member, stage: int, iteration: int) -> PeerPicture:
+    return PeerPicture(str(member), "peer", peer_id=member.peer_id, member=str(member), stage=stage, iteration=iteration)
+
+
+def _with_peers(swarm: SwarmState, peers: Iterable[PeerPicture]) -> SwarmState:
+    """These peers, in place of what was known of them and beside the others."""
+    now = {p.name: p for p in peers}
+    others = [p for p in swarm.peers if p.name not in now]
+    names = tuple((p.member, p.name) for p in now.values() if (p.member, p.name) not in swarm.members)
+    kept = [replace(p, waiting_for=next((o.waiting_for for o in swarm.peers if o.name == p.name), "")) for p in now.values()]
+    return replace(swarm, peers=tuple(sorted((*others, *kept), key=lambda p: p.name)), members=(*swarm.members, *names))
+
+
+def _follow(swarm: SwarmState, before: Plan | None, plan: Plan, now_s: float, *, leads: bool) -> SwarmState:
+    """A new plan: who serves what from now on, and what that says about those who do no longer."""
+    there = {r.endpoint.member: stage for stage, replicas in enumerate(plan.replicas) for r in replicas}
+    known = {r.endpoint.member: stage for stage, replicas in enumerate(before.replicas) for r in replicas} if before else {}
+    gone = {member: stage for member, stage in known.items() if member not in there}
+    swarm = _with_peers(swarm, [_picture(member, stage, plan.iteration) for member, stage in there.items()])
+    names = {str(member) for member in gone}
+    swarm = replace(
+        swarm,
+        iteration=plan.iteration,
+        attempt=plan.position.attempt,
+        opened_s=now_s,
+        first_opened_s=swarm.first_opened_s or now_s,
+        peers=tuple(replace(p, stage=-1, is_alive=False) if p.name in names else p for p in swarm.peers),
+    )
+    if leads or before is None:
+        return swarm  # its own events tell the rest
+    rebuilt = {stage.stage for stage in plan.rebuilt if not any(r.endpoint.member in known for r in plan.replicas[stage.stage])}
+    for stage in sorted(rebuilt):
+        members = [str(r.endpoint.member) for r in plan.replicas[stage]]
+        victims = tuple(str(member) for member, place in gone.items() if place == stage)
+        swarm = _rebuild(
+            _lose(swarm, stage, swarm.commits[-1].time_s if swarm.commits else now_s, victims), stage, members[0], now_s
+        )
+    for member, stage in gone.items():
+        if stage not in rebuilt:
+            swarm = add_news(swarm, now_s, "", f"{member} of stage {stage} is gone")
+    for member, stage in there.items():
+        if member not in known and stage not in rebuilt:
+            swarm = add_news(swarm, now_s, "", f"{member} serves stage {stage}")
+    return swarm
+
+
+def _lose(swarm: SwarmState, stage: int, now_s: float, victims: Sequence[str] = ()) -> SwarmState:
+    """A stage is lost, unless that is known."""
+    if any(story.stage == stage for story in swarm.unfolding):
+        return swarm
+    held = swarm.held_out
+    story = LostStage(
+        stage=stage,
+        iteration=swarm.committed_count,
+        victims=tuple(victims) or tuple(p.name for p in swarm.replicas(stage)),
+        killed_s=None,
+        noticed_s=now_s,
+        loss_before=held.loss if held is not None else None,
+        loss_before_iteration=held.iteration if held is not None else None,
+        training_before=swarm.commits[-1].loss if swarm.commits else None,
+    )
+    swarm = replace(swarm, lost_stages=(*swarm.lost_stages, story))
+    return add_news(swarm, now_s, "", f"stage {stage} is lost: {', '.join(story.victims) or 'nobody'} served it")
+
+
+def _rebuild(swarm: SwarmState, stage: int, builder: str, now_s: float) -> SwarmState:
+    stories = tuple(
+        replace(story, built_s=now_s, builder=builder) if story.stage == stage and story.built_s is None else story
+        for story in swarm.lost_stages
+    )
+    return add_news(replace(swarm, lost_stages=stories), now_s, "", f"{builder} has rebuilt stage {stage}")
+
+
+def _read(own: OwnState, records: Iterable[Record], now_s: float) -> OwnState:
+    """Iterations that were decided since the last look, evenly spread over the time between."""
+    swarm = own.swarm
+    last = swarm.commits[-1] if swarm.commits else None
+    fresh = [record for record in records if last is None or record.iteration > last.iteration]
+    if last is None:
+        fresh = fresh[-1:]  # nobody knows how long those before it took
+    if not fresh:
+        return own
+    since_s = last.time_s if last is not None else swarm.first_opened_s or now_s
+    count = fresh[-1].iteration - (last.iteration if last is not None else fresh[-1].iteration - 1)
+    each_s = max(0.0, now_s - since_s) / count
+    for record in fresh:
+        time_s = now_s - each_s * (fresh[-1].iteration - record.iteration)
+        norms = [entry.squared_norm for entry in record.stages]
+        told = (record.loss, record.evaluation, record.tokens, each_s, norms, record.lineage())
+        swarm = commit(swarm, time_s, IterationCommitted(record.iteration, record.attempt, *told))
+    swarm = replace(swarm, peers=tuple(_caught_up(p, swarm.committed_count) for p in swarm.peers))
+    marks = (*own.marks, (swarm.committed_count, own.contributions))[-SHARE_ITERATIONS - 1 :]
+    return replace(own, swarm=swarm, marks=marks)
+
+
+def _caught_up(peer: PeerPicture, iteration: int) -> PeerPicture:
+    """Who serves in the plan steps with the others."""
+    return replace(peer, iteration=iteration) if peer.stage >= 0 else peer
+
+
+def _tell_made(own: OwnState, made: Made, now_s: float) -> OwnState:
+    """This peer has made a state: a rebuilt stage is worth a line that stays."""
+    action = made.action
+    own = replace(own, made=made)
+    if isinstance(action, Fresh) and made.iteration == 0:
+        return own
+    older = action.iteration if isinstance(action, CopyKept | Replay | Restore | Stay) else None
+    how = rebuild_words(type(action).__name__, action.stage, None if older is None else made.iteration - older)
+    if isinstance(action, Copy):
+        return _news(own, now_s, f"you hold stage {action.stage}: copied from a replica in {seconds_words(made.seconds)}")
+    exact = ", bit for bit" if made.exact else ""
+    text = f"you rebuilt stage {action.stage} in {seconds_words(made.seconds)}: {_past(how)}{exact}"
+    return _with_action(replace(_news(own, now_s, text), rebuilt=text), action, made)
+
+
+def _with_action(own: OwnState, action: BuildAction, made: Made) -> OwnState:
+    """The story of the stage that this peer rebuilt says how; nobody tells a builder more than its own part."""
+    name, builder = type(action).__name__, own.name
+    stories = tuple(
+        replace(story, action=name, builder=builder, exact=made.exact)
+        if story.stage == action.stage and story.resumed_s is None
+        else story
+        for story in own.swarm.lost_stages
+    )
+    return replace(own, swarm=replace(own.swarm, lost_stages=stories))
+
+
+def _past(words: str) -> str:
+    """What a builder does, as what it did."""
+    verb, _, rest = words.partition(" ")
+    done = {"replays": "replayed", "copies": "copied", "takes": "took", "keeps": "kept", "draws": "drew"}
+    return f"{done.get(verb, verb.removesuffix('s') + 'd')} {rest}"
+
+
+def _news(own: OwnState, now_s: float, text: str) -> OwnState:
+    return replace(own, swarm=add_news(own.swarm, now_s, "", text))
+
+
+def own_lines(own: OwnState) -> list[Text]:
+    """What this peer serves, did and keeps; the last one is about the stage that it rebuilt, if there is one."""
+    if not own.name:
+        return [_labelled(" you", f"computes on {own.means.device}")] if own.means.device else []
+    lines = [_labelled(" you", _place_words(own)), _labelled("", f"{_done_words(own)}, {own.means.device}")]
+    limits = f"{megabytes(own.memory_bytes)} of {megabytes(own.means.memory_bytes_max)} MB RAM"
+    disk = f"{megabytes(own.disk_bytes)} of {megabytes(own.means.disk_bytes_max)} MB disk"
+    lines.append(_labelled("", f"keeps {limits}, {disk}"))
+    if own.rebuilt:
+        lines.append(Text(f" {own.rebuilt}", "bold green"))
+    return lines
+
+
+def _labelled(label: str, words: str) -> Text:
+    return Text.assemble((label.ljust(STAGE_COLUMNS), "bold"), words)
+
+
+def _place_words(own: OwnState) -> str:
+    if own.stage < 0:
+        return f"{own.name} stands by, ready to rebuild a stage" if own.plan is not None else f"{own.name} has no place yet"
+    who = "alone" if not own.siblings else f"with {own.siblings} other{'s' * (own.siblings != 1)}"
+    share = "" if own.share is None else f", {own.share:.0%} of its work"
+    return f"{own.name} serves stage {own.stage} {who}{share}"
+
+
+def _done_words(own: OwnState) -> str:
+    return f"{own.contributions:,} microbatches, {count_words(own.contributions * own.tokens)} tokens"
