@@ -1,17 +1,23 @@
-"""Looking at a run from outside: its directory, and the plan and newest record of the first member that answers."""
+"""Looking at a run from outside: its directory, the plan and the newest record of the first member that answers, and who else does."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import secrets
 import tempfile
 import time
+from types import TracebackType
+from typing import Self
 
-from swarmfree.cockpit.status import Status
+from swarmfree.cockpit.status import Status, invite_points
 from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed
+from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.messages import GetPlan, GetRecord, PlanAnswer, RecordAnswer
 from swarmfree.swarm.names import Endpoint, Member
+from swarmfree.swarm.plan import Plan
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.identity import draw_incarnation, load_or_create_identity
 from swarmfree.wire.invite import Invite, encode_invite
@@ -19,69 +25,153 @@ from swarmfree.wire.network import GrpcNetwork
 from swarmfree.wire.own_address import own_address
 
 ASKED_MAX = 4
+REACHED_MAX = 64
+MEASURED = 2
+"""So many iterations are waited for to know how long one takes, where nobody has looked before."""
+MEASURE_S = 4.0
 
 
-async def look(invite: Invite, patience_s: float) -> Status:
-    """What can be learned of the run of an invite.
+class Lookout:
+    """A way into a run, open while it is used: one directory and one network for many looks."""
 
-    Args:
-        invite: of the run.
-        patience_s: how long to look for somebody who answers.
+    def __init__(self, invite: Invite, patience_s: float) -> None:
+        """Prepare.
 
-    Raises:
-        InviteError: nobody answers at its addresses, or they serve another run.
-    """
-    with tempfile.TemporaryDirectory(prefix="swarmfree-status-") as folder:
-        identity = load_or_create_identity(folder)
-        settings = DirectorySettings(
-            folder, own_address(invite.entry_points), entry_points=invite.entry_points, patience_s=patience_s
-        )
-        directory = DhtDirectory(settings, identity, invite.fingerprint)
-        await directory.start()
-        try:
-            manifest = await directory.fetch_manifest(patience_s)
-            announcements = await directory.announcements()
-            founder = await directory.founder()
-            others = tuple(point for point in await directory.entry_points() if identity.peer_id not in point)
+        Args:
+            invite: of the run.
+            patience_s: how long to look for somebody who answers.
+        """
+        self._invite, self._patience_s = invite, patience_s
+        self._opened = contextlib.AsyncExitStack()
+        self._last: tuple[int, float] | None = None
+        self._iteration_s: float | None = None
+        self._held_out: tuple[int, float] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Go in.
+
+        Raises:
+            InviteError: nobody answers at the invite's addresses, or they serve another run.
+        """
+        async with contextlib.AsyncExitStack() as opened:
+            folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="swarmfree-status-"))
+            identity = load_or_create_identity(folder)
+            settings = DirectorySettings(
+                folder, own_address(self._invite.entry_points), entry_points=self._invite.entry_points, patience_s=self._patience_s
+            )
+            self._directory = DhtDirectory(settings, identity, self._invite.fingerprint)
+            await self._directory.start()
+            opened.push_async_callback(self._directory.close)
+            self._manifest: Manifest = await self._directory.fetch_manifest(self._patience_s)
             member = Member(identity.peer_id, draw_incarnation(secrets.token_hex))
-            async with GrpcNetwork(invite.fingerprint, member) as network:
-                asked = sorted(announcements, key=lambda a: (a.state is not PeerState.SERVING, a.endpoint.member))[:ASKED_MAX]
-                answer = await _ask(network, asked, manifest.timing.silence_s)
-        finally:
-            await directory.close()
-    by, plan, record = answer
-    return Status(
-        manifest=manifest,
-        founder=founder,
-        announcements=announcements,
-        answered_by=str(by.member) if by is not None else "",
-        plan=plan.plan if plan is not None else None,
-        record=record,
-        waiting_for=plan.waiting_for if plan is not None else "",
-        now_s=time.time(),
-        invite=encode_invite(Invite(invite.fingerprint, others)) if others else "",
-    )
+            self._network = await opened.enter_async_context(GrpcNetwork(self._invite.fingerprint, member))
+            self._opened = opened.pop_all()
+        return self
 
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Leave."""
+        await self._opened.aclose()
 
-async def _ask(
-    network: GrpcNetwork, announcements: list[Announcement], silence_s: float
-) -> tuple[Endpoint | None, PlanAnswer | None, Record | None]:
-    """Plan and newest record of the first peer that answers."""
-    for announcement in announcements:
-        to = announcement.endpoint
+    async def look(self, *, measure: bool = True) -> Status:
+        """What can be learned now.
+
+        Args:
+            measure: wait for some iterations where nobody knows how long one takes.
+        """
+        silence_s = self._manifest.timing.silence_s
+        announcements = await self._directory.announcements()
+        founder = await self._directory.founder()
+        asked = sorted(announcements, key=lambda a: (a.state is not PeerState.SERVING, a.endpoint.member))[:ASKED_MAX]
+        by, plan, record = await self._ask(asked, silence_s)
+        if by is not None and record is not None:
+            record = await self._measure(by, record, silence_s if measure else 0.0)
+            await self._find_evaluation(by, record, silence_s)
+        gone = await self._silent(announcements, plan.plan if plan is not None else None, silence_s / 2)
+        points = invite_points(await self._directory.entry_points(), announcements, self._invite.entry_points)
+        return Status(
+            manifest=self._manifest,
+            founder=founder,
+            announcements=announcements,
+            answered_by=str(by.member) if by is not None else "",
+            plan=plan.plan if plan is not None else None,
+            record=record,
+            waiting_for=plan.waiting_for if plan is not None else "",
+            now_s=time.time(),
+            invite=encode_invite(Invite(self._invite.fingerprint, points)) if points else "",
+            gone=gone,
+            iteration_s=self._iteration_s,
+            held_out=self._held_out,
+        )
+
+    async def _ask(
+        self, announcements: list[Announcement], silence_s: float
+    ) -> tuple[Endpoint | None, PlanAnswer | None, Record | None]:
+        """Plan and newest record of the first peer that answers."""
+        for announcement in announcements:
+            to = announcement.endpoint
+            try:
+                plan = (await self._network.call(to, GetPlan(), silence_s=silence_s)).message
+            except CallFailed:
+                continue
+            if isinstance(plan, PlanAnswer):
+                return to, plan, await self._record(to, -1, silence_s)
+        return None, None, None
+
+    async def _record(self, to: Endpoint, iteration: int, silence_s: float) -> Record | None:
+        """A record of a peer, -1 for the newest; None where it has none."""
         try:
-            plan = (await network.call(to, GetPlan(), silence_s=silence_s)).message
+            answer = (await self._network.call(to, GetRecord(iteration), silence_s=silence_s)).message
         except CallFailed:
-            continue
-        if isinstance(plan, PlanAnswer):
-            return to, plan, await _record(network, to, silence_s)
-    return None, None, None
+            return None
+        return answer.record if isinstance(answer, RecordAnswer) else None
 
+    async def _measure(self, by: Endpoint, record: Record, silence_s: float) -> Record:
+        """How long an iteration takes: since the last look, else by waiting for the next ones; the newest record."""
+        now_s = time.monotonic()
+        if self._last is not None:
+            iteration, then_s = self._last
+            count = record.iteration - iteration
+            self._iteration_s = (now_s - then_s) / count if count > 0 else None
+            if count > 0:
+                self._last = record.iteration, now_s
+            return record
+        marks: list[tuple[int, float]] = []
+        until_s = now_s + MEASURE_S
+        is_over = record.iteration + 1 >= self._manifest.run.iterations
+        while silence_s > 0 and not is_over and len(marks) <= MEASURED and time.monotonic() < until_s:
+            newer = await self._record(by, record.iteration + 1, silence_s)
+            if newer is not None:
+                record = newer
+                marks.append((newer.iteration, time.monotonic()))
+                is_over = newer.iteration + 1 >= self._manifest.run.iterations
+        if len(marks) > 1:
+            self._iteration_s = (marks[-1][1] - marks[0][1]) / (marks[-1][0] - marks[0][0])
+        self._last = record.iteration, marks[-1][1] if marks else time.monotonic()
+        return record
 
-async def _record(network: GrpcNetwork, to: Endpoint, silence_s: float) -> Record | None:
-    """The newest record of a peer; None before the first."""
-    try:
-        answer = (await network.call(to, GetRecord(-1), silence_s=silence_s)).message
-    except CallFailed:
-        return None
-    return answer.record if isinstance(answer, RecordAnswer) else None
+    async def _find_evaluation(self, by: Endpoint, record: Record, silence_s: float) -> None:
+        """The last held-out loss, which stands in the record of the iteration before which it was taken, as long as somebody keeps that."""
+        every = self._manifest.run.evaluate_every
+        if record.evaluation is not None:
+            self._held_out = record.iteration, record.evaluation
+        elif every and (self._held_out is None or self._held_out[0] < record.iteration // every * every):
+            found = await self._record(by, record.iteration // every * every, silence_s)
+            if found is not None and found.evaluation is not None:
+                self._held_out = found.iteration, found.evaluation
+
+    async def _silent(self, announcements: tuple[Announcement, ...], plan: Plan | None, silence_s: float) -> frozenset[str]:
+        """Who is in the plan or announced, and does not answer: a directory believes in the dead until their word expires."""
+        known = {a.endpoint.member: a.endpoint for a in announcements}
+        known |= {e.member: e for e in (plan.members() if plan is not None else ())}
+        gone: set[str] = set()
+
+        async def call(endpoint: Endpoint) -> None:
+            try:
+                await self._network.call(endpoint, GetPlan(), silence_s=silence_s)
+            except CallFailed:
+                gone.add(str(endpoint.member))
+
+        async with asyncio.TaskGroup() as group:
+            for endpoint in [known[member] for member in sorted(known)][:REACHED_MAX]:
+                group.create_task(call(endpoint))
+        return frozenset(gone)

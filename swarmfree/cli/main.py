@@ -21,7 +21,7 @@ from swarmfree.cli.endings import OUTPUT_CLOSED, exit_code_of, leave, let_go_of_
 from swarmfree.cli.local import local
 from swarmfree.cli.peer import peer
 from swarmfree.cli.rehearse import rehearse
-from swarmfree.cli.status import status
+from swarmfree.cli.status import WatchCommand, status
 from swarmfree.cli.study import study_app
 from swarmfree.swarm.errors import CallFailed, SwarmfreeError
 
@@ -109,7 +109,7 @@ def everything(
 app.command()(bootstrap)
 app.command()(peer)
 app.command()(local)
-app.command()(status)
+app.command(cls=WatchCommand)(status)
 app.command()(rehearse)
 app.command()(chaos)
 app.add_typer(config_app, name="config")

@@ -158,6 +158,8 @@ class PeerLife:
     async def _live(self, journal: Journal, screen: PeerScreen | None) -> int:
         local = self._local
         await load_gently("swarmfree.wire.dht_keeper", *(["swarmfree.model.engine"] if self._kind is EngineKind.TORCH else []))
+        if screen is not None:
+            screen.say("looking for the run at the invite's addresses")
         identity = load_or_create_identity(local.folder)
         words = Path(local.folder) / "log.txt" if screen is not None and screen.is_live else None
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s", filename=words)
@@ -211,15 +213,13 @@ class PeerLife:
         memory_mb, disk_mb = min(recovery.kept_ram_mb_max, local.memory_mb_max), min(recovery.kept_mb_max, local.disk_mb_max)
         device = f"CPU, {local.threads} thread{'s' * (local.threads != 1)}"
         screen.describe(manifest, Means(device, memory_mb * 10**6, disk_mb * 10**6))
-        screen.tell(
-            Note(
-                f"computes on the {device} (no GPU is used); keeps at most {memory_mb:,} MB RAM and {disk_mb:,} MB disk for others"
-            )
-        )
         place = Path(local.folder) / "invite"
         write_whole(place, f"{invite}\n".encode())
         screen.keep_invite(place)
-        screen.tell(Note(f"others may join through this peer: swarmfree peer $(cat {place})"))
+        if not screen.is_live:  # where a picture is drawn, all of it has its place there
+            kept = f"{memory_mb:,} MB RAM and {disk_mb:,} MB disk"
+            screen.tell(Note(f"computes on the {device} (no GPU is used); keeps at most {kept} for others"))
+            screen.tell(Note(f"others may join through this peer: swarmfree peer $(cat {place})"))
 
     def _engine(self, manifest: Manifest, journal: Journal) -> Engine:
         engine = make_engine(self._kind, manifest, self._local.threads)

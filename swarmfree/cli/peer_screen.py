@@ -53,6 +53,11 @@ class PeerScreen:
         self._own = replace(self._own, swarm=replace(self._own.swarm, started_s=time.time(), now_s=time.time()))
         self._frame()
 
+    def say(self, doing: str) -> None:
+        """What is done before the run is known."""
+        self._own = replace(self._own, swarm=replace(self._own.swarm, doing=doing))
+        self._show()
+
     def describe(self, manifest: Manifest, means: Means) -> None:
         """The run and what this peer gives are known."""
         self._own = begin(replace(self._own, means=means), manifest, time.time())

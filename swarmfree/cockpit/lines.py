@@ -62,6 +62,19 @@ def action_words(action: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", action).lower()
 
 
+def as_you_do(words: str) -> str:
+    """What somebody does, as what whoever reads it does: ``replays it`` is "replay it"."""
+    verb, _, rest = words.partition(" ")
+    return f"{verb.replace('ies', 'y') if verb.endswith('ies') else verb.removesuffix('s')} {rest}"
+
+
+def as_it_was_done(words: str) -> str:
+    """What somebody does, as what was done: ``replays it`` is "replayed it"."""
+    verb, _, rest = words.partition(" ")
+    done = {"replays": "replayed", "copies": "copied", "takes": "took", "keeps": "kept", "draws": "drew"}
+    return f"{done.get(verb, verb.removesuffix('s') + 'd')} {rest}".strip()
+
+
 def is_news(event: Event) -> bool:
     """Whether a person watching a whole swarm wants a line about it: iterations, evaluations and the good end have their own places."""
     match event:

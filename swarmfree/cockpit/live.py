@@ -17,7 +17,7 @@ from rich.text import Text
 from swarmfree.cockpit.lines import waiting_words
 from swarmfree.cockpit.picture import Window, picture, stage_of_beginning
 from swarmfree.cockpit.state import News, SwarmState, bits_per_byte
-from swarmfree.cockpit.words import left_words
+from swarmfree.cockpit.words import left_words, span
 
 FRAME_S = 0.25
 PLAIN_LINE_S = 2.0
@@ -65,17 +65,22 @@ def open_view(out: TextIO, interval_s: float = PLAIN_LINE_S, *, by_clock: bool =
 
 def progress_line(state: SwarmState, now_s: float | None = None) -> str:
     """Iteration, losses, speed and time left, in one line; before the first iteration, and while a stage is lost, what is waited for."""
+    if not state.commits and not state.iterations:
+        return stage_of_beginning(state)
     if not state.commits:
         return f"iteration 0 of {state.iterations}: {stage_of_beginning(state)}"
     parts = [f"iteration {state.commits[-1].iteration + 1} of {state.iterations}"]
     parts.append(f"loss {bits_per_byte(state.commits[-1].loss):.3f} bits per byte")
     if state.held_out is not None:
         parts.append(f"held out {bits_per_byte(state.held_out.loss):.3f}")
-    left_s = state.remaining_s(state.now_s if now_s is None else now_s)
-    if state.unfolding and not state.waiting_for:
-        parts.append(f"stage {state.unfolding[-1].stage} is being rebuilt")
-    elif state.waiting_for:
+    now_s = state.now_s if now_s is None else now_s
+    left_s = state.remaining_s(now_s)
+    if state.waiting_for:
         parts.append(waiting_words(state.waiting_for))
+    elif state.unfolding:
+        parts.append(f"stage {state.unfolding[-1].stage} is being rebuilt")
+    elif state.does_wait(now_s):
+        parts.append(f"training waits: no iteration for {span(now_s - state.commits[-1].time_s)}")
     elif not state.is_over:
         if state.tokens_per_s is not None:
             parts.append(f"{state.tokens_per_s:,.0f} tokens/s")

@@ -14,13 +14,13 @@ from rich.text import Text
 
 from swarmfree.cockpit.folding import add_news, commit, fold
 from swarmfree.cockpit.happenings import Told
-from swarmfree.cockpit.lines import rebuild_words
+from swarmfree.cockpit.lines import as_it_was_done, describe, rebuild_words
 from swarmfree.cockpit.picture import STAGE_COLUMNS
 from swarmfree.cockpit.state import LostStage, PeerPicture, SwarmState
 from swarmfree.cockpit.words import count_words, megabytes, seconds_words
 from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Fresh, Replay, Restore, Stay
 from swarmfree.swarm.books import Record
-from swarmfree.swarm.events import Event, IterationCommitted, MemberLeft, StageBuilt, Started
+from swarmfree.swarm.events import LOST_ENDS, Ended, Event, IterationCommitted, Placed, Started, WeightsWritten
 from swarmfree.swarm.glance import Glance, Made
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.names import Member
@@ -29,7 +29,6 @@ from swarmfree.swarm.plan import Plan
 SHARE_ITERATIONS = 20
 """So many of the last iterations say which part of its stage's work a peer does."""
 LOST = re.compile(r"stage (\d+)")
-LOST_ENDS = " lost, waiting for a standby or newcomer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +108,10 @@ def hear(own: OwnState, event: Event, now_s: float) -> OwnState:
         return own  # the records tell of it, whoever coordinates
     before = own.swarm.news
     swarm = fold(own.swarm, Told(now_s, own.name, event))
-    if isinstance(event, StageBuilt | MemberLeft):
-        swarm = replace(swarm, coordinator=own.name)
+    if isinstance(event, Placed) and own.name.startswith(event.member[-6:]):
+        return replace(own, swarm=replace(swarm, news=before))  # what it serves is seen on its books
+    if isinstance(event, Ended | WeightsWritten) and swarm.news == before:
+        swarm = add_news(swarm, now_s, "", describe(event))
     news = tuple(each if each in before or each.who != own.name else replace(each, who="") for each in swarm.news)
     return replace(own, swarm=replace(swarm, news=news))
 
@@ -127,16 +128,47 @@ def look(own: OwnState, glance: Glance, now_s: float, disk_bytes: int = 0) -> Ow
     swarm = replace(own.swarm, now_s=max(own.swarm.now_s, now_s), coordinator=str(glance.coordinator or ""))
     leads = glance.coordinator == glance.here
     if glance.plan is not None and glance.plan != own.plan:
-        swarm = _follow(swarm, own.plan, glance.plan, now_s, leads=leads)
+        swarm = _follow(swarm, own, glance.plan, now_s, leads=leads)
     if not leads:
-        for stage in stages_lost(glance.waiting_for):
+        for stage in sorted({*stages_lost(glance.waiting_for), *glance.lost}):
             swarm = _lose(swarm, stage, now_s)
+        swarm = _make(swarm, glance, now_s)
+    if glance.stage != own.stage:
+        own = replace(own, marks=())
+        if glance.stage >= 0 and (glance.made is own.made or _is_beginning(glance.made)):
+            swarm = add_news(swarm, now_s, "", f"you serve stage {glance.stage}")
     own = replace(own, swarm=swarm, plan=glance.plan, stage=glance.stage, contributions=glance.contributions)
     own = replace(own, siblings=_siblings(glance), memory_bytes=glance.kept_memory_bytes, disk_bytes=disk_bytes)
     own = _read(own, glance.records, now_s)
     if glance.made is not None and glance.made is not own.made:
         own = _tell_made(own, glance.made, now_s)
     return own
+
+
+def _is_beginning(made: Made | None) -> bool:
+    """Whether it is first weights of a run that begins."""
+    return made is not None and isinstance(made.action, Fresh) and made.iteration == 0
+
+
+def _older(action: BuildAction) -> int | None:
+    """The iteration of the older state that is taken, None where none is."""
+    return action.iteration if isinstance(action, CopyKept | Replay | Restore | Stay) else None
+
+
+def _make(swarm: SwarmState, glance: Glance, now_s: float) -> SwarmState:
+    """This peer builds a stage: unless it copies a replica, that stage is lost."""
+    action = glance.making
+    if action is None or isinstance(action, Copy) or (isinstance(action, Fresh) and not swarm.committed_count):
+        return swarm
+    swarm = _lose(swarm, action.stage, now_s)
+    name, builder, older = type(action).__name__, str(glance.here), _older(action)
+    stories = tuple(
+        replace(story, action=name, builder=builder, taken_from=older)
+        if story.stage == action.stage and story.built_s is None
+        else story
+        for story in swarm.lost_stages
+    )
+    return replace(swarm, lost_stages=stories)
 
 
 def stages_lost(waiting_for: str) -> tuple[int, ...]:
@@ -165,8 +197,9 @@ def _with_peers(swarm: SwarmState, peers: Iterable[PeerPicture]) -> SwarmState:
     return replace(swarm, peers=tuple(sorted((*others, *kept), key=lambda p: p.name)), members=(*swarm.members, *names))
 
 
-def _follow(swarm: SwarmState, before: Plan | None, plan: Plan, now_s: float, *, leads: bool) -> SwarmState:
+def _follow(swarm: SwarmState, own: OwnState, plan: Plan, now_s: float, *, leads: bool) -> SwarmState:
     """A new plan: who serves what from now on, and what that says about those who do no longer."""
+    before = own.plan
     there = {r.endpoint.member: stage for stage, replicas in enumerate(plan.replicas) for r in replicas}
     known = {r.endpoint.member: stage for stage, replicas in enumerate(before.replicas) for r in replicas} if before else {}
     gone = {member: stage for member, stage in known.items() if member not in there}
@@ -186,14 +219,14 @@ def _follow(swarm: SwarmState, before: Plan | None, plan: Plan, now_s: float, *,
     for stage in sorted(rebuilt):
         members = [str(r.endpoint.member) for r in plan.replicas[stage]]
         victims = tuple(str(member) for member, place in gone.items() if place == stage)
-        swarm = _rebuild(
-            _lose(swarm, stage, swarm.commits[-1].time_s if swarm.commits else now_s, victims), stage, members[0], now_s
-        )
+        swarm = _rebuild(_lose(swarm, stage, now_s, victims), stage, members[0], now_s)
+        if members[0] != own.name:
+            swarm = add_news(swarm, now_s, "", f"{members[0]} has rebuilt stage {stage}")
     for member, stage in gone.items():
         if stage not in rebuilt:
             swarm = add_news(swarm, now_s, "", f"{member} of stage {stage} is gone")
     for member, stage in there.items():
-        if member not in known and stage not in rebuilt:
+        if member not in known and stage not in rebuilt and str(member) != own.name:
             swarm = add_news(swarm, now_s, "", f"{member} serves stage {stage}")
     return swarm
 
@@ -208,7 +241,7 @@ def _lose(swarm: SwarmState, stage: int, now_s: float, victims: Sequence[str] = 
         iteration=swarm.committed_count,
         victims=tuple(victims) or tuple(p.name for p in swarm.replicas(stage)),
         killed_s=None,
-        noticed_s=now_s,
+        noticed_s=min(now_s, swarm.commits[-1].time_s + (swarm.pace_s or 0.0)) if swarm.commits else now_s,
         loss_before=held.loss if held is not None else None,
         loss_before_iteration=held.iteration if held is not None else None,
         training_before=swarm.commits[-1].loss if swarm.commits else None,
@@ -222,7 +255,13 @@ def _rebuild(swarm: SwarmState, stage: int, builder: str, now_s: float) -> Swarm
         replace(story, built_s=now_s, builder=builder) if story.stage == stage and story.built_s is None else story
         for story in swarm.lost_stages
     )
-    return add_news(replace(swarm, lost_stages=stories), now_s, "", f"{builder} has rebuilt stage {stage}")
+    return replace(swarm, lost_stages=stories)
+
+
+def _without_alarms(swarm: SwarmState, iteration: int) -> SwarmState:
+    """Without stages that nobody rebuilt though an iteration was decided since: it was this peer that could not reach them."""
+    stories = tuple(s for s in swarm.lost_stages if s.built_s is not None or s.resumed_s is not None or s.iteration >= iteration)
+    return replace(swarm, lost_stages=stories)
 
 
 def _read(own: OwnState, records: Iterable[Record], now_s: float) -> OwnState:
@@ -242,6 +281,7 @@ def _read(own: OwnState, records: Iterable[Record], now_s: float) -> OwnState:
         norms = [entry.squared_norm for entry in record.stages]
         told = (record.loss, record.evaluation, record.tokens, each_s, norms, record.lineage())
         swarm = commit(swarm, time_s, IterationCommitted(record.iteration, record.attempt, *told))
+    swarm = _without_alarms(swarm, swarm.committed_count)
     swarm = replace(swarm, peers=tuple(_caught_up(p, swarm.committed_count) for p in swarm.peers))
     marks = (*own.marks, (swarm.committed_count, own.contributions))[-SHARE_ITERATIONS - 1 :]
     return replace(own, swarm=swarm, marks=marks)
@@ -256,14 +296,15 @@ def _tell_made(own: OwnState, made: Made, now_s: float) -> OwnState:
     """This peer has made a state: a rebuilt stage is worth a line that stays."""
     action = made.action
     own = replace(own, made=made)
-    if isinstance(action, Fresh) and made.iteration == 0:
+    if _is_beginning(made):
         return own
-    older = action.iteration if isinstance(action, CopyKept | Replay | Restore | Stay) else None
+    older = _older(action)
     how = rebuild_words(type(action).__name__, action.stage, None if older is None else made.iteration - older)
+    how = as_it_was_done(how.replace(f" of stage {action.stage}", "").replace(f"stage {action.stage}", "it"))
     if isinstance(action, Copy):
         return _news(own, now_s, f"you hold stage {action.stage}: copied from a replica in {seconds_words(made.seconds)}")
     exact = ", bit for bit" if made.exact else ""
-    text = f"you rebuilt stage {action.stage} in {seconds_words(made.seconds)}: {_past(how)}{exact}"
+    text = f"you rebuilt stage {action.stage} in {seconds_words(made.seconds)}: {how}{exact}"
     return _with_action(replace(_news(own, now_s, text), rebuilt=text), action, made)
 
 
@@ -279,13 +320,6 @@ def _with_action(own: OwnState, action: BuildAction, made: Made) -> OwnState:
     return replace(own, swarm=replace(own.swarm, lost_stages=stories))
 
 
-def _past(words: str) -> str:
-    """What a builder does, as what it did."""
-    verb, _, rest = words.partition(" ")
-    done = {"replays": "replayed", "copies": "copied", "takes": "took", "keeps": "kept", "draws": "drew"}
-    return f"{done.get(verb, verb.removesuffix('s') + 'd')} {rest}"
-
-
 def _news(own: OwnState, now_s: float, text: str) -> OwnState:
     return replace(own, swarm=add_news(own.swarm, now_s, "", text))
 
@@ -293,7 +327,7 @@ def _news(own: OwnState, now_s: float, text: str) -> OwnState:
 def own_lines(own: OwnState) -> list[Text]:
     """What this peer serves, did and keeps; the last one is about the stage that it rebuilt, if there is one."""
     if not own.name:
-        return [_labelled(" you", f"computes on {own.means.device}")] if own.means.device else []
+        return []
     lines = [_labelled(" you", _place_words(own)), _labelled("", f"{_done_words(own)}, {own.means.device}")]
     limits = f"{megabytes(own.memory_bytes)} of {megabytes(own.means.memory_bytes_max)} MB RAM"
     disk = f"{megabytes(own.disk_bytes)} of {megabytes(own.means.disk_bytes_max)} MB disk"
@@ -311,7 +345,7 @@ def _place_words(own: OwnState) -> str:
     if own.stage < 0:
         return f"{own.name} stands by, ready to rebuild a stage" if own.plan is not None else f"{own.name} has no place yet"
     who = "alone" if not own.siblings else f"with {own.siblings} other{'s' * (own.siblings != 1)}"
-    share = "" if own.share is None else f", {own.share:.0%} of its work"
+    share = "" if own.share is None else f", {100 * own.share:.0f} % of its work"
     return f"{own.name} serves stage {own.stage} {who}{share}"
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from rich.text import Text
 
-from swarmfree.cockpit.lines import rebuild_words, waiting_words
+from swarmfree.cockpit.lines import as_you_do, rebuild_words, waiting_words
 from swarmfree.cockpit.state import LostStage, PeerPicture, SwarmState, bits_per_byte
 from swarmfree.cockpit.words import clock, cut, left_words, seconds_words, span
 
@@ -65,11 +65,12 @@ def picture(state: SwarmState, now_s: float, window: Window, own: Sequence[Text]
         own: lines about whoever looks, shown below the loss.
         me: the name of whoever looks, empty for somebody outside: among the replicas it is "you".
     """
-    top = [_head(state, now_s, window), _loss(state, window), *own, Text()]
+    state = _from(state, me)
+    top = [_head(state, now_s, window), _loss(state, now_s, window), *own, Text()]
     below = [*([] if state.is_over else [_standbys(state)]), *_pinned(state, window)]
     last = _last(state, window)
     room = window.lines - len(top) - len(below) - len(last) - 1
-    rows = _stages(_from(state, me), now_s, window, max(1, room - NEWS_LINES_MIN))
+    rows = _stages(state, now_s, window, max(1, room - NEWS_LINES_MIN))
     news = _news(state, window, room - len(rows))
     lines = [*top, *rows, *below, *([Text(), *news] if news else []), *last]
     for line in lines:
@@ -83,7 +84,8 @@ def _from(state: SwarmState, me: str) -> SwarmState:
     """The state with whoever looks by the name of "you"."""
     if not me:
         return state
-    return replace(state, peers=tuple(replace(p, name="you") if p.name == me else p for p in state.peers))
+    stories = tuple(replace(s, builder="you") if s.builder == me else s for s in state.lost_stages)
+    return replace(state, peers=tuple(replace(p, name="you") if p.name == me else p for p in state.peers), lost_stages=stories)
 
 
 def _head(state: SwarmState, now_s: float, window: Window) -> Text:
@@ -116,13 +118,13 @@ def curve(losses: Sequence[float], columns: int, blocks: str = BLOCKS) -> str:
     return "".join(blocks[round((mean - low) / (high - low) * (len(blocks) - 1))] for mean in means)
 
 
-def _loss(state: SwarmState, window: Window) -> Text:
+def _loss(state: SwarmState, now_s: float, window: Window) -> Text:
     """The losses, the curve between them and the speed; instead of all of it what is waited for, where nothing is committed yet."""
     if not state.commits:
         return Text(stage_of_beginning(state), "yellow")
     line = Text.assemble("loss ", (f"{bits_per_byte(state.commits[-1].loss):.3f}", "bold"), " bits/byte")
     right = "" if state.held_out is None else f"held out {bits_per_byte(state.held_out.loss):.3f}"
-    if state.waiting_for or state.unfolding:
+    if state.does_wait(now_s):
         right += "   " + (waiting_words(state.waiting_for) if state.waiting_for else "training waits")
     elif state.tokens_per_s is not None and not state.is_over:
         right += f"   {state.tokens_per_s:,.0f} tokens/s"
@@ -139,7 +141,7 @@ def stage_of_beginning(state: SwarmState) -> str:
     peers = [p for p in state.peers if p.role != "bootstrap"]
     up = sum(bool(p.member) for p in peers)
     if not state.peers:
-        return "starting: loading torch"
+        return f"starting: {state.doing or 'loading torch'}"
     if not peers:
         return "starting: the bootstrap node makes the run"
     if up < len(peers) and not state.first_opened_s:
@@ -218,8 +220,9 @@ def _lost_row(state: SwarmState, story: LostStage, now_s: float, table: tuple[in
     iterations = None if story.taken_from is None else story.iteration - story.taken_from
     how = "nobody can take it yet"
     if story.action:
-        how = f"{story.builder} {rebuild_words(story.action, story.stage, iterations).replace(f' of stage {story.stage}', '')}"
-        how = how.replace(f"stage {story.stage}", "it")
+        words = rebuild_words(story.action, story.stage, iterations)
+        words = words.replace(f" of stage {story.stage}", "").replace(f"stage {story.stage}", "it")
+        how = f"you {as_you_do(words)}" if story.builder == "you" else f"{story.builder} {words}"
     about = expected_seconds(state, story, iterations)
     long = how if about is None else f"{how}, about {seconds_words(about)}"
     victims = [f"{window.signs.lost} {cut(name, name_columns):<{name_columns}}  " for name in story.victims[:cells]]

@@ -12,6 +12,8 @@ import statistics
 from dataclasses import dataclass
 
 NEWS_MAX = 40
+STALLED_PACES, STALLED_S_MIN = 5, 3.0
+"""Training waits where no iteration was committed for so many times as long as one takes, and for so many seconds at least."""
 PACE_ITERATIONS = 50
 """So many of the last iterations say how long the next ones will take, with the evaluations and waits between them."""
 
@@ -183,6 +185,7 @@ class SwarmState:
         ends_drawn_anew: iterations before which what embedding and head had learned was lost.
         weights: (stage, path) written at the end.
         invite_file: where the invite lies, empty where nobody has said so.
+        doing: what whoever looks does before it knows of any peer, in words.
         news: the last lines, newest last.
     """
 
@@ -208,6 +211,7 @@ class SwarmState:
     ends_drawn_anew: tuple[int, ...] = ()
     weights: tuple[tuple[int, str], ...] = ()
     invite_file: str = ""
+    doing: str = ""
     news: tuple[News, ...] = ()
 
     @property
@@ -282,10 +286,17 @@ class SwarmState:
 
     def remaining_s(self, now_s: float) -> float | None:
         """Estimated seconds to the end at `now_s`; None before the first commit, and while nobody can say since the run waits or rebuilds."""
-        if self.pace_s is None or self.waiting_for or self.unfolding:
+        if self.pace_s is None or self.does_wait(now_s):
             return None
         since_s = max(0.0, now_s - self.commits[-1].time_s)
         return self.pace_s * max(0, self.iterations - self.committed_count) - min(since_s, self.pace_s)
+
+    def does_wait(self, now_s: float) -> bool:
+        """Whether training waits: it says so, a stage is lost, or no iteration was committed for long."""
+        if self.waiting_for or self.unfolding:
+            return True
+        silent_s = now_s - self.commits[-1].time_s if self.commits else 0.0
+        return not self.is_over and silent_s > max(STALLED_S_MIN, STALLED_PACES * (self.pace_s or 0.0))
 
     @property
     def unfolding(self) -> tuple[LostStage, ...]:

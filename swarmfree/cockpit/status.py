@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from swarmfree.cockpit.lines import waiting_words
+from swarmfree.cockpit.picture import risk
 from swarmfree.cockpit.state import bits_per_byte
+from swarmfree.cockpit.words import left_words
 from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.books import Record
+from swarmfree.swarm.json_values import finite
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.plan import Plan
 
@@ -30,7 +34,10 @@ class Status:
         record: the newest one, None before the first commit or where nobody answered.
         waiting_for: what the run waits for, empty if nothing.
         now_s: Unix time of the look.
-        invite: a fresh one that names several live peers, empty if none is known; it serves when the bootstrap node is gone.
+        invite: a fresh one that names live peers, empty if the one at hand names them all; it serves when the bootstrap node is gone.
+        gone: those in plan and directory that do not answer, by short name.
+        iteration_s: that an iteration takes, None where nobody could tell.
+        held_out: the last held-out loss: before which iteration, nats per token; None where nobody could tell.
     """
 
     manifest: Manifest
@@ -42,13 +49,53 @@ class Status:
     waiting_for: str
     now_s: float
     invite: str = ""
+    gone: frozenset[str] = frozenset()
+    iteration_s: float | None = None
+    held_out: tuple[int, float] | None = None
+
+    @property
+    def committed(self) -> int:
+        """Iterations that are decided, as far as is known."""
+        return self.record.iteration + 1 if self.record is not None else 0
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Of the whole swarm, None where nobody could tell."""
+        return self.manifest.tokens_per_iteration / self.iteration_s if self.iteration_s else None
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Estimated time to the end, None where nobody could tell."""
+        left = self.manifest.run.iterations - self.committed
+        return self.iteration_s * left if self.iteration_s and not self.waiting_for else None
+
+    def members(self, stage: int) -> tuple[str, ...]:
+        """Who serves a stage and answers: by the plan, or by the directory where nobody told a plan."""
+        if self.plan is not None and stage < len(self.plan.replicas):
+            serving = [str(replica.endpoint.member) for replica in self.plan.replicas[stage]]
+        else:
+            serving = [str(a.endpoint.member) for a in self.announcements if a.state is PeerState.SERVING and a.stage == stage]
+        return tuple(member for member in serving if member not in self.gone)
+
+
+def invite_points(points: Iterable[str], announcements: Iterable[Announcement], known: Iterable[str]) -> tuple[str, ...]:
+    """Entry points for an invite that serves without the bootstrap node; none where it would be no other one than the one at hand.
+
+    Args:
+        points: that the directory knows now, as multiaddrs.
+        announcements: of peers: an entry point of anybody else is the bootstrap node's, or a visitor's.
+        known: entry points of the invite at hand.
+    """
+    peers = {a.endpoint.member.peer_id for a in announcements}
+    found = tuple(point for point in points if point.rpartition("/p2p/")[2] in peers)
+    return () if set(found) <= set(known) else found
 
 
 def status_json(status: Status) -> dict[str, Any]:
     """The status as JSON values; losses in nats per token and bits per byte, norms as squared L2 before clipping."""
     record, manifest = status.record, status.manifest
-    evaluation = record.evaluation if record else None
-    return {
+    evaluation = status.held_out[1] if status.held_out else record.evaluation if record else None
+    content: dict[str, Any] = {
         "run": manifest.run.name,
         "fingerprint": manifest.fingerprint(),
         "founder": status.founder,
@@ -57,24 +104,28 @@ def status_json(status: Status) -> dict[str, Any]:
         "waiting_for": status.waiting_for,
         "iteration": status.plan.iteration if status.plan else 0,
         "attempt": status.plan.position.attempt if status.plan else 0,
-        "committed": record.iteration + 1 if record else 0,
+        "committed": status.committed,
         "iterations": manifest.run.iterations,
         "loss": record.loss if record else None,
         "held_out": evaluation,
         "held_out_bits_per_byte": bits_per_byte(evaluation) if evaluation is not None else None,
+        "iteration_seconds": status.iteration_s,
+        "tokens_per_s": status.tokens_per_s,
+        "remaining_s": status.remaining_s,
+        "gone": sorted(status.gone),
         "stages": [_stage(status, stage) for stage in range(manifest.stage_count)],
         "peers": [_peer(a, status.now_s) for a in status.announcements],
     }
+    return {key: finite(value) for key, value in content.items()}
 
 
 def _stage(status: Status, stage: int) -> dict[str, Any]:
-    plan, record = status.plan, status.record
-    in_plan = [str(r.endpoint.member) for r in plan.replicas[stage]] if plan and stage < len(plan.replicas) else []
+    record = status.record
     entry = record.stages[stage] if record and stage < len(record.stages) else None
     announced = [str(a.endpoint.member) for a in status.announcements if a.state is PeerState.SERVING and a.stage == stage]
     return {
         "stage": stage,
-        "members": in_plan,
+        "members": list(status.members(stage)) if status.plan is not None else [],
         "announced": announced,
         "squared_norm": entry.squared_norm if entry else None,
         "step_count": entry.step_count if entry else 0,
@@ -96,47 +147,61 @@ def _peer(announcement: Announcement, now_s: float) -> dict[str, Any]:
     }
 
 
+def status_line(status: Status) -> str:
+    """Where the run is, in one line."""
+    manifest, record = status.manifest, status.record
+    parts = [f"{manifest.run.name}: {status.committed} of {manifest.run.iterations} iterations"]
+    if record is not None:
+        parts.append(f"loss {bits_per_byte(record.loss):.3f} bits per byte")
+    evaluation = status.held_out[1] if status.held_out else record.evaluation if record else None
+    if evaluation is not None:
+        parts.append(f"held out {bits_per_byte(evaluation):.3f}")
+    if status.waiting_for:
+        parts.append(waiting_words(status.waiting_for))
+    elif status.tokens_per_s is not None:
+        parts.append(f"{status.tokens_per_s:,.0f} tokens/s")
+    if status.remaining_s:
+        parts.append(left_words(status.remaining_s))
+    return ", ".join(parts)
+
+
 def status_picture(status: Status) -> RenderableType:
     """The status for a person."""
-    told = status_json(status)
-    lines = [f"run {told['run']} ({told['fingerprint'][:12]}): {told['committed']} of {told['iterations']} iterations committed"]
-    if status.plan is not None:
-        attempt = f", attempt {told['attempt']}" if told["attempt"] else ""
-        lines.append(f"iteration {told['iteration']} is open{attempt}")
-    if told["loss"] is not None:
-        lines.append(f"loss {told['loss']:.4f} nats per token, {bits_per_byte(told['loss']):.3f} bits per byte")
-    if told["held_out"] is not None:
-        lines.append(f"held-out {told['held_out_bits_per_byte']:.3f} bits per byte before iteration {told['committed'] - 1}")
-    if told["waiting_for"]:
-        lines.append(waiting_words(told["waiting_for"]))
-    if not told["answered_by"]:
-        lines.append("no member answered: only the directory's word" if told["peers"] else "nobody is announced yet")
-    return Group(Text("\n".join(lines)), _stage_table(told["stages"]), _peer_table(told["peers"]))
+    lines = [status_line(status)]
+    if status.plan is not None and status.plan.position.attempt:
+        lines.append(f"iteration {status.plan.iteration} is open, attempt {status.plan.position.attempt}")
+    if not status.answered_by:
+        lines.append("no member answered: only the directory's word" if status.announcements else "nobody is announced yet")
+    return Group(Text("\n".join(lines)), _stage_table(status), _peer_table(status))
 
 
-def _stage_table(stages: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, padding=(0, 2), header_style="dim")
-    for column in ("stage", "members", "squared norm", "steps"):
-        table.add_column(column, justify="right" if column in {"squared norm", "steps"} else "left")
-    for stage in stages:
-        who = stage["members"] or stage["announced"]
-        norm = f"{stage['squared_norm']:.4g}" if stage["squared_norm"] is not None else ""
-        table.add_row(str(stage["stage"]), ", ".join(who) or "nobody", norm, str(stage["step_count"]))
+def _stage_table(status: Status) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("stage", "members", "risk"):
+        table.add_column(column, overflow="fold")
+    for stage in range(status.manifest.stage_count):
+        who = status.members(stage)
+        words, style = risk(len(who), len(who))
+        if not who and status.committed:
+            words, style = "LOST", "bold red"
+        table.add_row(f"{stage} {'ends' if stage == 0 else 'body'}", ", ".join(who) or "nobody", Text(words, style))
     return table
 
 
-def _peer_table(peers: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, padding=(0, 2), header_style="dim")
-    for column in ("peer", "state", "stage", "iteration", "s/microbatch", "feeds", "address"):
+def _peer_table(status: Status) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("peer", "state", "stage", "s/microbatch", "feeds", "address"):
         table.add_column(column, overflow="fold")
-    for peer in peers:
+    for told in status.announcements:
+        name = str(told.endpoint.member)
+        is_gone = name in status.gone
+        address = told.endpoint.addresses[0].rpartition("/p2p/")[0] if told.endpoint.addresses else ""
         table.add_row(
-            peer["member"],
-            peer["state"],
-            str(peer["stage"]) if peer["stage"] >= 0 else "",
-            str(peer["iteration"]),
-            f"{peer['seconds_per_microbatch']:.3f}" if peer["seconds_per_microbatch"] else "",
-            "yes" if peer["can_feed"] else "no",
-            peer["addresses"][0].rpartition("/p2p/")[0] if peer["addresses"] else "",
+            name,
+            Text("gone" if is_gone else told.state.value, "red" if is_gone else ""),
+            str(told.stage) if told.stage >= 0 and not is_gone else "",
+            f"{told.seconds_per_microbatch:.3f}" if told.seconds_per_microbatch else "",
+            "yes" if told.can_feed else "no",
+            address,
         )
     return table

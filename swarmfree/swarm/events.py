@@ -34,6 +34,10 @@ class Waiting:
     waiting_for: str
 
 
+LOST_ENDS = " lost, waiting for a standby or newcomer"
+"""So ends what the run waits for while stages are lost; their names stand before it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
     """An iteration was opened."""

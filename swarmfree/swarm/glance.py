@@ -34,6 +34,8 @@ class Glance:
         records: decided ones, in order; the newest is enough.
         contributions: microbatches that it has added to a sum since it began.
         kept_memory_bytes: of what it keeps for others in memory.
+        lost: stages nobody of which it could reach when it last asked.
+        making: the state that it makes now, None if none.
         made: the last state that it made, None before the first.
     """
 
@@ -46,3 +48,5 @@ class Glance:
     contributions: int
     kept_memory_bytes: int
     made: Made | None
+    lost: tuple[int, ...] = ()
+    making: BuildAction | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 
@@ -11,7 +12,7 @@ from rich.console import Console, RenderableType
 from swarmfree.cockpit.folding import fold, fold_all
 from swarmfree.cockpit.live import LiveView, PlainView, open_view, progress_line
 from swarmfree.cockpit.state import SwarmState
-from swarmfree.cockpit.status import Status, status_json, status_picture
+from swarmfree.cockpit.status import Status, invite_points, status_json, status_line, status_picture
 from swarmfree.cockpit.words import span
 from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
@@ -101,7 +102,7 @@ def test_progress_before_the_first_commit_says_what_is_missing() -> None:
     """Before the first commit the progress line says what the run waits for."""
     state = fold_all(h for h in beginning() if h.time_s < START_S + 5)
     assert progress_line(state) == "iteration 0 of 6: waits: 1 more replica of stage 3"
-    assert progress_line(SwarmState()) == "iteration 0 of 0: starting: loading torch"
+    assert progress_line(SwarmState()) == "starting: loading torch"
 
 
 def test_a_rebuild_has_neither_speed_nor_time_left() -> None:
@@ -139,18 +140,49 @@ def _status(*, answered: bool) -> Status:
 
 
 def test_status_says_where_the_run_is() -> None:
-    """Status shows the iteration, the losses, and for each stage its members, norm and steps."""
-    text = _text(status_picture(_status(answered=True)))
+    """Status shows the iteration, the losses, speed and time left, and for each stage its members and the risk."""
+    status = dataclasses.replace(_status(answered=True), iteration_s=0.5)
+    text = _text(status_picture(status))
     for part in (
         "3 of 100 iterations",
         "iteration 3 is open, attempt 1",
-        "loss 4.0000",
-        "held-out 5.049",
-        "2.25",
+        "loss 5.771 bits per byte, held out 5.049",
+        "tokens/s, about 50 s left",
+        "only one",
         "serving",
         "0.125",
     ):
         assert part in text
+
+
+def test_status_names_no_dead_members() -> None:
+    """Who does not answer serves no stage, whatever plan and directory still say; a stage without anybody is lost."""
+    dead = str(member_of("peer-3"))
+    status = dataclasses.replace(
+        _status(answered=True), gone=frozenset({dead}), waiting_for="stage 2 lost, waiting for a standby"
+    )
+    text = _text(status_picture(status))
+    row = next(line for line in text.splitlines() if line.startswith("2 body"))
+    assert "nobody" in row and "LOST" in row and dead not in row
+    assert next(line for line in text.splitlines() if line.startswith(dead)).split()[1] == "gone"
+    assert status_json(status)["stages"][2]["members"] == []
+    assert "tokens/s" not in text and " left" not in text
+
+
+def test_status_tells_no_invite_that_is_the_one_at_hand() -> None:
+    """An invite of the bootstrap node's own address, or of the very addresses at hand, is none that would serve without it."""
+    announced = _status(answered=False).announcements
+    node, visitor = "/ip4/127.0.0.1/tcp/1/p2p/QmNode", "/ip4/127.0.0.1/tcp/2/p2p/QmVisitor"
+    mine = f"/ip4/127.0.0.1/tcp/3/p2p/{member_of('peer-1').peer_id}"
+    assert invite_points([node, visitor], announced, [node]) == ()
+    assert invite_points([mine, node], announced, [node]) == (mine,)
+    assert invite_points([mine], announced, [mine, node]) == ()
+
+
+def test_status_without_a_measured_iteration_claims_no_time() -> None:
+    """Where nobody could tell how long an iteration takes, neither speed nor time left is told."""
+    line = status_line(_status(answered=True))
+    assert "tokens/s" not in line and "left" not in line
 
 
 def test_status_without_an_answer_is_the_directorys_word() -> None:

@@ -21,7 +21,7 @@ from swarmfree.policy.worth import or_stay, patience_s
 from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float32, float32_bits
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.events import EndsDrawnAnew, Note, Placed, RecoveryDecided, StageBuilt, Waiting
+from swarmfree.swarm.events import LOST_ENDS, EndsDrawnAnew, Note, Placed, RecoveryDecided, StageBuilt, Waiting
 from swarmfree.swarm.messages import Build, Built, Hello, Place
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position
 from swarmfree.swarm.plan import AS_RECORDED, Plan, Rebuilt
@@ -231,7 +231,7 @@ class Assembly:
         if not self._opened:
             return missing_sentence(counts, self._context.manifest)
         lost = [f"stage {stage}" for stage, count in enumerate(counts) if not count]
-        return f"{', '.join(lost)} lost, waiting for a standby or newcomer" if lost else ""
+        return f"{', '.join(lost)}{LOST_ENDS}" if lost else ""
 
     def _say(self, waiting_for: str) -> None:
         if waiting_for != self._roster.waiting_for:

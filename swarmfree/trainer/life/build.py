@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from swarmfree.policy.batches import batches, state_batch
 from swarmfree.policy.lineages import forced_later
 from swarmfree.policy.recovery import donor_block
-from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.engine_port import Pieces
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
@@ -70,6 +70,11 @@ class Builder:
         self._tasks = tasks
         self._building: Building | None = None
         self.made: Made | None = None
+
+    @property
+    def making(self) -> BuildAction | None:
+        """What is built here now."""
+        return None if self._building is None or self._building.done.done() else self._building.request.action
 
     async def build(self, sender: Endpoint, request: Build) -> Reply:
         """Make the stage's state, or join the build that does.

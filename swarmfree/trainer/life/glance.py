@@ -32,4 +32,6 @@ def glance_of(peer: Peer, told: Plan | None = None) -> Glance:
         contributions=books.book.entered_count,
         kept_memory_bytes=books.borders.ram_bytes,
         made=peer.builder.made,
+        lost=tuple(stage for stage in range(peer.context.manifest.stage_count) if books.hop.is_lost(stage)),
+        making=peer.builder.making,
     )
