@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -19,6 +20,7 @@ from swarmfree.cli.stem import STEM
 from swarmfree.cockpit.happenings import Happening, RunDescribed, Told, happening_to_json
 from swarmfree.cockpit.live import FRAME_S, View, open_view
 from swarmfree.cockpit.state import SwarmState
+from swarmfree.cockpit.words import fitted
 from swarmfree.lab.estimate import estimate, measure_core_flops
 from swarmfree.lab.kill_script import Population, check_kills, parse_kill
 from swarmfree.lab.processes import Child, start_child
@@ -78,6 +80,11 @@ def order_of(
         respawn=respawn,
         stem=STEM,
     )
+
+
+def _fitted(text: str) -> str:
+    """As wide as the window, where there is one."""
+    return fitted(text, shutil.get_terminal_size().columns) if sys.stdout.isatty() else text
 
 
 class LocalRun:
@@ -216,7 +223,7 @@ class LocalRun:
         self._print(
             json.dumps(finite({"kind": "Summary", **summary}))
             if self._is_json
-            else summary_text(summary, str(self._order.folder))
+            else _fitted(summary_text(summary, str(self._order.folder)))
         )
         if ending.code not in {0, OUTPUT_CLOSED, self._interrupted} and ending.line:
             sys.stderr.write(f"swarmfree: {ending.line}\n")

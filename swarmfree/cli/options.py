@@ -63,6 +63,30 @@ EngineOption = Annotated[EngineKind, typer.Option("--engine", hidden=True, help=
 WatchEngineOption = Annotated[
     bool, typer.Option("--watch-engine", hidden=True, help="Tell every step of the engine; see `swarmfree chaos`.")
 ]
+KEPT_MB_MAX = 1_000_000
+"""No limit of a peer's own."""
+MemoryOption = Annotated[
+    int,
+    typer.Option(
+        "--max-memory",
+        metavar="MB",
+        min=0,
+        help="Keep at most so much for others in memory; the run's limit (recovery.kept_ram_mb_max) holds where it is smaller. A copy of the "
+        "ends, which two peers keep, is not counted.",
+        show_default=False,
+    ),
+]
+DiskOption = Annotated[
+    int,
+    typer.Option(
+        "--max-disk",
+        metavar="MB",
+        min=0,
+        help="Keep at most so much for others on disk, what lies in memory counted; the run's limit (recovery.kept_mb_max) holds where it is "
+        "smaller.",
+        show_default=False,
+    ),
+]
 PatienceOption = Annotated[
     float,
     typer.Option(

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from swarmfree.cli.options import (
+    KEPT_MB_MAX,
     AnnounceOption,
     DataOption,
     DieOption,
+    DiskOption,
     EngineOption,
     HostOption,
     InviteArgument,
     Log,
     LogOption,
+    MemoryOption,
     PatienceOption,
     WatchEngineOption,
     bind_to_parent,
 )
 from swarmfree.cli.watched import EngineKind
-
-KEPT_MB_MAX = 1_000_000
-"""No limit of its own."""
 
 
 def peer(  # noqa: PLR0913 - one parameter per option
@@ -51,27 +52,8 @@ def peer(  # noqa: PLR0913 - one parameter per option
     ] = 0,
     announce: AnnounceOption = "",
     patience: PatienceOption = 20.0,
-    memory: Annotated[
-        int,
-        typer.Option(
-            "--max-memory",
-            metavar="MB",
-            min=0,
-            help="Keep at most so much for others in memory; the run's own limit (recovery.kept_ram_mb_max) holds where it is smaller.",
-            show_default=False,
-        ),
-    ] = KEPT_MB_MAX,
-    disk: Annotated[
-        int,
-        typer.Option(
-            "--max-disk",
-            metavar="MB",
-            min=0,
-            help="Keep at most so much for others on disk, what lies in memory counted; the run's own limit (recovery.kept_mb_max) holds where it "
-            "is smaller.",
-            show_default=False,
-        ),
-    ] = KEPT_MB_MAX,
+    memory: MemoryOption = KEPT_MB_MAX,
+    disk: DiskOption = KEPT_MB_MAX,
     weights: Annotated[
         str,
         typer.Option(
@@ -94,6 +76,7 @@ def peer(  # noqa: PLR0913 - one parameter per option
     last of its stage, and say goodbye: exit code 0 within 20 s. A second SIGTERM ends it as Ctrl-C does.
     """
     bind_to_parent(parent)
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from swarmfree.cli.checks import require_folder  # noqa: PLC0415 - help is fast
     from swarmfree.cli.endings import run_until_told  # noqa: PLC0415 - help is fast
     from swarmfree.wire.invite import decode_invite  # noqa: PLC0415 - help is fast

@@ -211,14 +211,14 @@ class PeerLife:
         """Say what this peer gives, and where the invite lies by which others join through it."""
         local, recovery = self._local, manifest.recovery
         memory_mb, disk_mb = min(recovery.kept_ram_mb_max, local.memory_mb_max), min(recovery.kept_mb_max, local.disk_mb_max)
-        device = f"CPU, {local.threads} thread{'s' * (local.threads != 1)}"
+        device = f"{local.threads} CPU thread{'s' * (local.threads != 1)}"
         screen.describe(manifest, Means(device, memory_mb * 10**6, disk_mb * 10**6))
         place = Path(local.folder) / "invite"
         write_whole(place, f"{invite}\n".encode())
         screen.keep_invite(place)
         if not screen.is_live:  # where a picture is drawn, all of it has its place there
             kept = f"{memory_mb:,} MB RAM and {disk_mb:,} MB disk"
-            screen.tell(Note(f"computes on the {device} (no GPU is used); keeps at most {kept} for others"))
+            screen.tell(Note(f"computes with {device} (no GPU is used); keeps at most {kept} for others"))
             screen.tell(Note(f"others may join through this peer: swarmfree peer $(cat {place})"))
 
     def _engine(self, manifest: Manifest, journal: Journal) -> Engine:

@@ -6,6 +6,7 @@ A line every ten seconds for each peer, whoever coordinates. Owns a timer and on
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import time
 from dataclasses import replace
@@ -14,10 +15,12 @@ from typing import TextIO
 
 from swarmfree.cockpit.live import FRAME_S, LiveView, open_view
 from swarmfree.cockpit.own import Means, OwnState, begin, hear, look, own_lines
+from swarmfree.swarm.announcement import PeerState
 from swarmfree.swarm.errors import CallFailed
 from swarmfree.swarm.events import Event
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.messages import GetPlan, PlanAnswer
+from swarmfree.swarm.names import Member
 from swarmfree.swarm.plan import Plan
 from swarmfree.trainer.life.glance import glance_of
 from swarmfree.trainer.life.peer import Peer
@@ -25,7 +28,7 @@ from swarmfree.trainer.life.peer import Peer
 PLAIN_LINE_S = 10.0
 ASK_S = 5.0
 """Who stands by asks the coordinator so often what happens: it is sent no plans."""
-WEIGH_S = 5.0
+WEIGH_S, READ_S = 5.0, 15.0
 
 
 class PeerScreen:
@@ -38,6 +41,7 @@ class PeerScreen:
         self._own = OwnState()
         self._peer: Peer | None = None
         self._told: Plan | None = None
+        self._standbys: tuple[Member, ...] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._weighed_s = 0.0
         self._disk_bytes = 0
@@ -92,7 +96,7 @@ class PeerScreen:
         if self._peer is not None:
             if now_s - self._weighed_s >= WEIGH_S:
                 self._weighed_s, self._disk_bytes = now_s, _size_bytes(self._kept)
-            self._own = look(self._own, glance_of(self._peer, self._told), now_s, self._disk_bytes)
+            self._own = look(self._own, glance_of(self._peer, self._told), now_s, self._disk_bytes, self._standbys)
         self._show()
         self._timer = asyncio.get_running_loop().call_later(FRAME_S, self._frame)
 
@@ -106,9 +110,13 @@ class PeerScreen:
             sys.stderr.write(f"nothing is shown any more: {error.strerror}\n")
 
     async def _ask(self, peer: Peer) -> None:
-        """As long as this peer serves no stage, ask the coordinator for its plan, for ever."""
-        standing = peer.books.standing
+        """Read in the directory who stands by, and as long as this peer serves no stage ask the coordinator for its plan, for ever."""
+        standing, read_s = peer.books.standing, -math.inf
         while True:
+            if time.monotonic() - read_s >= READ_S:
+                announced = await peer.context.ports.directory.announcements()
+                self._standbys = tuple(sorted(a.endpoint.member for a in announced if a.state is PeerState.STANDBY))
+                read_s = time.monotonic()
             coordinator = standing.coordinator
             if standing.stage < 0 and coordinator is not None and coordinator.member != peer.context.me:
                 try:

@@ -38,6 +38,8 @@ from swarmfree.swarm.events import (
 TEXT_MAX = 400
 PEER_ID = re.compile(r"\b(?:Qm[1-9A-HJ-NP-Za-km-z]{44}|12D3Koo[1-9A-HJ-NP-Za-km-z]{45})\b")
 """A libp2p peer id in base58: of an RSA key, or of an Ed25519 one."""
+UNREACHED = re.compile(r"(?:\w+: )?peer \S+ cannot be reached: .*")
+"""What a failed call says, to its end: whom it called, and then gRPC's words."""
 
 
 def as_it_is(member: str) -> str:
@@ -155,7 +157,8 @@ def describe(event: Event, name_of: Callable[[str], str] = as_it_is) -> str:
     Returns:
         At most `TEXT_MAX` characters without line breaks.
     """
-    words = PEER_ID.sub(lambda found: _short(found[0], name_of), " ".join(_words(event, name_of).split()))
+    words = UNREACHED.sub(lambda found: plain_reason(found[0]), " ".join(_words(event, name_of).split()))
+    words = PEER_ID.sub(lambda found: _short(found[0], name_of), words)
     return words[:TEXT_MAX]
 
 

@@ -56,6 +56,7 @@ class OwnState:
         contributions: microbatches that it did.
         marks: (iterations, contributions) at the last commits, newest last.
         memory_bytes, disk_bytes: kept for others.
+        making: the stage whose state it makes now, -1 for none.
         made: the last state that it made.
         rebuilt: in one sentence, the last lost stage that it made again; empty if there is none.
     """
@@ -72,6 +73,7 @@ class OwnState:
     marks: tuple[tuple[int, int], ...] = ()
     memory_bytes: int = 0
     disk_bytes: int = 0
+    making: int = -1
     made: Made | None = None
     rebuilt: str = ""
 
@@ -92,6 +94,7 @@ def begin(own: OwnState, manifest: Manifest, now_s: float) -> OwnState:
         iterations=manifest.run.iterations,
         stage_count=manifest.stage_count,
         tokens_per_iteration=manifest.tokens_per_iteration,
+        are_standbys_known=False,
         started_s=own.swarm.started_s or now_s,
     )
     microbatches = manifest.batch.microbatches
@@ -116,7 +119,9 @@ def hear(own: OwnState, event: Event, now_s: float) -> OwnState:
     return replace(own, swarm=replace(swarm, news=news))
 
 
-def look(own: OwnState, glance: Glance, now_s: float, disk_bytes: int = 0) -> OwnState:
+def look(
+    own: OwnState, glance: Glance, now_s: float, disk_bytes: int = 0, standbys: tuple[Member, ...] | None = None
+) -> OwnState:
     """A look at this peer's books.
 
     Args:
@@ -124,11 +129,14 @@ def look(own: OwnState, glance: Glance, now_s: float, disk_bytes: int = 0) -> Ow
         glance: what the peer knows now.
         now_s: Unix time.
         disk_bytes: that it keeps on disk.
+        standbys: who stands by, as the directory has it; None where nobody has looked.
     """
     swarm = replace(own.swarm, now_s=max(own.swarm.now_s, now_s), coordinator=str(glance.coordinator or ""))
     leads = glance.coordinator == glance.here
     if glance.plan is not None and glance.plan != own.plan:
         swarm = _follow(swarm, own, glance.plan, now_s, leads=leads)
+    if standbys is not None:
+        swarm = _with_standbys(swarm, glance, standbys)
     if not leads:
         for stage in sorted({*stages_lost(glance.waiting_for), *glance.lost}):
             swarm = _lose(swarm, stage, now_s)
@@ -138,6 +146,7 @@ def look(own: OwnState, glance: Glance, now_s: float, disk_bytes: int = 0) -> Ow
         if glance.stage >= 0 and (glance.made is own.made or _is_beginning(glance.made)):
             swarm = add_news(swarm, now_s, "", f"you serve stage {glance.stage}")
     own = replace(own, swarm=swarm, plan=glance.plan, stage=glance.stage, contributions=glance.contributions)
+    own = replace(own, making=-1 if glance.making is None else glance.making.stage)
     own = replace(own, siblings=_siblings(glance), memory_bytes=glance.kept_memory_bytes, disk_bytes=disk_bytes)
     own = _read(own, glance.records, now_s)
     if glance.made is not None and glance.made is not own.made:
@@ -195,6 +204,16 @@ def _with_peers(swarm: SwarmState, peers: Iterable[PeerPicture]) -> SwarmState:
     names = tuple((p.member, p.name) for p in now.values() if (p.member, p.name) not in swarm.members)
     kept = [replace(p, waiting_for=next((o.waiting_for for o in swarm.peers if o.name == p.name), "")) for p in now.values()]
     return replace(swarm, peers=tuple(sorted((*others, *kept), key=lambda p: p.name)), members=(*swarm.members, *names))
+
+
+def _with_standbys(swarm: SwarmState, glance: Glance, standbys: tuple[Member, ...]) -> SwarmState:
+    """Who stands by, and nobody else that serves nothing."""
+    serving = {r.endpoint.member for stage in glance.plan.replicas for r in stage} if glance.plan is not None else set()
+    there = [member for member in standbys if member not in serving and member != glance.here]
+    names = {str(member) for member in (*there, *serving, glance.here)}
+    swarm = _with_peers(swarm, [_picture(member, -1, 0) for member in there])
+    peers = tuple(replace(p, is_alive=False) if p.stage < 0 and p.name not in names else p for p in swarm.peers)
+    return replace(swarm, peers=peers, are_standbys_known=True)
 
 
 def _follow(swarm: SwarmState, own: OwnState, plan: Plan, now_s: float, *, leads: bool) -> SwarmState:
@@ -342,11 +361,14 @@ def _labelled(label: str, words: str) -> Text:
 
 
 def _place_words(own: OwnState) -> str:
+    if own.making >= 0:
+        return f"making stage {own.making} ({own.name})"
     if own.stage < 0:
-        return f"{own.name} stands by, ready to rebuild a stage" if own.plan is not None else f"{own.name} has no place yet"
+        words = "ready to rebuild a stage" if own.plan is not None else "no place yet"
+        return f"{words} ({own.name})"
     who = "alone" if not own.siblings else f"with {own.siblings} other{'s' * (own.siblings != 1)}"
     share = "" if own.share is None else f", {100 * own.share:.0f} % of its work"
-    return f"{own.name} serves stage {own.stage} {who}{share}"
+    return f"stage {own.stage} {who}{share} ({own.name})"
 
 
 def _done_words(own: OwnState) -> str:

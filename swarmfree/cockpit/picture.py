@@ -66,6 +66,7 @@ def picture(state: SwarmState, now_s: float, window: Window, own: Sequence[Text]
         me: the name of whoever looks, empty for somebody outside: among the replicas it is "you".
     """
     state = _from(state, me)
+    own = [each for line in own for each in _wrapped(line, window)]
     top = [_head(state, now_s, window), _loss(state, now_s, window), *own, Text()]
     below = [*([] if state.is_over else [_standbys(state)]), *_pinned(state, window)]
     last = _last(state, window)
@@ -86,6 +87,13 @@ def _from(state: SwarmState, me: str) -> SwarmState:
         return state
     stories = tuple(replace(s, builder="you") if s.builder == me else s for s in state.lost_stages)
     return replace(state, peers=tuple(replace(p, name="you") if p.name == me else p for p in state.peers), lost_stages=stories)
+
+
+def _wrapped(line: Text, window: Window) -> list[Text]:
+    """A line in one style on as many lines as it needs; one with a label stays one."""
+    if line.cell_len <= window.columns or not line.style:
+        return [line]
+    return [Text(part, line.style) for part in textwrap.wrap(line.plain, window.columns, subsequent_indent="   ")]
 
 
 def _head(state: SwarmState, now_s: float, window: Window) -> Text:
@@ -253,8 +261,8 @@ def _standbys(state: SwarmState) -> Text:
     row = Text((" standing by" if state.first_opened_s else " waiting").ljust(STAGE_COLUMNS))
     if waiting:
         return row.append(", ".join(waiting), "cyan")
-    if not state.commits:
-        return row.append("nobody", "dim")
+    if not state.commits or not state.are_standbys_known:
+        return row.append("nobody" if state.are_standbys_known else "not known yet", "dim")
     return row.append("nobody: the next loss waits for a newcomer", "dim")
 
 

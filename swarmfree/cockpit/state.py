@@ -186,6 +186,7 @@ class SwarmState:
         weights: (stage, path) written at the end.
         invite_file: where the invite lies, empty where nobody has said so.
         doing: what whoever looks does before it knows of any peer, in words.
+        are_standbys_known: nobody stands by who is not among `peers`.
         news: the last lines, newest last.
     """
 
@@ -212,6 +213,7 @@ class SwarmState:
     weights: tuple[tuple[int, str], ...] = ()
     invite_file: str = ""
     doing: str = ""
+    are_standbys_known: bool = True
     news: tuple[News, ...] = ()
 
     @property

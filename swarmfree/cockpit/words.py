@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 
 def span(seconds: float) -> str:
     """A duration for people: ``8 s``, ``3 min 05 s``, ``2 h 10 min``."""
@@ -34,6 +36,16 @@ def clock(seconds: float) -> str:
     whole = max(0, int(seconds))
     hours, minutes = whole // 3600, whole % 3600 // 60
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+
+
+def fitted(text: str, columns: int) -> str:
+    """The text with no line longer than so many columns: broken between words, and what follows a break stands two further in."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        wrap = textwrap.TextWrapper(columns, subsequent_indent=f"{indent}  ", break_long_words=False, break_on_hyphens=False)
+        lines += wrap.wrap(line) or [line]
+    return "\n".join(lines)
 
 
 def cut(text: str, columns: int) -> str:

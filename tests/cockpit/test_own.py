@@ -18,13 +18,14 @@ from swarmfree.swarm.glance import Glance, Made
 from swarmfree.swarm.manifest import BatchSection, Manifest, RunSection, StagesSection
 from swarmfree.swarm.names import Endpoint, Position, Term
 from swarmfree.swarm.plan import Plan, Rebuilt, Replica, Share
+from tests.cockpit.drawing import GOLDEN, PICTURES, as_picture, drawn, require_kept
 from tests.cockpit.stories import START_S, member_of
 
 MANIFEST = Manifest(
     run=RunSection(name="evening", iterations=100), stages=StagesSection(body=3), batch=BatchSection(microbatches=4)
 )
 PLACES = (("lead",), ("me", "twin"), ("left", "right"), ("last",))
-MEANS = Means("CPU, 1 thread", 512 * 10**6, 4096 * 10**6)
+MEANS = Means("1 CPU thread", 512 * 10**6, 4096 * 10**6)
 
 
 def endpoint(name: str) -> Endpoint:
@@ -117,8 +118,8 @@ def test_a_volunteer_sees_its_place_and_its_share() -> None:
     own = trained(up(), 30)
     lines = [line.plain.strip() for line in own_lines(own)]
     assert lines == [
-        f"you          {name('me')} serves stage 1 with 1 other, 50 % of its work",
-        f"60 microbatches, {60 * own.tokens / 1e3:.1f} k tokens, CPU, 1 thread",
+        f"you          stage 1 with 1 other, 50 % of its work ({name('me')})",
+        f"60 microbatches, {60 * own.tokens / 1e3:.1f} k tokens, 1 CPU thread",
         "keeps 31 of 512 MB RAM, 12 of 4,096 MB disk",
     ]
     assert "● you" in text(own)
@@ -199,7 +200,7 @@ def test_a_copied_stage_is_no_rebuilt_one() -> None:
 def test_a_standby_says_that_it_stands_by() -> None:
     """A peer without a stage says what it is there for, and sees the swarm by what the coordinator tells it."""
     own = look(up(), glance(3, stage=-1), START_S + 5)
-    assert "stands by, ready to rebuild a stage" in own_lines(own)[0].plain
+    assert f"ready to rebuild a stage ({name('me')})" in own_lines(own)[0].plain
     assert own.swarm.committed_count == 3
 
 
@@ -236,7 +237,7 @@ def test_every_peer_tells_a_line_every_ten_seconds() -> None:
     lines = out.getvalue().splitlines()
     assert len([line for line in lines if " iteration " in line]) == 7
     assert len(lines) <= 9
-    assert "serves stage 1 with 1 other" in lines[-1] and "keeps 31 of 512 MB RAM" in lines[-1]
+    assert "you stage 1 with 1 other, 50 % of its work" in lines[-1] and "keeps 31 of 512 MB RAM" in lines[-1]
 
 
 def test_what_it_waits_for_is_on_the_screen() -> None:
@@ -252,3 +253,49 @@ def test_what_it_waits_for_is_on_the_screen() -> None:
 def test_lost_stages_are_read_off_what_is_waited_for(says: str, stages: tuple[int, ...]) -> None:
     """The coordinator's sentence about lost stages names them, and no other sentence does."""
     assert stages_lost(says) == stages
+
+
+def test_who_stands_by_is_read_off_the_directory() -> None:
+    """Nobody is said to stand by before the directory was read; then those are there whom it names, and nobody else."""
+    own = trained(up(), 3)
+    assert "standing by  not known yet" in text(own)
+    spare, other = member_of("spare"), member_of("other")
+    own = look(own, glance(4), START_S + 15, standbys=(spare, other))
+    assert f"standing by  {other}, {spare}" in text(own) or f"standing by  {spare}, {other}" in text(own)
+    own = look(own, glance(5), START_S + 16, standbys=(spare,))
+    assert f"standing by  {spare}" in text(own) and str(other) not in text(own)
+    own = look(own, glance(6), START_S + 17, standbys=())
+    assert "standing by  nobody: the next loss waits for a newcomer" in text(own)
+
+
+def moments() -> dict[str, OwnState]:
+    """Before, while and after the volunteer, which stands by, rebuilds a stage that others served."""
+    standby, places = {"stage": -1}, (PLACES[0], ("twin",), *PLACES[2:])
+    spare = (member_of("other"),)
+    own = up()
+    for number in range(1, 41):
+        own = look(own, glance(number, plan=plan(number, places), **standby), START_S + 10 + number, standbys=spare)
+    action = Replay(2, 2, (endpoint("left"),), 30, (endpoint("twin"),), (endpoint("last"),), "why")
+    during = look(own, glance(40, plan=plan(40, places), making=action, waiting_for="", **standby), START_S + 50.9)
+    during = look(during, glance(40, plan=plan(40, places), making=action, **standby), START_S + 51.6)
+    made = Made(action, 40, 0.8, 2_400_000, exact=True)
+    after = (PLACES[0], ("twin",), ("me",), PLACES[3])
+    later = during
+    for number in range(40, 71):
+        known = {"stage": 2, "plan": plan(number, after, rebuilt=(2,) if number == 40 else ()), "made": made}
+        later = look(later, glance(number, contributions=4 * (number - 40), **known), START_S + 52.5 + number - 40, 40_000_000)
+    return {"before": own, "during": during, "after": later}
+
+
+@pytest.mark.parametrize("size", [(60, 23), (80, 23), (120, 40)])
+@pytest.mark.parametrize("name", ["before", "during", "after"])
+def test_the_screen_of_a_volunteer_is_the_one_kept(request: pytest.FixtureRequest, name: str, size: tuple[int, int]) -> None:
+    """Before, while and after it rebuilds a stage, a volunteer's screen is the one that was looked at, as text and as a picture."""
+    own, window, write = moments()[name], Window(*size), request.config.getoption("--write-screens")
+    lines = picture(own.swarm, own.swarm.now_s, window, own_lines(own), own.name)
+    where = f"{name}-{size[0]}x{size[1]}"
+    require_kept(GOLDEN / f"peer-{where}.txt", drawn(lines), write=write)
+    image = as_picture(lines, window, f"swarmfree peer, {name} it rebuilds a stage", has_colours=True)
+    require_kept(PICTURES / f"peer-{where}.svg", image, write=write)
+    assert max(line.cell_len for line in lines) <= size[0]
+    assert len(lines) <= size[1]

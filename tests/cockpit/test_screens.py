@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import io
-from pathlib import Path
 
 import pytest
-from rich.console import Console
 from rich.text import Text
 
 from swarmfree.cockpit.folding import fold_all
+from swarmfree.cockpit.lines import describe, plain_reason
 from swarmfree.cockpit.picture import Window, curve, picture
 from swarmfree.cockpit.state import News
-from swarmfree.cockpit.words import clock, left_words, seconds_words
-from tests.cockpit.screens import FIRST_S, opening, screens, training
+from swarmfree.cockpit.words import clock, fitted, left_words, seconds_words
+from swarmfree.swarm.events import Note
+from tests.cockpit.drawing import GOLDEN, PICTURES, as_picture, drawn, in_colour, require_kept
+from tests.cockpit.screens import FIRST_S, GRPC, opening, screens, training
 from tests.cockpit.stories import START_S
 
-GOLDEN = Path(__file__).parent / "golden"
 WINDOWS = {
     "60x23": Window(60, 23),
     "80x23": Window(80, 23),
@@ -26,29 +25,28 @@ WINDOWS = {
 }
 
 
-def drawn(lines: list[Text]) -> str:
-    """The screen as a terminal without colours shows it."""
-    return "".join(f"{line.plain.rstrip()}\n" for line in lines)
-
-
-def in_colour(lines: list[Text], window: Window) -> str:
-    """The screen with the sequences that colour it."""
-    console = Console(file=io.StringIO(), width=window.columns, height=window.lines, force_terminal=True, color_system="standard")
-    with console.capture() as capture:
-        console.print(Text("\n").join(lines))
-    return capture.get()
-
-
 @pytest.mark.parametrize("size", WINDOWS)
 @pytest.mark.parametrize("name", screens())
 def test_the_screen_is_the_golden_one(request: pytest.FixtureRequest, name: str, size: str) -> None:
     """At each moment and in each window the screen is, letter for letter, the one that was looked at and kept."""
     state, now_s = screens()[name]
-    text, golden = drawn(picture(state, now_s, WINDOWS[size])), GOLDEN / f"{name}-{size}.txt"
-    if request.config.getoption("--write-screens"):
-        golden.parent.mkdir(exist_ok=True)
-        golden.write_text(text, encoding="utf-8")
-    assert text == golden.read_text(encoding="utf-8")
+    text = drawn(picture(state, now_s, WINDOWS[size]))
+    require_kept(GOLDEN / f"{name}-{size}.txt", text, write=request.config.getoption("--write-screens"))
+
+
+@pytest.mark.parametrize("size", ["60x23", "80x23", "120x40"])
+@pytest.mark.parametrize("name", ["before", "during", "after"])
+@pytest.mark.parametrize("has_colours", [True, False])
+def test_the_pictures_of_the_screen_are_the_ones_kept(
+    request: pytest.FixtureRequest, name: str, size: str, *, has_colours: bool
+) -> None:
+    """The pictures in the documentation show what the live view shows, with colours and without."""
+    state, now_s = screens()[name]
+    image = as_picture(
+        picture(state, now_s, WINDOWS[size]), WINDOWS[size], f"swarmfree local, {name} a loss", has_colours=has_colours
+    )
+    place = PICTURES / f"local-{name}-{size}{'' if has_colours else '-plain'}.svg"
+    require_kept(place, image, write=request.config.getoption("--write-screens"))
 
 
 @pytest.mark.parametrize("columns", [30, 47, 60, 80, 120, 250])
@@ -168,3 +166,32 @@ def test_times_are_told_as_roughly_as_they_are_known() -> None:
     ]
     assert [seconds_words(s) for s in (0.24, 12.4)] == ["0.2 s", "12 s"]
     assert [clock(s) for s in (5, 147, 3747)] == ["0:05", "2:27", "1:02:27"]
+
+
+def test_a_text_is_broken_between_words() -> None:
+    """A summary is as wide as its window: words stay whole, and a line that goes on stands further in."""
+    text = (
+        "stage 2 lost in iteration 151 (killed: peer-3, peer-7)\n  noticed after 0.04 s, decided after 0.05 s, built after 0.81 s"
+    )
+    assert fitted(text, 30).splitlines() == [
+        "stage 2 lost in iteration 151",
+        "  (killed: peer-3, peer-7)",
+        "  noticed after 0.04 s,",
+        "    decided after 0.05 s,",
+        "    built after 0.81 s",
+    ]
+
+
+def test_texts_of_failed_calls_are_told_in_plain_words() -> None:
+    """What gRPC says of a call stays in the events; a note that quotes it says in a few words what it means."""
+    note = Note(f"aFWScm.b98 does not answer; nobody else holds stage 2: {GRPC.replace('peer', 'peer aFWScm.b98', 1)}")
+    assert describe(note) == "aFWScm.b98 does not answer; nobody else holds stage 2: its connection broke"
+    assert plain_reason(GRPC) == "its connection broke"
+    assert plain_reason("it does not answer the new coordinator") == "it does not answer the new coordinator"
+
+
+def test_ids_are_told_in_one_form() -> None:
+    """A peer id of 46 letters is its last six on a screen, or a name where somebody has one."""
+    peer_id = "QmYASjnFbETeqnEZ428nmTp2J27yRFpGBT1Uv2Pb2pBEAw"
+    assert describe(Note(f"{peer_id} is the founder")) == "2pBEAw is the founder"
+    assert describe(Note(f"{peer_id} is the founder"), lambda _: "peer-1") == "peer-1 is the founder"

@@ -156,6 +156,18 @@ def test_a_border_log_is_as_long_as_fits_beside_shadows_or_none(
     assert f"kept_mb_max = {limit_mb}" in found.reason or not found.reason
 
 
+def test_a_log_fits_what_its_owner_allows_where_that_is_less() -> None:
+    """`--max-disk` counts where it is smaller than the run's own limit, says so, and never makes a log longer."""
+    recovery = RecoverySection(shadow_kind="full", shadow_every=50, kept_mb_max=400)
+    manifest = Manifest(model=SMALL, stages=StagesSection(body=3), recovery=recovery)
+    free, bound = border_log(manifest, MB, 2 * MB), border_log(manifest, MB, 2 * MB, own_mb_max=190)
+    assert free.iterations == borders_kept(manifest) > bound.iterations > 0
+    assert bound.size_bytes + MEMBER_SHADOWS * FULL_BYTES * body_parameters(manifest) <= 190 * MB
+    assert bound.reason.startswith("--max-disk 190 leaves room for")
+    assert border_log(manifest, MB, 2 * MB, own_mb_max=10_000) == free
+    assert border_log(manifest, MB, 2 * MB, own_mb_max=0).iterations == 0
+
+
 def test_a_log_takes_what_it_keeps_and_two_iterations_as_they_came() -> None:
     """So much shadows have to leave: 97 iterations of 1 MB each, and twice 50 MB in memory."""
     recovery = RecoverySection(shadow_kind="full", shadow_every=50, kept_mb_max=207)
