@@ -95,7 +95,7 @@ class PeerScreen:
         now_s = time.time()
         if self._peer is not None:
             if now_s - self._weighed_s >= WEIGH_S:
-                self._weighed_s, self._disk_bytes = now_s, _size_bytes(self._kept)
+                self._weighed_s, self._disk_bytes = now_s, size_bytes(self._kept)
             self._own = look(self._own, glance_of(self._peer, self._told), now_s, self._disk_bytes, self._standbys)
         self._show()
         self._timer = asyncio.get_running_loop().call_later(FRAME_S, self._frame)
@@ -130,7 +130,7 @@ class PeerScreen:
             await asyncio.sleep(ASK_S)
 
 
-def _size_bytes(folder: Path) -> int:
+def size_bytes(folder: Path) -> int:
     """Of the files in a folder; one that goes meanwhile counts nothing."""
     total = 0
     try:

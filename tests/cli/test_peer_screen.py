@@ -1,0 +1,58 @@
+"""The screen of a peer: what it hears reaches a pipe, and a reader that goes away ends nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from pathlib import Path
+
+import pytest
+
+from swarmfree.cli.peer_screen import PeerScreen, size_bytes
+from swarmfree.cockpit.own import Means
+from swarmfree.swarm.events import Ended, Note, Started
+from swarmfree.swarm.manifest import Manifest
+
+
+class Closed(io.StringIO):
+    """Nobody reads it any more."""
+
+    def write(self, _text: str) -> int:
+        """Fail as a closed pipe does."""
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+async def _show(out: io.StringIO, folder: Path) -> PeerScreen:
+    screen = PeerScreen(out, folder)
+    screen.start()
+    screen.say("looking for the run at the invite's addresses")
+    screen.describe(Manifest(), Means("2 CPU threads", 10**6, 10**6))
+    screen.tell(Started("QmSomebody", "0123456789abcdef", "/ip4/127.0.0.1/tcp/1"))
+    screen.tell(Note("a word"))
+    await asyncio.sleep(0)
+    screen.tell(Ended(0, "the run is over"))
+    screen.close()
+    screen.close()
+    return screen
+
+
+async def test_a_pipe_gets_news_as_they_come(tmp_path: Path) -> None:
+    """Each piece of news is a line with the time of day, at once."""
+    out = io.StringIO()
+    screen = await _show(out, tmp_path)
+    assert not screen.is_live
+    assert [line[10:] for line in out.getvalue().splitlines()] == ["a word", "ends: the run is over"]
+
+
+async def test_a_reader_that_goes_away_ends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where nobody reads any more, that is said once on stderr, and the peer goes on."""
+    await _show(Closed(), tmp_path)
+    assert capsys.readouterr().err == "nothing is shown any more: Broken pipe\n"
+
+
+def test_what_is_kept_is_weighed(tmp_path: Path) -> None:
+    """What a peer keeps for others is the size of the files in its folder; a folder that is not there holds nothing."""
+    assert size_bytes(tmp_path / "none") == 0
+    (tmp_path / "a.kept").write_bytes(b"x" * 700)
+    (tmp_path / "b.kept").write_bytes(b"x" * 300)
+    assert size_bytes(tmp_path) == 1000
