@@ -86,9 +86,8 @@ def fold(state: SwarmState, happening: Happening) -> SwarmState:
                 tokens_per_iteration=happening.tokens_per_iteration,
             )
         case InviteKept():
-            return add_news(
-                replace(state, invite_file=happening.path), happening.time_s, "", f"the invite lies in {happening.path}"
-            )
+            text = f"the invite lies in {happening.path}"
+            return add_news(replace(state, invite_file=happening.path), happening.time_s, "", text, is_passing=True)
         case ProcessStarted():
             return _start(state, happening)
         case ProcessKilled():
@@ -98,7 +97,8 @@ def fold(state: SwarmState, happening: Happening) -> SwarmState:
         case Told():
             after = _tell(state, happening)
             if is_news(happening.event) and not _is_repeated(state, after, happening):
-                return add_news(after, happening.time_s, _who(after, happening), _in_words(after, happening.event))
+                who, text = _who(after, happening), _in_words(after, happening.event)
+                return add_news(after, happening.time_s, who, text, is_passing=isinstance(happening.event, Waiting))
             return after
         case _:
             assert_never(happening)
@@ -109,6 +109,10 @@ def _in_words(state: SwarmState, event: Event) -> str:
     story = next((s for s in reversed(state.lost_stages) if isinstance(event, StageLost) and s.stage == event.stage), None)
     if story is not None and story.killed_s is not None:
         return f"noticed after {story.noticed_s - story.killed_s:.2f} s: stage {story.stage} has nobody left"
+    if isinstance(event, MemberLost):
+        gone = next((m for m in reversed(state.lost_members) if m.member == event.member and m.killed_s is not None), None)
+        if gone is not None and gone.killed_s is not None:
+            return f"noticed after {gone.noticed_s - gone.killed_s:.2f} s: {gone.name} of stage {gone.stage} is gone"
     return describe(event, state.name_of)
 
 
@@ -122,9 +126,9 @@ def _who(state: SwarmState, told: Told) -> str:
     return told.name
 
 
-def add_news(state: SwarmState, time_s: float, who: str, text: str) -> SwarmState:
+def add_news(state: SwarmState, time_s: float, who: str, text: str, *, is_passing: bool = False) -> SwarmState:
     """One more line of news; the oldest goes."""
-    return replace(state, news=(*state.news, News(time_s, who, text))[-NEWS_MAX:])
+    return replace(state, news=(*state.news, News(time_s, who, text, is_passing))[-NEWS_MAX:])
 
 
 def _is_repeated(before: SwarmState, after: SwarmState, told: Told) -> bool:

@@ -68,7 +68,7 @@ def picture(state: SwarmState, now_s: float, window: Window, own: Sequence[Text]
     state = _from(state, me)
     own = [each for line in own for each in _wrapped(line, window)]
     top = [_head(state, now_s, window), _loss(state, now_s, window), *own, Text()]
-    below = [*([] if state.is_over else [_standbys(state)]), *_pinned(state, window)]
+    below = [*([] if state.is_over or not state.stage_count else [_standbys(state)]), *_pinned(state, window)]
     last = _last(state, window)
     room = window.lines - len(top) - len(below) - len(last) - 1
     rows = _stages(state, now_s, window, max(1, room - NEWS_LINES_MIN))
@@ -102,7 +102,9 @@ def _head(state: SwarmState, now_s: float, window: Window) -> Text:
     times = span(now_s - state.started_s if state.started_s else 0.0)
     if left_s is not None and not state.is_over:
         times += f", {left_words(left_s)}"
-    name = cut(state.name or "swarm", 16)
+    name = cut(state.name or "swarmfree", 16)
+    if not state.iterations:
+        return Text.assemble((name, "bold"), f"  {times}")
     room = window.columns - len(name) - len(count) - len(times) - 7
     least, most = BAR_COLUMNS
     line = Text.assemble((name, "bold"), "  ")
@@ -296,7 +298,7 @@ def _pinned(state: SwarmState, window: Window) -> list[Text]:
 def _news(state: SwarmState, window: Window, lines_max: int) -> list[Text]:
     """The newest news, the newest last; older ones go first."""
     found: list[Text] = []
-    for news in reversed(state.news):
+    for news in reversed([news for news in state.news if not news.is_passing]):
         stamp = f"{clock(news.time_s - state.started_s):>6}  "
         who = f"{news.who}: " if news.who else ""
         wrapped = textwrap.wrap(who + news.text, max(20, window.columns - len(stamp))) or [""]

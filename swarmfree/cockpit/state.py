@@ -162,11 +162,12 @@ class LostStage:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """One line worth a person's eyes."""
+    """One line worth a person's eyes; one that passes has a place of its own on a screen as long as it is true."""
 
     time_s: float
     who: str
     text: str
+    is_passing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from swarmfree.cockpit.lines import action_words, killed_words
+from swarmfree.cockpit.lines import action_words, killed_words, plain_reason
 from swarmfree.cockpit.state import LostMember, LostStage, SwarmState, bits_per_byte
 from swarmfree.lab.study_figures import beside_checkfree
 
@@ -190,5 +190,5 @@ def _member_lines(summary: dict[str, Any]) -> list[str]:
     for lost in summary["lost_members"]:
         noticed = f" {lost['noticed_after_s']:.2f} s after SIGKILL" if lost["noticed_after_s"] is not None else ""
         resumed = f"; next commit after {lost['resumed_after_s']:.2f} s" if lost["resumed_after_s"] is not None else ""
-        lines.append(f"lost {lost['name']} of stage {lost['stage']}, noticed{noticed} ({lost['why'].partition(';')[0]}){resumed}")
+        lines.append(f"lost {lost['name']} of stage {lost['stage']}, noticed{noticed} ({plain_reason(lost['why'])}){resumed}")
     return lines
