@@ -74,6 +74,7 @@ def test_every_kind_of_event_is_a_line_and_comes_back() -> None:
         "int": 3,
         "float": 1.5,
         "float | None": None,
+        "int | None": 4,
         "list[int]": [1],
         "list[str]": ["a"],
         "list[float]": [1.5],
