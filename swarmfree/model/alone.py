@@ -56,8 +56,9 @@ class Llama(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """(B, T) int64 -> logits (B, T, V)."""
         x = self.model["embed_tokens"](tokens)
+        cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
         for block in self.model["layers"]:  # type: ignore[attr-defined]
-            x = block(x, self.cos, self.sin)
+            x = block(x, cos, sin)
         logits: Tensor = self.lm_head(self.model["norm"](x))
         return logits
 

@@ -1,7 +1,7 @@
-"""The weights port over a folder that `transformers` can load: one safetensors file per stage, Hugging Face's names, config and index.
+"""The weights port over a folder that `transformers` can load: one safetensors file per stage, Hugging Face's names, config, tokenizer and index.
 
-Each stage's file stands for itself and may be written on another machine; whoever finds all of them in one folder adds `config.json` and the
-index, and it does not matter who or how often. Files of another run are never mixed in. Imports no torch.
+Each stage's file stands for itself and may be written on another machine; whoever finds all of them in one folder adds `config.json`, the tokenizer
+and the index, and it does not matter who or how often. Files of another run are never mixed in. `read_weights` reads it back. Imports no torch.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
+from swarmfree.storage.tokenizer import tokenizer_files
 from swarmfree.storage.whole import place_whole, told_in_one_line, write_whole
-from swarmfree.swarm.errors import SwarmfreeError
-from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.errors import ConfigError, SwarmfreeError
+from swarmfree.swarm.manifest import Manifest, ModelSection
 
 INDEX_NAME = "model.safetensors.index.json"
+CONFIG_NAME = "config.json"
 _RUN_KEY = "swarmfree_run"
 _HEADER_SIZE_BYTES_MAX = 1 << 26
 
@@ -91,10 +94,15 @@ class FolderWeights:
         file = self._folder / stage_file_name(stage, self._manifest.stage_count)
 
         def save(temporary: Path) -> None:
+            temporary.touch()
+            mode = (
+                temporary.stat().st_mode
+            )  # safetensors makes a file that its owner alone may read; others are readable like the rest
             try:
                 save_file(arrays, temporary, metadata)
             except SafetensorError as error:
                 raise _system_error(error) from error
+            temporary.chmod(mode)
 
         # An index that lies there is of an earlier run, or of the same weights; in both cases it is made again when all files are there.
         with told_in_one_line(self._folder, "removing the index of an earlier run"):
@@ -104,7 +112,7 @@ class FolderWeights:
         return str(file)
 
     def finish(self) -> bool:
-        """Write `config.json` and the index if the files of all stages of this run lie in the folder; may be called again at any time.
+        """Write `config.json`, the tokenizer and the index if the files of all stages of this run lie in the folder; may be called again at any time.
 
         Returns:
             Whether the folder is complete.
@@ -123,9 +131,59 @@ class FolderWeights:
                 weight_map[tensor] = name
                 total_size_bytes += entry["data_offsets"][1] - entry["data_offsets"][0]
         index = {"metadata": {"total_size": total_size_bytes}, "weight_map": dict(sorted(weight_map.items()))}
-        for name, content in (("config.json", llama_config(self._manifest)), (INDEX_NAME, index)):
+        files = {
+            CONFIG_NAME: llama_config(self._manifest),
+            **tokenizer_files(self._manifest.model.tokens_per_row),
+            INDEX_NAME: index,
+        }
+        for name, content in files.items():
             write_whole(self._folder / name, (json.dumps(content, indent=2) + "\n").encode())
         return True
+
+
+def read_weights(folder: Path) -> tuple[ModelSection, dict[str, NDArray[np.float32]]]:
+    """The model that lies in a folder, and its weights under Hugging Face's names.
+
+    Raises:
+        ConfigError: there is none, or it is not whole; the line says which stages are missing.
+        SwarmfreeError: a file cannot be read.
+    """
+    for name in (CONFIG_NAME, INDEX_NAME):
+        if not (folder / name).is_file():
+            raise ConfigError(f"{folder}: {_what_is_there(folder)}")
+    try:
+        with told_in_one_line(folder, "reading"):
+            model = _model_of(json.loads((folder / CONFIG_NAME).read_bytes()))
+            names = sorted(set(json.loads((folder / INDEX_NAME).read_bytes())["weight_map"].values()))
+            return model, {name: array for file in names for name, array in load_file(folder / file).items()}
+    except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
+        raise SwarmfreeError(f"{folder}: not the weights of a swarmfree run: {error}") from error
+
+
+def _what_is_there(folder: Path) -> str:
+    """Why a folder without an index has no model."""
+    names = [re.fullmatch(r"model-(\d+)-of-(\d+)\.safetensors", file.name) for file in folder.glob("*.safetensors")]
+    found = [match for match in names if match is not None]
+    if not found:
+        return "no weights lie here; name a report whose run came to its end, or its folder of weights"
+    there, count = {int(match[1]) - 1 for match in found}, int(found[0][2])
+    missing = ", ".join(str(stage) for stage in range(count) if stage not in there)
+    return f"not all weights lie here; those of stage {missing} are missing" if missing else "the index of the weights is missing"
+
+
+def _model_of(config: dict[str, Any]) -> ModelSection:
+    """The model that a `config.json` of ours describes."""
+    return ModelSection(
+        width=config["hidden_size"],
+        blocks=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+        kv_heads=config["num_key_value_heads"],
+        mlp_width=config["intermediate_size"],
+        tokens_per_row=config["max_position_embeddings"],
+        vocabulary=config["vocab_size"],
+        rope_theta=config["rope_theta"],
+        norm_eps=config["rms_norm_eps"],
+    )
 
 
 def _read_header(file: Path) -> dict[str, Any] | None:

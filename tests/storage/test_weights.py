@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from swarmfree.storage.weights import INDEX_NAME, FolderWeights, llama_config, stage_file_name
-from swarmfree.swarm.errors import SwarmfreeError
+from swarmfree.storage.weights import INDEX_NAME, FolderWeights, llama_config, read_weights, stage_file_name
+from swarmfree.swarm.errors import ConfigError, SwarmfreeError
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.ports import Weights
 
@@ -141,3 +141,35 @@ def test_a_damaged_file_of_another_stage_is_named(tmp_path: Path, small_manifest
     damaged.write_bytes(b"1234")
     with pytest.raises(SwarmfreeError, match=r"model-00001-of-00004.safetensors: not a safetensors file"):
         FolderWeights(tmp_path, small_manifest).finish()
+
+
+def test_weights_are_read_back_as_they_were_written(tmp_path: Path, small_manifest: Manifest) -> None:
+    """A whole folder gives the model's shapes and every weight; one that is not whole says which stages are missing."""
+    weights = FolderWeights(tmp_path, small_manifest)
+    with pytest.raises(ConfigError, match="no weights lie here"):
+        read_weights(tmp_path)
+    for stage in (0, 2):
+        weights.write(stage, stage_tensors(small_manifest, stage))
+    with pytest.raises(ConfigError, match="those of stage 1, 3 are missing"):
+        read_weights(tmp_path)
+    for stage in (1, 3):
+        weights.write(stage, stage_tensors(small_manifest, stage))
+    model, found = read_weights(tmp_path)
+    assert model == dataclasses.replace(small_manifest.model, init_std=model.init_std)
+    for stage in range(4):
+        for name, (shape, data) in stage_tensors(small_manifest, stage).items():
+            assert (found[name].shape, found[name].tobytes()) == (shape, data)
+    (tmp_path / INDEX_NAME).write_text("{}")
+    with pytest.raises(SwarmfreeError, match="not the weights of a swarmfree run"):
+        read_weights(tmp_path)
+
+
+def test_all_files_are_readable_alike(tmp_path: Path, small_manifest: Manifest) -> None:
+    """Whoever may read the config may read the weights: safetensors alone would make them the owner's."""
+    weights = FolderWeights(tmp_path, small_manifest)
+    for stage in range(4):
+        weights.write(stage, stage_tensors(small_manifest, stage))
+    modes = {path.stat().st_mode for path in tmp_path.iterdir()}
+    assert len(modes) == 1
+    (tmp_path / "plain").touch()
+    assert modes == {(tmp_path / "plain").stat().st_mode}

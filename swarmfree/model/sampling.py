@@ -1,0 +1,67 @@
+"""Text from a finished model: one byte after the other, each drawn from what the model says of it.
+
+Plain PyTorch over `alone.Llama`, without a cache of keys and values: the models are small, and what is computed is what was trained. The context is
+the last ``tokens_per_row`` bytes, as many as a row of training had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from swarmfree.model.alone import Llama
+from swarmfree.swarm.errors import SwarmfreeError
+from swarmfree.swarm.manifest import ModelSection
+
+BYTES = 256
+
+
+def llama_of(model: ModelSection, weights: Mapping[str, NDArray[np.float32]]) -> Llama:
+    """The model with these weights.
+
+    Args:
+        model: its shapes.
+        weights: Hugging Face name -> float32 array.
+
+    Raises:
+        SwarmfreeError: a weight is missing, or has another shape.
+    """
+    llama = Llama(model)
+    try:
+        llama.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()}, strict=True)
+    except RuntimeError as error:
+        raise SwarmfreeError(
+            f"the weights are not those of the model that its config describes: {str(error).splitlines()[-1].strip()}"
+        ) from error
+    return llama.eval()
+
+
+def continue_text(llama: Llama, prompt: bytes, *, count: int, temperature: float, seed: int) -> Iterator[int]:
+    """What the model writes after a prompt, byte by byte.
+
+    Args:
+        llama: the model.
+        prompt: what stands before; an empty one is a line break, for a model needs something to go on from.
+        count: bytes to write.
+        temperature: 0 takes the likeliest byte each time; 1 draws as the model says; between them the likelier ones are preferred.
+        seed: of the draws.
+
+    Yields:
+        Bytes.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    rows = len(llama.cos)
+    text = list(prompt) or [ord("\n")]
+    for _ in range(count):
+        with torch.inference_mode():
+            logits = llama(torch.tensor([text[-rows:]]))[0, -1, :BYTES]
+            if temperature > 0:
+                shares = torch.softmax(logits.double() / temperature, dim=0)
+                found = int(torch.multinomial(shares, 1, generator=draw))
+            else:
+                found = int(logits.argmax())
+        text.append(found)
+        yield found
