@@ -30,7 +30,9 @@ from swarmfree.cockpit.words import span
 from swarmfree.lab.chaos import Chaos, ChaosOrder, ChaosResult, Judge
 from swarmfree.lab.chaos_bounds import formula
 from swarmfree.lab.chaos_plan import Kind, Sparing, draw_plan
-from swarmfree.lab.report import EventLog, ReportError, make_folder
+from swarmfree.lab.page import write_page
+from swarmfree.lab.report import EventLog, ReportError, make_folder, new_folder
+from swarmfree.lab.summary import PAGE_FILE
 from swarmfree.lab.swarm import Ending, SwarmOrder
 from swarmfree.swarm.errors import ConfigError, SwarmfreeError
 from swarmfree.swarm.json_values import finite
@@ -112,14 +114,15 @@ class ChaosRun:
             ConfigError: what was asked for cannot be done.
             ReportError: the report cannot be opened.
         """
-        folder = out or Path("reports") / f"chaos-{time.strftime('%Y%m%d-%H%M%S')}"
+        folder = make_folder(out) if out is not None else new_folder(Path("reports"), f"chaos-{time.strftime('%Y%m%d-%H%M%S')}")
         self._temporary = Path(tempfile.mkdtemp(prefix="swarmfree-chaos-"))
         try:
             self._order = order_of(manifest, choices, folder, self._temporary, run_arguments)
-            make_folder(folder)
             self._events = EventLog(folder)
         except SwarmfreeError:
             self._temporary.rmdir()
+            with contextlib.suppress(OSError):
+                folder.rmdir()
             raise
         self._manifest, self._choices, self._folder = manifest, choices, folder
         self._exact = ExactJudge(manifest)
@@ -230,7 +233,18 @@ class ChaosRun:
         if not code:
             self._print("all invariants held")
         self._write_summary(result, lines, code)
+        if not self._code:
+            await self._draw()
         return code
+
+    async def _draw(self) -> None:
+        """Figure and page, as of any run."""
+        try:
+            await asyncio.to_thread(write_page, self._folder, self._folder)
+        except SwarmfreeError as error:
+            sys.stderr.write(f"swarmfree: {error}\n")
+        else:
+            self._print(f"page: {self._folder / PAGE_FILE}")
 
     def _exact_lines(self) -> list[str]:
         judge = self._exact
@@ -275,6 +289,7 @@ class ChaosRun:
             "seed": self._choices.seed,
             "engine": self._choices.engine.value,
             "exit_code": code,
+            "why": result.violations[0] if result.violations else "",
             "violations": result.violations,
             "strikes": {kind.value: count for kind, count in sorted(result.done.items())},
             "found_nobody": {kind.value: count for kind, count in sorted(result.idle.items())},

@@ -37,12 +37,14 @@ def local(  # noqa: PLR0913 - one parameter per option
     data_is_bytes: BytesOption = False,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads of each peer.")] = 1,
     log: LogOption = Log.TEXT,
+    verbose: Annotated[bool, typer.Option("--verbose", help="End with the whole summary, as in summary.txt.")] = False,
     parent: DieOption = 0,
 ) -> None:
     """Train on this machine with a bootstrap node, peers and standbys, each a process of its own.
 
-    Shows a live view in a terminal, plain lines elsewhere, and with --log json one object per line. Ends with a summary and a report folder:
-    events.jsonl of all peers, loss.png with every event marked, summary.json, summary.txt, the weights, and the logs.
+    Shows a live view in a terminal, plain lines elsewhere, and with --log json one object per line. Ends with a summary, a few lines that the
+    model writes, and a report folder: report.html, loss.png, events.jsonl of all peers, run.toml, summary.json, summary.txt, the weights, and the
+    logs.
     A process that is killed from outside is a loss like any other; a peer that fails by itself ends the swarm with its line. Ctrl-C ends
     everything within 5 s.
     """
@@ -68,4 +70,4 @@ def local(  # noqa: PLR0913 - one parameter per option
         run_arguments=(*run_arguments, *data_arguments, *(("--data-is-bytes",) if data_is_bytes else ())),
         peer_arguments=("--threads", str(threads), *data_arguments),
     )
-    raise typer.Exit(LocalRun(manifest, order, is_json=log is Log.JSON).run())
+    raise typer.Exit(LocalRun(manifest, order, is_json=log is Log.JSON, is_verbose=verbose, data_path=text).run())

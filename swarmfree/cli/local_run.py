@@ -9,24 +9,26 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from swarmfree.cli.endings import OUTPUT_CLOSED, SIGNALS, end_soon, let_go_of_stdout
 from swarmfree.cli.stem import STEM
 from swarmfree.cockpit.happenings import Happening, RunDescribed, Told, happening_to_json
 from swarmfree.cockpit.live import FRAME_S, View, open_view
 from swarmfree.cockpit.state import SwarmState
-from swarmfree.cockpit.words import fitted
 from swarmfree.lab.estimate import estimate, measure_core_flops
 from swarmfree.lab.kill_script import Population, check_kills, parse_kill
 from swarmfree.lab.processes import Child, start_child
-from swarmfree.lab.report import EventLog, ReportError, make_folder, write_summary
-from swarmfree.lab.summary import summarise, summary_text
+from swarmfree.lab.report import CONFIG_FILE, EventLog, ReportError, make_folder, new_folder, write_summary, write_whole
+from swarmfree.lab.summary import summarise, summary_brief, summary_text, wrapped
 from swarmfree.lab.swarm import Ending, LocalSwarm, SwarmOrder
+from swarmfree.swarm.config import to_toml
 from swarmfree.swarm.errors import ConfigError, SwarmfreeError
 from swarmfree.swarm.json_values import finite
 from swarmfree.swarm.manifest import Manifest
@@ -66,9 +68,10 @@ def order_of(
     script = tuple(parse_kill(text) for text in kills)
     most = tuple(manifest.replicas_max(stage) for stage in range(manifest.stage_count))
     check_kills(script, Population(peers, standbys, most, respawn), manifest.run.iterations)
-    folder = out or Path("reports") / f"{manifest.run.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    named = f"{manifest.run.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = make_folder(out) if out is not None else new_folder(Path("reports"), named)
     return SwarmOrder(
-        folder=make_folder(folder),
+        folder=folder,
         peer_count=peers,
         standby_count=standbys,
         feeder_count=manifest.stages.sources_max,
@@ -82,23 +85,28 @@ def order_of(
     )
 
 
-def _fitted(text: str) -> str:
-    """As wide as the window, where there is one."""
-    return fitted(text, shutil.get_terminal_size().columns) if sys.stdout.isatty() else text
-
-
 class LocalRun:
     """One local swarm and its audience."""
 
-    def __init__(self, manifest: Manifest, order: SwarmOrder, *, is_json: bool) -> None:
+    def __init__(
+        self, manifest: Manifest, order: SwarmOrder, *, is_json: bool, is_verbose: bool = False, data_path: str = ""
+    ) -> None:
         """Open the report.
+
+        Args:
+            manifest: of the run.
+            order: what to start.
+            is_json: one object a line, for machines.
+            is_verbose: the whole summary at the end.
+            data_path: the text that is learnt from, for the config that the report keeps.
 
         Raises:
             ReportError: it cannot be opened.
         """
         self._manifest, self._order = manifest, order
         self._events = EventLog(order.folder)
-        self._is_json = is_json
+        self._config = to_toml(manifest, data_path)
+        self._is_json, self._is_verbose = is_json, is_verbose
         self._view: View | None = None
         self._trouble = ""
         self._is_closed = False
@@ -123,6 +131,10 @@ class LocalRun:
         for number in SIGNALS:
             loop.add_signal_handler(number, self._interrupt, number)
         order = self._order
+        try:
+            write_whole(order.folder / CONFIG_FILE, self._config.encode())
+        except ReportError as error:
+            self._tell_trouble(error)
         self._print(
             f"a bootstrap node, {order.peer_count} peers and {order.standby_count} on standby; report in {order.folder}",
             is_text_only=True,
@@ -220,22 +232,31 @@ class LocalRun:
         except ReportError as error:
             self._tell_trouble(error)
             code = code or 1
-        self._print(
-            json.dumps(finite({"kind": "Summary", **summary}))
-            if self._is_json
-            else _fitted(summary_text(summary, str(self._order.folder)))
-        )
+        self._print(json.dumps(finite({"kind": "Summary", **summary})) if self._is_json else self._summary_lines(summary))
         if ending.code not in {0, OUTPUT_CLOSED, self._interrupted} and ending.line:
             sys.stderr.write(f"swarmfree: {ending.line}\n")
         code = await self._draw() or code
         return self._interrupted or code
 
+    def _summary_lines(self, summary: dict[str, Any]) -> str:
+        folder = str(self._order.folder)
+        if self._is_verbose:
+            return summary_text(summary, folder)
+        return (
+            wrapped(summary_brief(summary, folder), shutil.get_terminal_size().columns)
+            if sys.stdout.isatty()
+            else summary_brief(summary, folder)
+        )
+
     def _skip_figure(self) -> int:
-        self._print(f"no time for the figure; to draw it: python -m swarmfree.lab.figure {self._order.folder}", is_text_only=True)
+        self._print(
+            f"no time for figure and page; to draw them: swarmfree report {shlex.quote(str(self._order.folder))}",
+            is_text_only=True,
+        )
         return 0
 
     async def _draw(self) -> int:
-        """Have the figure drawn by a process of its own; after Ctrl-C only as long as the time for a clean end lasts.
+        """Have figure, page and samples made by a process of its own; after Ctrl-C only as long as the time for a clean end lasts.
 
         Returns:
             1 where it could not be drawn for another reason than haste.
@@ -243,14 +264,12 @@ class LocalRun:
         within_s = FIGURE_S
         if self._interrupted:
             within_s = INTERRUPTED_S - (time.monotonic() - self._interrupted_s)
-        if not self._swarm.state.commits:
-            return 0
         if within_s < FIGURE_S_MIN:
             return self._skip_figure()
         folder, words = str(self._order.folder), self._order.folder / "logs" / "figure.txt"
-        command = [sys.executable, "-m", "swarmfree.lab.figure", folder, str(os.getpid())]
+        command = [sys.executable, "-m", "swarmfree", "report", folder, "--only-samples", "--die-with-parent", str(os.getpid())]
         try:
-            self._figure = await start_child("the figure", command, words, lambda _: None)
+            self._figure = await start_child("the figure", command, words, lambda line: self._print(line, is_text_only=True))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(within_s):
                     await self._figure.wait()
@@ -262,8 +281,8 @@ class LocalRun:
                 return self._skip_figure()
             else:
                 said = [*self._figure.words] or [f"exit code {code}"]
-                raise ReportError(f"the figure was not drawn: {said[-1].removeprefix('swarmfree: ')}")
+                raise ReportError(f"the page was not made: {said[-1].removeprefix('swarmfree: ')}")
         except (SwarmfreeError, OSError) as error:
-            self._tell_trouble(error if isinstance(error, SwarmfreeError) else ReportError(f"the figure was not drawn: {error}"))
+            self._tell_trouble(error if isinstance(error, SwarmfreeError) else ReportError(f"the page was not made: {error}"))
             return 1
         return 0

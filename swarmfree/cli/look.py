@@ -57,7 +57,10 @@ class Lookout:
             folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="swarmfree-status-"))
             identity = load_or_create_identity(folder)
             settings = DirectorySettings(
-                folder, own_address(self._invite.entry_points), entry_points=self._invite.entry_points, patience_s=self._patience_s
+                folder,
+                own_address(self._invite.entry_points),
+                entry_points=self._invite.entry_points,
+                patience_s=self._patience_s,
             )
             self._directory = DhtDirectory(settings, identity, self._invite.fingerprint)
             await self._directory.start()

@@ -21,6 +21,8 @@ from swarmfree.cli.endings import OUTPUT_CLOSED, exit_code_of, leave, let_go_of_
 from swarmfree.cli.local import local
 from swarmfree.cli.peer import peer
 from swarmfree.cli.rehearse import rehearse
+from swarmfree.cli.report import report
+from swarmfree.cli.sample import sample
 from swarmfree.cli.status import WatchCommand, status
 from swarmfree.cli.study import study_app
 from swarmfree.swarm.errors import CallFailed, SwarmfreeError
@@ -110,6 +112,8 @@ app.command()(bootstrap)
 app.command()(peer)
 app.command()(local)
 app.command(cls=WatchCommand)(status)
+app.command()(report)
+app.command()(sample)
 app.command()(rehearse)
 app.command()(chaos)
 app.add_typer(config_app, name="config")

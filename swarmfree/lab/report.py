@@ -1,4 +1,4 @@
-"""The report folder of a run: ``events.jsonl``, ``summary.json``, ``summary.txt``; `figure` draws from the first.
+"""The report folder of a run: ``events.jsonl``, ``run.toml``, ``summary.json``, ``summary.txt``; `figure` and `page` draw from them.
 
 Every line is on disk before the next one is written. A full disk takes nothing that is already there, and ends in one line for
 a person.
@@ -7,6 +7,7 @@ a person.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -15,11 +16,14 @@ from typing import IO, Any
 
 from swarmfree.cockpit.happenings import Happening, Told, happening_from_json, happening_to_json
 from swarmfree.cockpit.state import SwarmState
-from swarmfree.lab.summary import summary_text
+from swarmfree.lab.summary import TEXT_FILE, summary_text
 from swarmfree.swarm.errors import ConfigError, SwarmfreeError
 from swarmfree.swarm.json_values import finite
 
 EVENTS_FILE = "events.jsonl"
+CONFIG_FILE = "run.toml"
+SUMMARY_FILE = "summary.json"
+SAMPLES_FILE = "samples.json"
 
 
 class ReportError(SwarmfreeError):
@@ -39,6 +43,27 @@ def make_folder(path: Path) -> Path:
     except OSError as error:
         raise ConfigError(f"--out {path}: the folder cannot be made: {error.strerror}") from error
     return path
+
+
+def new_folder(parent: Path, name: str) -> Path:
+    """Make a folder for a report that nobody else has, in `parent`: `name`, or with a number behind it where that is taken, in the same second too.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    for number in itertools.count(1):
+        path = parent / (name if number == 1 else f"{name}-{number}")
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir()
+        except FileExistsError:
+            if parent.is_dir():
+                continue
+            raise ConfigError(f"{path}: the folder of the report cannot be made: {parent} is no folder") from None
+        except OSError as error:
+            raise ConfigError(f"{path}: the folder of the report cannot be made: {error.strerror}") from error
+        return path
+    raise AssertionError("numbers do not end")
 
 
 class EventLog:
@@ -114,8 +139,17 @@ def write_summary(folder: Path, summary: dict[str, Any]) -> None:
     Raises:
         ReportError: the disk is full or gone.
     """
-    write_whole(folder / "summary.json", (json.dumps(finite(summary), indent=2) + "\n").encode())
-    write_whole(folder / "summary.txt", (summary_text(summary, str(folder)) + "\n").encode())
+    write_whole(folder / SUMMARY_FILE, (json.dumps(finite(summary), indent=2) + "\n").encode())
+    write_whole(folder / TEXT_FILE, (summary_text(summary, str(folder)) + "\n").encode())
+
+
+def read_ending(folder: Path) -> tuple[int, str]:
+    """Exit code and reason of a report's run, as its summary says; a run that did not come to write one was cut off."""
+    try:
+        said = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
+        return int(said["exit_code"]), str(said.get("why", ""))
+    except (OSError, KeyError, TypeError, ValueError):
+        return 1, "it was cut off, or still goes on"
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -1,18 +1,25 @@
-"""The summary of a run as values and as text: what was trained, and for each loss when it was noticed, decided, built and over.
+"""The summary of a run as values and as text: how it came out, what was trained, and for each loss when it was noticed, decided, built and over.
 
-Pure: from a `SwarmState` alone. Seconds count from the kill, or from the notice where nobody killed on purpose; held-out losses
-are bits per byte.
+Pure: from a `SwarmState` alone. Its first line is the outcome. A window gets the short text, ``summary.txt`` all of it, neither of them the words of
+a network library: those stand in ``summary.json`` and in the logs. Seconds count from the kill, or from the notice where nobody killed on purpose;
+held-out losses are bits per byte.
 """
 
 from __future__ import annotations
 
 import statistics
+import textwrap
 from pathlib import Path
 from typing import Any
 
 from swarmfree.cockpit.lines import action_words, killed_words, plain_reason
 from swarmfree.cockpit.state import LostMember, LostStage, SwarmState, bits_per_byte
+from swarmfree.lab.outcome import cost_of, headline, iteration_of, regained_after, training_around
 from swarmfree.lab.study_figures import beside_checkfree
+
+PAGE_FILE = "report.html"
+TEXT_FILE = "summary.txt"
+TEXT_WIDTH = 100
 
 
 def summarise(state: SwarmState, code: int, line: str) -> dict[str, Any]:
@@ -27,6 +34,7 @@ def summarise(state: SwarmState, code: int, line: str) -> dict[str, Any]:
     tokens = sum(c.tokens for c in commits)
     span_s = commits[-1].time_s - (state.first_opened_s or commits[0].time_s - commits[0].seconds) if commits else 0.0
     return {
+        "outcome": headline(state, code, line),
         "name": state.name,
         "exit_code": code,
         "why": line,
@@ -42,6 +50,7 @@ def summarise(state: SwarmState, code: int, line: str) -> dict[str, Any]:
         "iteration_seconds_median": round(statistics.median(c.seconds for c in commits), 4) if commits else None,
         "loss_first": commits[0].loss if commits else None,
         "loss_final": commits[-1].loss if commits else None,
+        "evaluations": len(held_out),
         "held_out_first": held_out[0].loss if held_out else None,
         "held_out_final": held_out[-1].loss if held_out else None,
         "held_out_first_bits_per_byte": bits_per_byte(held_out[0].loss) if held_out else None,
@@ -83,9 +92,16 @@ def _member(lost: LostMember) -> dict[str, Any]:
 
 def _stage(story: LostStage, state: SwarmState) -> dict[str, Any]:
     since_s = story.noticed_s if story.killed_s is None else story.killed_s
+    before, after, window = training_around(story, state) or (None, None, 0)
     return {
         "stage": story.stage,
-        "iteration": story.iteration,
+        "iteration": iteration_of(story, state),
+        "missed_in_iteration": story.iteration,
+        "cost_bits_per_byte": cost_of(story),
+        "regained_after_iterations": regained_after(story, state),
+        "training_mean_before_bits_per_byte": before,
+        "training_mean_after_bits_per_byte": after,
+        "training_mean_iterations": window,
         "victims": list(story.victims),
         "killed_s": story.killed_s,
         "noticed_s": story.noticed_s,
@@ -118,46 +134,88 @@ def _stage(story: LostStage, state: SwarmState) -> dict[str, Any]:
 
 
 def summary_text(summary: dict[str, Any], folder: str) -> str:
-    """The summary for people, lines without a break at the end."""
-    lines = [_outcome(summary)]
-    if summary["iterations"]:
-        rate = f", {summary['tokens_per_s']:,.0f} tokens/s" if summary["tokens_per_s"] else ""
-        lines.append(
-            f"{summary['tokens']:,} tokens in {summary['training_seconds']:.1f} s of training{rate}; "
-            f"an iteration took {summary['iteration_seconds_median']:.2f} s (median)"
-        )
-        first, final = summary["loss_first"], summary["loss_final"]
-        lines.append(f"training loss {first:.4f} at first, {final:.4f} at the end (nats per token)")
-    if summary["held_out_first"] is not None:
-        first, final = summary["held_out_first_bits_per_byte"], summary["held_out_final_bits_per_byte"]
-        lines.append(f"held-out text: {first:.3f} bits per byte at first, {final:.3f} at the end")
+    """The whole summary for people, without a break at the end."""
+    lines = [*_opening(summary)]
     lines += [f"{killed['name']} {killed_words(killed['signal'])}" for killed in summary["killed_from_outside"]]
     for lost in summary["lost_stages"]:
-        lines.extend(_stage_lines(lost))
+        lines.extend(stage_lines(lost))
     lines.extend(f"embedding and head were drawn anew before iteration {each}" for each in summary["ends_drawn_anew"])
     lines.extend(_member_lines(summary))
-    if summary["weights"]:
-        stages = ", ".join(str(w["stage"]) for w in summary["weights"])
-        lines.append(f"weights of stages {stages}: {Path(summary['weights'][0]['path']).parent}")
-    lines.append(f"report: {folder}")
+    lines += [*_weights_line(summary), f"report: {folder}"]
+    return wrapped("\n".join(lines), TEXT_WIDTH)
+
+
+def summary_brief(summary: dict[str, Any], folder: str) -> str:
+    """What a window gets of it: the outcome, what was trained, what the losses did to it, and where the rest is."""
+    lines = [*_opening(summary)]
+    for lost in summary["lost_stages"]:
+        around = _training_line(lost)
+        lines += [f"around the loss of stage {lost['stage']}: {around}"] if around else []
+    lines += [*_weights_line(summary), f"report: {Path(folder) / PAGE_FILE}; details: {TEXT_FILE} beside it"]
     return "\n".join(lines)
 
 
-def _outcome(summary: dict[str, Any]) -> str:
-    done = f"{summary['iterations']} of {summary['iterations_planned']} iterations"
-    name = summary["name"] or "swarm"
-    if summary["is_finished"]:
-        return f"{name}: finished, {done}, {summary['stages']} stages, {summary['processes']} processes"
-    return f"{name}: ended before its end ({summary['why'] or 'no reason given'}), {done}"
+def wrapped(text: str, width: int) -> str:
+    """The text with its lines broken at spaces so that none is longer than `width`, where that can be; continued lines are set in by four more."""
+    lines = []
+    for line in text.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        lines += textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+    return "\n".join(lines)
+
+
+def _opening(summary: dict[str, Any]) -> list[str]:
+    lines = [summary["outcome"]]
+    if summary["iterations"]:
+        rate = f", {summary['tokens_per_s']:,.0f} tokens/s" if summary["tokens_per_s"] else ""
+        lines.append(
+            f"{summary['iterations']:,} of {summary['iterations_planned']:,} iterations, {summary['stages']} stages, "
+            f"{summary['processes']} processes; "
+            f"{summary['tokens']:,} tokens in {summary['training_seconds']:.1f} s of training{rate}, "
+            f"{summary['iteration_seconds_median']:.2f} s an iteration (median)"
+        )
+    if summary["held_out_first"] is not None:
+        first, final = summary["held_out_first_bits_per_byte"], summary["held_out_final_bits_per_byte"]
+        began = f"{first:.3f} at first, " if summary["evaluations"] > 1 else ""
+        lines.append(f"held-out loss in bits per byte: {began}{final:.3f} at the end")
+    elif summary["iterations"]:
+        lines.append(
+            f"training loss in nats per token: {summary['loss_first']:.4f} at first, {summary['loss_final']:.4f} at the end"
+        )
+    return lines
+
+
+def _weights_line(summary: dict[str, Any]) -> list[str]:
+    if not summary["weights"]:
+        return []
+    folder = Path(summary["weights"][0]["path"]).parent
+    missing = sorted(set(range(summary["stages"])) - {w["stage"] for w in summary["weights"]})
+    but = f", but not those of stage {', '.join(map(str, missing))}" if missing else ""
+    return [f"weights, as Hugging Face's transformers load them{but}: {folder}"]
+
+
+def _training_line(lost: dict[str, Any]) -> str:
+    """What the smoothed training loss did at a loss, with its numbers."""
+    before, after, count = (
+        lost[f"training_mean_{what}"] for what in ("before_bits_per_byte", "after_bits_per_byte", "iterations")
+    )
+    if before is None or after is None:
+        return ""
+    did = f"it rose by {after - before:.2f}" if after > before else "it did not rise"
+    over = f"mean of {count} iterations" if count > 1 else "one iteration"
+    return f"training loss, {over}, in bits per byte: {before:.2f} before, {after:.2f} after: {did}"
 
 
 def _seconds(value: float | None, what: str) -> str:
     return f"{what} after {value:.2f} s" if value is not None else f"not {what}"
 
 
-def _stage_lines(lost: dict[str, Any]) -> list[str]:
+def stage_lines(lost: dict[str, Any]) -> list[str]:
+    """The story of one lost stage of a summary: when, how it came back and why so, what it cost; the first line says which."""
     how = f"killed: {', '.join(lost['victims'])}" if lost["killed_s"] is not None else f"gone: {', '.join(lost['victims'])}"
-    lines = [f"stage {lost['stage']} lost in iteration {lost['iteration']} ({how})"]
+    later = lost["missed_in_iteration"] > lost["iteration"]
+    missed = f"; missed in iteration {lost['missed_in_iteration']}" if later else ""
+    lines = [f"stage {lost['stage']} lost in iteration {lost['iteration']} ({how}){missed}"]
     steps = [_seconds(lost["noticed_after_s"], "noticed")] if lost["killed_s"] is not None else []
     steps += [_seconds(lost[f"{what}_after_s"], what) for what in ("decided", "built", "resumed")]
     lines.append("  " + ", ".join(steps))
@@ -176,9 +234,8 @@ def _stage_lines(lost: dict[str, Any]) -> list[str]:
     told = [f"{value:.3f} {when}" for value, when in zip(bits, moments, strict=True) if value is not None]
     if told:
         lines.append(f"  held-out bits per byte: {', '.join(told)}")
-    if lost["training_before_bits_per_byte"] is not None and lost["training_after_bits_per_byte"] is not None:
-        before, after = lost["training_before_bits_per_byte"], lost["training_after_bits_per_byte"]
-        lines.append(f"  training bits per byte: {before:.3f} in the last iteration before, {after:.3f} in the first one after")
+    around = _training_line(lost)
+    lines += [f"  {around}"] if around else []
     beside = beside_checkfree(lost["action"] or "", is_exact=lost["exact"])
     if beside:
         lines.append(f"  {beside}")

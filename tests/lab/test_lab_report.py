@@ -1,21 +1,29 @@
-"""The report of a run: events, summary, figure, and a disk that is full."""
+"""The report of a run: events, summary, its folder, and a disk that is full."""
 
 from __future__ import annotations
 
 import json
 import os
 import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from swarmfree.cockpit.folding import fold, fold_all
+from swarmfree.cockpit.lines import plain_reason
 from swarmfree.cockpit.state import SwarmState
-from swarmfree.lab.figure import FIGURE_FILE, iteration_at, marks_of
-from swarmfree.lab.report import EVENTS_FILE, EventLog, ReportError, make_folder, read_events, write_summary, write_whole
-from swarmfree.lab.summary import summarise, summary_text
+from swarmfree.lab.report import (
+    EVENTS_FILE,
+    EventLog,
+    ReportError,
+    make_folder,
+    new_folder,
+    read_ending,
+    read_events,
+    write_summary,
+    write_whole,
+)
+from swarmfree.lab.summary import summarise, summary_brief, summary_text, wrapped
 from swarmfree.swarm.errors import ConfigError
 from swarmfree.swarm.events import Note
 from tests.cockpit.stories import START_S, beginning, told, whole_story
@@ -41,24 +49,58 @@ def test_the_summary_says_all_of_a_lost_stage() -> None:
     held_out = [lost[f"held_out_{when}_bits_per_byte"] for when in ("before", "after", "final")]
     assert held_out == pytest.approx([4.0, 4.5, 2.8])
     text = summary_text(summary, "reports/made-up")
+    assert text.splitlines()[0].startswith(
+        "made-up: stage 2 was lost at iteration 3 and was made of its neighbours in 3.1 s; it cost 0.50 bits"
+    )
+    flat = " ".join(text.split())
     for part in (
-        "finished, 6 of 6 iterations, 4 stages, 8 processes",
+        "6 of 6 iterations, 4 stages, 8 processes",
         "stage 2 lost in iteration 3 (killed: peer-3, peer-6)",
         "noticed after 0.60 s, decided after 0.70 s, built after 1.50 s, resumed after 3.10 s",
         "merge by standby-1: no replica of stage 2 is left",
         "weights 0.7500 of the stage before, 0.2500 of the stage after (squared gradient norms 3 and 1)",
         "held-out bits per byte: 4.000 before (iteration 2), 4.500 right after, 2.800 at the end",
-        "training bits per byte: 6.492 in the last iteration before, 5.771 in the first one after",
+        "training loss, mean of 3 iterations, in bits per byte: 7.21 before, 5.05 after: it did not rise",
         "lost peer-3 of stage 2, noticed 0.50 s after SIGKILL (connection broke); next commit after 3.10 s",
     ):
-        assert part in text
+        assert part in flat
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_a_window_gets_the_outcome_first_and_little_more() -> None:
+    """The brief summary begins with the outcome, has the numbers that are doubted, and names page and details; it fits any window."""
+    brief = summary_brief(summarise(fold_all(whole_story()), 0, ""), "reports/made-up")
+    lines = brief.splitlines()
+    assert lines[0].startswith("made-up: stage 2 was lost at iteration 3")
+    assert "7.21 before, 5.05 after: it did not rise" in brief
+    assert lines[-1] == "report: reports/made-up/report.html; details: summary.txt beside it"
+    assert len(lines) <= 6
+    for width in (60, 80):
+        told = wrapped(brief, width).splitlines()
+        assert max(map(len, told)) <= width
+        assert " ".join(" ".join(told).split()) == " ".join(brief.split()), "broken at spaces alone"
+
+
+def test_what_a_network_library_says_stays_out_of_the_summary() -> None:
+    """A reason that only a library's author understands is told as a broken connection; one of our own is told as it is."""
+    theirs = "Beat: UNAVAILABLE: ipv4:127.0.0.1:46839: recvmsg:Connection reset by peer (104)"
+    assert plain_reason(theirs) == "its connection broke"
+    assert plain_reason("Beat: peer AAsXrs.db0 cannot be reached: failed to connect to all addresses") == "its connection broke"
+    assert plain_reason("no answer for 2.0 s; asked three times") == "no answer for 2.0 s"
+
+
+def test_one_evaluation_is_not_told_as_two() -> None:
+    """Where the held-out loss was taken once, at the end, nothing is said of a first one."""
+    early = [h for h in whole_story() if h.time_s < START_S + 9.5]
+    text = summary_text(summarise(fold_all(early), 130, "interrupted"), "here")
+    assert "held-out loss in bits per byte: 8.000 at the end" in text
 
 
 def test_the_summary_of_nothing_is_a_summary() -> None:
     """A swarm that was interrupted before anything happened has a summary too."""
     for state in (SwarmState(), fold_all(beginning())):
         summary = summarise(state, 130, "interrupted")
-        assert "ended before its end (interrupted), 0 of" in summary_text(summary, "reports/x")
+        assert "ended early, after 0 of" in summary_text(summary, "reports/x")
         json.dumps(summary)
 
 
@@ -130,33 +172,17 @@ def test_a_report_is_not_written_over_another(tmp_path: Path) -> None:
         make_folder(tmp_path / "a" / "file" / "c")
 
 
-def test_marks_stand_at_the_iteration_under_way() -> None:
-    """Kills, losses, rebuilds and joins are marked between the commits around them."""
-    state = fold_all(whole_story())
-    assert iteration_at(state, START_S) == 0
-    assert iteration_at(state, START_S + 19.4) == pytest.approx(3 + (19.4 - 15) / (22.5 - 15))
-    assert iteration_at(state, START_S + 99) == 6
-    kinds = [(m.kind, m.label) for m in marks_of(state)]
-    assert kinds == [
-        ("kill", "peer-3 killed (stage 2)"),
-        ("kill", "peer-6 killed (stage 2)"),
-        ("lost", "stage 2 lost"),
-        ("rebuilt", "stage 2: merge"),
-        ("joined", "peer-3 joined stage 2"),
-    ]
+def test_three_reports_of_one_second_have_three_folders(tmp_path: Path) -> None:
+    """Whoever asks for a name that is taken gets another one, also where both ask at once; a parent that is a file is refused in one line."""
+    names = [new_folder(tmp_path / "reports", "run-20260101-120000").name for _ in range(3)]
+    assert names == ["run-20260101-120000", "run-20260101-120000-2", "run-20260101-120000-3"]
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be made"):
+        new_folder(tmp_path / "file", "run")
 
 
-def test_the_figure_is_drawn_by_a_process_of_its_own(tmp_path: Path) -> None:
-    """`python -m swarmfree.lab.figure FOLDER` draws a PNG from the events; without events it says so in one line."""
-    state = _write_story(tmp_path)
-    write_summary(tmp_path, summarise(state, 0, ""))
-    command = [sys.executable, "-m", "swarmfree.lab.figure", str(tmp_path)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (tmp_path / FIGURE_FILE).read_bytes().startswith(b"\x89PNG")
-    assert sorted(os.listdir(tmp_path)) == [EVENTS_FILE, FIGURE_FILE, "summary.json", "summary.txt"]
-    command[-1] = str(tmp_path / "nothing")
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert done.stderr.startswith("swarmfree: ")
-    assert done.stderr.count("\n") == 1
+def test_a_run_that_was_cut_off_is_told_as_such(tmp_path: Path) -> None:
+    """Without a summary nobody says that a run ended well."""
+    assert read_ending(tmp_path) == (1, "it was cut off, or still goes on")
+    write_summary(tmp_path, summarise(SwarmState(), 143, "told to end"))
+    assert read_ending(tmp_path) == (143, "told to end")

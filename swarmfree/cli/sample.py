@@ -1,0 +1,67 @@
+"""``swarmfree sample``: have a finished model write."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PROMPT = "def "
+
+
+def sample(
+    report: Annotated[
+        Path, typer.Argument(metavar="REPORT", help="Folder of a report, or the folder of weights in it.", show_default=False)
+    ],
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What the text begins with.")] = PROMPT,
+    *,
+    tokens: Annotated[int, typer.Option("--tokens", min=1, max=1_000_000, help="Bytes to write; a token is a byte.")] = 200,
+    temperature: Annotated[
+        float,
+        typer.Option("--temperature", min=0.0, max=10.0, help="0 takes the likeliest byte each time; 1 draws as the model says."),
+    ] = 0.7,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, max=2**63 - 1, help="Of the draws: the same seed writes the same text.")
+    ] = 0,
+) -> None:
+    """Write on from a prompt with the weights of a finished run, on this machine, without the swarm.
+
+    Examples:
+        swarmfree sample reports/stdlib-small-20260101-120000 "def main("
+
+        swarmfree sample reports/stdlib-small-20260101-120000 "import " --tokens 400 --temperature 0.9 --seed 7
+    """
+    pieces = written(weights_folder(report), prompt, tokens=tokens, temperature=temperature, seed=seed)
+    first = next(pieces)  # before anything is printed, so that an error stands alone
+    typer.echo(prompt + first, nl=False)
+    for piece in pieces:
+        typer.echo(piece, nl=False)
+        sys.stdout.flush()
+    typer.echo()
+
+
+def weights_folder(report: Path) -> Path:
+    """Where the weights of a report lie: in ``weights``, or in the folder itself where that was named."""
+    return report / "weights" if (report / "weights").is_dir() else report
+
+
+def written(folder: Path, prompt: str, *, tokens: int, temperature: float, seed: int) -> Iterator[str]:
+    """What the model in a folder writes after a prompt, piece by piece; bytes that are no text are shown as U+FFFD.
+
+    Raises:
+        SwarmfreeError: there is no whole model.
+    """
+    from swarmfree.storage.weights import read_weights  # noqa: PLC0415 - help is fast
+
+    model, weights = read_weights(folder)
+    from swarmfree.model.sampling import continue_text, llama_of  # noqa: PLC0415 - torch takes seconds to load
+
+    llama = llama_of(model, weights)
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for byte in continue_text(llama, prompt.encode("utf-8", "surrogateescape"), count=tokens, temperature=temperature, seed=seed):
+        yield decoder.decode(bytes([byte]))
+    yield decoder.decode(b"", final=True)

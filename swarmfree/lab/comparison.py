@@ -1,0 +1,224 @@
+"""Several reports side by side: one figure with all curves, one table, the same as CSV.
+
+Runs that differ in their seed alone are trials of one curve, which then has a band of one standard deviation either side. What a run was is taken
+from its own report: its events, its config where it was kept, and where it was struck.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarmfree.cockpit.folding import fold_all
+from swarmfree.cockpit.state import SwarmState, bits_per_byte
+from swarmfree.lab.drawing import INK, QUIET, Curve, as_png, draw_curves, frame, mean_curve, new_figure, wrap_to
+from swarmfree.lab.outcome import cost_of, headline, iteration_of, seconds_of
+from swarmfree.lab.report import CONFIG_FILE, read_ending, read_events, write_whole
+
+FIGURE_FILE = "comparison.png"
+TABLE_FILE = "comparison.csv"
+_SEED = re.compile(r"^seed = .*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One report among several.
+
+    Args:
+        name: short, and no other one has it.
+        folder: of the report.
+        state: the run.
+        outcome: in one sentence.
+        like: what it has in common with its other trials: config without seed, and strikes; empty where that is not known.
+    """
+
+    name: str
+    folder: Path
+    state: SwarmState
+    outcome: str
+    like: tuple[str, ...] = ()
+
+    @property
+    def held_out(self) -> list[tuple[float, float]]:
+        """(iteration, held-out bits per byte); of several of one iteration the last."""
+        return sorted(
+            {float(e.iteration): bits_per_byte(e.loss) for e in sorted(self.state.evaluations, key=lambda e: e.time_s)}.items()
+        )
+
+    @property
+    def final(self) -> float | None:
+        """The last held-out loss, bits per byte."""
+        return bits_per_byte(self.state.evaluations[-1].loss) if self.state.evaluations else None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the table, as in the CSV; empty where a value is not known."""
+
+    name: str
+    iterations: int
+    tokens: int
+    seconds: float
+    tokens_per_s: float | None
+    held_out_final_bits_per_byte: float | None
+    stages_lost: int
+    longest_return_s: float | None
+    cost_bits_per_byte: float | None
+    outcome: str
+
+
+def read_reports(folders: Sequence[Path]) -> list[Compared]:
+    """The reports, by the order in which they were named.
+
+    Raises:
+        ConfigError: one of them is no report.
+    """
+    found = []
+    for folder, name in zip(folders, _names(folders), strict=True):
+        state = fold_all(read_events(folder))
+        outcome = headline(state, *read_ending(folder)).partition(": ")[2]
+        try:
+            config = _SEED.sub("", (folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError):
+            config = ""
+        strikes = [f"stage {story.stage} at {iteration_of(story, state)}" for story in state.lost_stages]
+        found.append(Compared(name, folder, state, outcome, (config, *strikes) if config else ()))
+    return found
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The last part of each path; as many more as it takes for all to differ."""
+    parts = [folder.resolve().parts for folder in folders]
+    for count in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(part[-count:]) for part in parts]
+        if len(set(names)) == len(set(parts)):
+            break
+    return names
+
+
+def curves_of(reports: Sequence[Compared]) -> list[Curve]:
+    """A held-out curve for each kind of run, in the order of their first reports."""
+    groups: dict[tuple[str, ...], list[Compared]] = {}
+    for report in reports:
+        groups.setdefault(report.like or (report.name,), []).append(report)
+    curves = []
+    for trials in groups.values():
+        name = trials[0].name if len(trials) == 1 else f"{trials[0].name}\nand {len(trials) - 1} more"
+        curves.append(mean_curve(name, [trial.held_out for trial in trials]))
+    return [curve for curve in curves if curve.points]
+
+
+def lines_of(reports: Sequence[Compared]) -> list[Line]:
+    """The table."""
+    lines = []
+    for report in reports:
+        state = report.state
+        stories = state.lost_stages
+        tokens = sum(c.tokens for c in state.commits)
+        span_s = state.commits[-1].time_s - state.first_opened_s if state.commits else 0.0
+        back = [seconds for story in stories if (seconds := seconds_of(story)) is not None]
+        costs = [cost for story in stories if (cost := cost_of(story)) is not None]
+        cost = sum(costs) if len(costs) == len(stories) else None
+        speed = tokens / span_s if span_s > 0 else None
+        lines.append(
+            Line(
+                report.name,
+                state.committed_count,
+                tokens,
+                round(span_s, 3),
+                speed,
+                report.final,
+                len(stories),
+                max(back, default=None),
+                cost,
+                report.outcome,
+            )
+        )
+    return lines
+
+
+def finding(reports: Sequence[Compared]) -> str:
+    """What comes out, in one sentence: which ended lowest, and by how much."""
+    groups: dict[tuple[str, ...], list[Compared]] = {}
+    for report in reports:
+        if report.final is not None:
+            groups.setdefault(report.like or (report.name,), []).append(report)
+    ends = sorted((statistics.fmean(r.final or 0.0 for r in group), group[0].name) for group in groups.values())
+    if len(ends) < 2:
+        return (
+            f"{len(reports)} runs that differ in their seed alone: {ends[0][0]:.3f} bits per byte at the end"
+            if ends
+            else f"{len(reports)} runs"
+        )
+    (low, best), (high, worst) = ends[0], ends[-1]
+    return f"{best} ends lowest, at {low:.3f} bits per byte; {worst} ends {high - low:.3f} above it"
+
+
+def write_comparison(reports: Sequence[Compared], into: Path) -> list[Path]:
+    """Write the figure and the CSV; the paths.
+
+    Raises:
+        SwarmfreeError: the disk is full.
+    """
+    lines = lines_of(reports)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    names = list(Line.__dataclass_fields__)
+    writer.writerow(names)
+    for line in lines:
+        values = [getattr(line, name) for name in names]
+        writer.writerow(["" if value is None else f"{value:.6g}" if isinstance(value, float) else value for value in values])
+    write_whole(into / TABLE_FILE, out.getvalue().encode())
+    paths = [into / TABLE_FILE]
+    curves = curves_of(reports)
+    if curves:
+        write_whole(into / FIGURE_FILE, _draw(curves, finding(reports)))
+        paths.insert(0, into / FIGURE_FILE)
+    return paths
+
+
+def _draw(curves: Sequence[Curve], title: str) -> bytes:
+    """All curves in one panel, the finding above it."""
+    width, height = 10.4, 5.4
+    figure = new_figure(width, height)
+    longest = max(len(line) for curve in curves for line in curve.name.splitlines())
+    right = min(0.4, 0.02 + longest * 0.0085)
+    lines = wrap_to(figure, title, 14, 0.97, is_bold=True)
+    top = 1 - (0.75 + 0.27 * (len(lines) - 1)) / height
+    axes = figure.add_axes((0.08, 0.1, 0.92 - right - 0.01, top - 0.1))
+    for number, line in enumerate(lines):
+        figure.text(0.015, 1 - (0.12 + 0.27 * number) / height, line, fontsize=14, fontweight="bold", color=INK, va="top")
+    trials = {curve.trials for curve in curves}
+    about = "held-out loss" + ("; bands: one standard deviation over trials" if trials != {1} else "")
+    figure.text(0.015, 1 - (0.16 + 0.27 * len(lines)) / height, about, fontsize=10, color=QUIET, va="top")
+    frame(axes, label="bits per byte")
+    axes.set_xlabel("iteration", color=QUIET, fontsize=10.5)
+    stop = max(at for curve in curves for at, _ in curve.points)
+    axes.set_xlim(0, max(1.0, stop) * 1.006)
+    draw_curves(axes, curves)
+    return as_png(figure)
+
+
+def table_rows(lines: Sequence[Line]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Header and rows of the table for people."""
+
+    def told(value: float | None, digits: int) -> str:
+        return "-" if value is None else f"{value:,.{digits}f}"
+
+    header = ("run", "iterations", "tokens/s", "held out", "losses", "back within", "cost, bits")
+    rows: list[tuple[str, ...]] = []
+    for line in lines:
+        back = "-" if line.longest_return_s is None else f"{line.longest_return_s:.1f} s"
+        numbers = (
+            f"{line.iterations:,}",
+            told(line.tokens_per_s, 0),
+            told(line.held_out_final_bits_per_byte, 3),
+            f"{line.stages_lost}",
+        )
+        rows.append((line.name, *numbers, back, told(line.cost_bits_per_byte, 2) if line.stages_lost else "-"))
+    return header, rows
