@@ -23,6 +23,7 @@ from swarmfree.cockpit.happenings import Happening, RunDescribed, Told, happenin
 from swarmfree.cockpit.live import FRAME_S, View, open_view
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.estimate import estimate, measure_core_flops
+from swarmfree.lab.kept_weights import AFTER, BEFORE, drop_kept, keep_as, models_beside
 from swarmfree.lab.kill_script import Population, check_kills, parse_kill
 from swarmfree.lab.processes import Child, start_child
 from swarmfree.lab.report import CONFIG_FILE, EventLog, ReportError, make_folder, new_folder, write_summary, write_whole
@@ -30,11 +31,15 @@ from swarmfree.lab.summary import summarise, summary_brief, summary_text, wrappe
 from swarmfree.lab.swarm import Ending, LocalSwarm, SwarmOrder
 from swarmfree.swarm.config import to_toml
 from swarmfree.swarm.errors import ConfigError, SwarmfreeError
+from swarmfree.swarm.events import Evaluated, Opened
 from swarmfree.swarm.json_values import finite
 from swarmfree.swarm.manifest import Manifest
 
-FIGURE_S = 60.0
+FIGURE_S = 90.0
 INTERRUPTED_S = 4.2
+KEEP_AT_END_S = 0.8
+"""How long a swarm that is interrupted goes on for its weights: a moment, for a person waits."""
+KEEP_S = 5.0
 FIGURE_S_MIN = 0.8
 PATIENCE_S = 60
 TOKENS = 256
@@ -113,6 +118,10 @@ class LocalRun:
         self._interrupted = 0
         self._interrupted_s = 0.0
         self._figure: Child | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._keeping: asyncio.Task[int | None] | None = None
+        self._kept: int | None = None
+        self._has_before = False
         described = RunDescribed(
             time.time(), manifest.run.name, manifest.run.iterations, manifest.stage_count, manifest.tokens_per_iteration
         )
@@ -144,9 +153,13 @@ class LocalRun:
         if not self._is_json:
             self._view = open_view(sys.stdout)
         async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
             frames = tasks.create_task(self._show_frames())
             ending = await self._swarm.run()
+            self._tasks = None
             frames.cancel()
+            if self._keeping is not None:
+                self._keeping.cancel()
         return await self._report(ending)
 
     def _needs(self) -> list[str]:
@@ -166,11 +179,47 @@ class LocalRun:
         if not self._interrupted:
             self._interrupted, self._interrupted_s = 128 + number, time.monotonic()
             end_soon(self._interrupted, within_s=INTERRUPTED_S + 0.6)
-        self._swarm.stop(Ending(self._interrupted, "interrupted" if number == signal.SIGINT else "told to end"))
+            if self._tasks is not None and self._swarm.state.commits:
+                self._tasks.create_task(self._end_with_weights(number))
+                return
+        self._stop(number)
         if self._figure is not None:
             self._figure.send(signal.SIGKILL)
 
+    def _stop(self, number: int) -> None:
+        self._swarm.stop(Ending(self._interrupted, "interrupted" if number == signal.SIGINT else "told to end"))
+
+    async def _end_with_weights(self, number: int) -> None:
+        """End it, with the weights as they are now; a second signal does not wait for them."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+        self._kept = await keep_as(self._order.folder, "weights", self._swarm.ask_for_weights, KEEP_AT_END_S)
+        self._stop(number)
+
+    def _keep_around_losses(self, happening: Happening) -> None:
+        """Keep a model before the first loss of the script and after the last rebuild, for the samples at the end."""
+        match happening:
+            case Told(event=Opened(iteration=iteration)) if not self._has_before:
+                self._has_before = any(kill.iteration - 1 <= iteration for kill in self._order.kills)
+                if self._has_before:
+                    self._keep(BEFORE)
+            case Told(event=Evaluated(after_rebuild=rebuilt)) if rebuilt:
+                for _, _, place in models_beside(self._order.folder, AFTER):
+                    shutil.rmtree(place, ignore_errors=True)
+                self._keep(AFTER)
+            case _:
+                pass
+
+    def _keep(self, name: str) -> None:
+        if self._tasks is None or self._interrupted:
+            return
+        if self._keeping is not None:
+            self._keeping.cancel()
+        work = keep_as(self._order.folder, name, self._swarm.ask_for_weights, KEEP_S)
+        self._keeping = self._tasks.create_task(work)
+
     def _hear(self, happening: Happening, state: SwarmState) -> None:
+        self._keep_around_losses(happening)
         try:
             self._events.write(happening, state)
         except ReportError as error:
@@ -227,6 +276,12 @@ class LocalRun:
         self._events.close()
         code = ending.code or (1 if self._trouble else 0)
         summary = summarise(state, code, ending.line)
+        if self._kept is not None:
+            weights = str(self._order.folder / "weights")
+            summary |= {
+                "weights_of_iteration": self._kept,
+                "weights": [{"stage": s, "path": f"{weights}/-"} for s in range(state.stage_count)],
+            }
         try:
             write_summary(self._order.folder, summary)
         except ReportError as error:
@@ -236,6 +291,7 @@ class LocalRun:
         if ending.code not in {0, OUTPUT_CLOSED, self._interrupted} and ending.line:
             sys.stderr.write(f"swarmfree: {ending.line}\n")
         code = await self._draw() or code
+        drop_kept(self._order.folder)
         return self._interrupted or code
 
     def _summary_lines(self, summary: dict[str, Any]) -> str:
@@ -268,16 +324,20 @@ class LocalRun:
             return self._skip_figure()
         folder, words = str(self._order.folder), self._order.folder / "logs" / "figure.txt"
         command = [sys.executable, "-m", "swarmfree", "report", folder, "--only-samples", "--die-with-parent", str(os.getpid())]
+        command += ["--hasty"] if self._interrupted else []
+        is_late = False
         try:
             self._figure = await start_child("the figure", command, words, lambda line: self._print(line, is_text_only=True))
-            with contextlib.suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(within_s):
                     await self._figure.wait()
+            except TimeoutError:
+                is_late = True
             self._figure.send(signal.SIGKILL)
             code = await self._figure.wait()
             if code == 0:
                 words.unlink(missing_ok=True)
-            elif self._interrupted:
+            elif self._interrupted or is_late:
                 return self._skip_figure()
             else:
                 said = [*self._figure.words] or [f"exit code {code}"]

@@ -22,6 +22,7 @@ from swarmfree.cli.options import Log
 from swarmfree.cli.process import keep_freed_memory, load_gently, settle_garbage
 from swarmfree.cli.watched import EngineKind, from_any_thread, integer_tokens, make_engine, watched
 from swarmfree.cockpit.own import Means
+from swarmfree.lab.kept_weights import KEEP_SIGNAL
 from swarmfree.policy.sharding import SequenceOrder, sequence_count
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.shelf import FolderShelf
@@ -128,6 +129,7 @@ class PeerLife:
         self._kind = engine
         self._is_watched = is_watched
         self._leave = asyncio.Event()
+        self._keep = asyncio.Event()
         self._may_leave = False
 
     def leave(self) -> bool:
@@ -145,6 +147,7 @@ class PeerLife:
             SwarmfreeError: why the peer cannot be, or go on.
         """
         keep_freed_memory()
+        asyncio.get_running_loop().add_signal_handler(KEEP_SIGNAL, self._keep.set)
         async with contextlib.AsyncExitStack() as opened:
             screen: PeerScreen | None = None
             if self._log is Log.TEXT:
@@ -205,7 +208,9 @@ class PeerLife:
             settle_garbage()
             self._may_leave = True
             begun = screen.watch if screen is not None else None
-            return await run_peer(ports, manifest, local, random.Random(secrets.randbits(64)), self._leave, begun)
+            return await run_peer(
+                ports, manifest, local, random.Random(secrets.randbits(64)), self._leave, keep=self._keep, begun=begun
+            )
 
     def _introduce(self, screen: PeerScreen, manifest: Manifest, invite: str) -> None:
         """Say what this peer gives, and where the invite lies by which others join through it."""

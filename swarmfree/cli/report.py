@@ -29,6 +29,9 @@ def report(
             show_default=False,
         ),
     ] = None,
+    hasty: Annotated[
+        bool, typer.Option("--hasty", hidden=True, help="Have nothing written by the model: whoever waits wants to go.")
+    ] = False,
     only_samples: Annotated[
         bool, typer.Option("--only-samples", hidden=True, help="Print what the model writes, and nothing else.")
     ] = False,
@@ -45,22 +48,20 @@ def report(
     """
     bind_to_parent(parent)
     if len(folders) == 1:
-        _one(folders[0], out, only_samples=only_samples)
+        _one(folders[0], out, only_samples=only_samples, hasty=hasty)
     else:
         _several(folders, out)
 
 
-def _one(folder: Path, out: Path | None, *, only_samples: bool) -> None:
+def _one(folder: Path, out: Path | None, *, only_samples: bool, hasty: bool) -> None:
     from swarmfree.lab.page import write_page  # noqa: PLC0415 - help is fast
     from swarmfree.lab.summary import PAGE_FILE  # noqa: PLC0415 - help is fast
 
     into = out or folder
     if out is not None:
         _make(out)
-    summary = write_page(folder, into)
-    samples = write_samples(folder, into)
-    if samples:
-        write_page(folder, into)
+    samples = [] if hasty else write_samples(folder, into)
+    summary = write_page(folder, into, samples)
     if not only_samples:
         typer.echo(summary["outcome"])
     for line in sample_lines(samples):
@@ -81,7 +82,7 @@ def _several(folders: list[Path], out: Path | None) -> None:
     into = _make(out) if out is not None else new_folder(Path("reports"), f"comparison-{time.strftime('%Y%m%d-%H%M%S')}")
     paths = write_comparison(reports, into)
     header, rows = table_rows(lines_of(reports))
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for number, name in enumerate(header):
         table.add_column(name, justify="right" if number else "left", overflow="fold", no_wrap=bool(number))
     for row in rows:
@@ -121,9 +122,11 @@ def write_samples(folder: Path, into: Path) -> list[dict[str, str]]:
 
 def models_of(folder: Path) -> list[tuple[str, Path]]:
     """(when, folder) of each whole model in a report, in order of time; the last one is the one at the end."""
+    from swarmfree.lab.kept_weights import BEFORE, models_beside  # noqa: PLC0415 - help is fast
     from swarmfree.storage.weights import INDEX_NAME  # noqa: PLC0415 - help is fast
 
-    return [("at the end", folder / "weights")] if (folder / "weights" / INDEX_NAME).is_file() else []
+    found = [("before the loss" if prefix == BEFORE else "after it", place) for prefix, _, place in models_beside(folder)]
+    return found + ([("at the end", folder / "weights")] if (folder / "weights" / INDEX_NAME).is_file() else [])
 
 
 def _sample(when: str, place: Path) -> dict[str, str]:

@@ -16,12 +16,14 @@ from pathlib import Path
 
 from swarmfree.cockpit.folding import fold_all
 from swarmfree.cockpit.state import SwarmState, bits_per_byte
-from swarmfree.lab.drawing import INK, QUIET, Curve, as_png, draw_curves, frame, mean_curve, new_figure, wrap_to
+from swarmfree.lab.drawing import Curve, as_png, curves_figure, mean_curve
 from swarmfree.lab.outcome import cost_of, headline, iteration_of, seconds_of
 from swarmfree.lab.report import CONFIG_FILE, read_ending, read_events, write_whole
 
 FIGURE_FILE = "comparison.png"
 TABLE_FILE = "comparison.csv"
+JUMP = 1e-3
+"""So many iterations before a rebuild stands what was last known before it."""
 _SEED = re.compile(r"^seed = .*$", re.MULTILINE)
 
 
@@ -45,10 +47,13 @@ class Compared:
 
     @property
     def held_out(self) -> list[tuple[float, float]]:
-        """(iteration, held-out bits per byte); of several of one iteration the last."""
-        return sorted(
-            {float(e.iteration): bits_per_byte(e.loss) for e in sorted(self.state.evaluations, key=lambda e: e.time_s)}.items()
-        )
+        """(iteration, held-out bits per byte); of several of one iteration the last. At a rebuild it jumps, and does not rise from the one before."""
+        found: dict[float, float] = {}
+        for each in sorted(self.state.evaluations, key=lambda e: e.time_s):
+            if each.after_rebuild and found:
+                found[each.iteration - JUMP] = found[max(found)]
+            found[float(each.iteration)] = bits_per_byte(each.loss)
+        return sorted(found.items())
 
     @property
     def final(self) -> float | None:
@@ -156,6 +161,8 @@ def finding(reports: Sequence[Compared]) -> str:
             else f"{len(reports)} runs"
         )
     (low, best), (high, worst) = ends[0], ends[-1]
+    if high - low < 0.0005:
+        return f"all end at {low:.3f} bits per byte"
     return f"{best} ends lowest, at {low:.3f} bits per byte; {worst} ends {high - low:.3f} above it"
 
 
@@ -177,31 +184,12 @@ def write_comparison(reports: Sequence[Compared], into: Path) -> list[Path]:
     paths = [into / TABLE_FILE]
     curves = curves_of(reports)
     if curves:
-        write_whole(into / FIGURE_FILE, _draw(curves, finding(reports)))
+        is_banded = any(curve.trials > 1 for curve in curves)
+        about = "held-out loss" + ("; bands of one standard deviation over trials" if is_banded else "")
+        figure = curves_figure(curves, finding(reports), about, x_label="iteration", y_label="bits per byte")
+        write_whole(into / FIGURE_FILE, as_png(figure))
         paths.insert(0, into / FIGURE_FILE)
     return paths
-
-
-def _draw(curves: Sequence[Curve], title: str) -> bytes:
-    """All curves in one panel, the finding above it."""
-    width, height = 10.4, 5.4
-    figure = new_figure(width, height)
-    longest = max(len(line) for curve in curves for line in curve.name.splitlines())
-    right = min(0.4, 0.02 + longest * 0.0085)
-    lines = wrap_to(figure, title, 14, 0.97, is_bold=True)
-    top = 1 - (0.75 + 0.27 * (len(lines) - 1)) / height
-    axes = figure.add_axes((0.08, 0.1, 0.92 - right - 0.01, top - 0.1))
-    for number, line in enumerate(lines):
-        figure.text(0.015, 1 - (0.12 + 0.27 * number) / height, line, fontsize=14, fontweight="bold", color=INK, va="top")
-    trials = {curve.trials for curve in curves}
-    about = "held-out loss" + ("; bands: one standard deviation over trials" if trials != {1} else "")
-    figure.text(0.015, 1 - (0.16 + 0.27 * len(lines)) / height, about, fontsize=10, color=QUIET, va="top")
-    frame(axes, label="bits per byte")
-    axes.set_xlabel("iteration", color=QUIET, fontsize=10.5)
-    stop = max(at for curve in curves for at, _ in curve.points)
-    axes.set_xlim(0, max(1.0, stop) * 1.006)
-    draw_curves(axes, curves)
-    return as_png(figure)
 
 
 def table_rows(lines: Sequence[Line]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -210,7 +198,7 @@ def table_rows(lines: Sequence[Line]) -> tuple[tuple[str, ...], list[tuple[str, 
     def told(value: float | None, digits: int) -> str:
         return "-" if value is None else f"{value:,.{digits}f}"
 
-    header = ("run", "iterations", "tokens/s", "held out", "losses", "back within", "cost, bits")
+    header = ("run", "iterations", "tokens/s", "held out", "losses", "back in", "cost")
     rows: list[tuple[str, ...]] = []
     for line in lines:
         back = "-" if line.longest_return_s is None else f"{line.longest_return_s:.1f} s"

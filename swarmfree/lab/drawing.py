@@ -186,6 +186,31 @@ def draw_curves(axes: Axes, curves: Sequence[Curve]) -> None:
     label_ends(axes, ends)
 
 
+def curves_figure(curves: Sequence[Curve], title: str, about: str, *, x_label: str, y_label: str) -> Figure:
+    """One panel with all curves: above it the finding, and in small letters what they are.
+
+    Args:
+        curves: to draw; each has its name at its end.
+        title, about: above the panel.
+        x_label, y_label: with their units.
+    """
+    width, height = 10.4, 5.4
+    figure = new_figure(width, height)
+    lines = wrap_to(figure, title, 14, 1 - 0.3 / width, is_bold=True)
+    longest = max(text_width(figure, line, 10.5) for curve in curves for line in curve.name.splitlines())
+    top = 0.7 + 0.27 * len(lines)
+    axes = figure.add_axes((0.85 / width, 0.6 / height, 1 - 1.25 / width - longest, 1 - (top + 0.6) / height))
+    for number, line in enumerate(lines):
+        figure.text(0.15 / width, 1 - (0.12 + 0.27 * number) / height, line, fontsize=14, fontweight="bold", color=INK, va="top")
+    figure.text(0.15 / width, 1 - (0.16 + 0.27 * len(lines)) / height, about, fontsize=10, color=QUIET, va="top")
+    frame(axes, label=y_label)
+    axes.set_xlabel(x_label, color=QUIET, fontsize=10.5)
+    xs = [at for curve in curves for at, _ in curve.points]
+    axes.set_xlim(min(xs), min(xs) + max(1.0, max(xs) - min(xs)) * 1.006)
+    draw_curves(axes, curves)
+    return figure
+
+
 def clip_to_what_matters(axes: Axes, curves: Iterable[Curve]) -> None:
     """Leave out the steep beginning: y goes up to where the curves are after a tenth of the way, and to every rise that comes later."""
     begin = min((curve.points[0][0] for curve in curves if curve.points), default=0.0)

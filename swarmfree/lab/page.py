@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -130,12 +131,16 @@ def _facts(summary: dict[str, Any], state: SwarmState) -> list[tuple[str, str]]:
 
 
 def page_of(
-    folder: Path, happenings: list[Happening], state: SwarmState, pictures: tuple[str, str]
+    folder: Path,
+    happenings: list[Happening],
+    state: SwarmState,
+    pictures: tuple[str, str],
+    samples: Sequence[Mapping[str, str]] = (),
 ) -> tuple[str, dict[str, Any]]:
     """The page, and the summary that it is made of.
 
     Args:
-        folder: of the report: samples, config and invite are taken from there, where they are.
+        folder: of the report: config and invite are taken from there, where they are, and samples where none are given.
         happenings, state: of the run.
         pictures: the figure for a wide and for a narrow window, as ``<svg>``; empty where there is none.
     """
@@ -160,7 +165,7 @@ def page_of(
         narrow=narrow,
         lost_lines=[[line.strip() for line in stage_lines(lost)] for lost in summary["lost_stages"]],
         timeline=timeline_of(state),
-        samples=read_samples(folder),
+        samples=samples or read_samples(folder),
         has_weights=(folder / "weights" / "config.json").is_file(),
         no_weights=_why_no_weights(summary),
         text=summary_text(summary, str(folder)),
@@ -178,12 +183,13 @@ def _why_no_weights(summary: dict[str, Any]) -> str:
     return "The run did not come to its end, and no weights were written."
 
 
-def write_page(folder: Path, into: Path) -> dict[str, Any]:
+def write_page(folder: Path, into: Path, samples: Sequence[Mapping[str, str]] = ()) -> dict[str, Any]:
     """Draw the figure of the report in `folder` and make its page, again or for the first time.
 
     Args:
         folder: of the report.
         into: where ``loss.png``, ``report.html`` and ``summary.txt`` go.
+        samples: what the model wrote; without any those that lie in the report.
 
     Returns:
         The summary.
@@ -193,7 +199,7 @@ def write_page(folder: Path, into: Path) -> dict[str, Any]:
     """
     happenings = list(read_events(folder))
     state, pictures = write_figure(happenings, into, *read_ending(folder))
-    page, summary = page_of(folder, happenings, state, pictures)
+    page, summary = page_of(folder, happenings, state, pictures, samples)
     write_whole(into / PAGE_FILE, page.encode())
     write_whole(into / TEXT_FILE, (summary_text(summary, str(folder)) + "\n").encode())
     return summary

@@ -10,12 +10,12 @@ import base64
 import csv
 import html
 import io
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from swarmfree.lab.drawing import Curve, as_png, curves_figure, mean_curve
 from swarmfree.lab.report import write_whole
 from swarmfree.lab.study_paper import Results, target_rows, text_rows
 from swarmfree.lab.study_table import Row, kind_of, pairs_of, summaries
@@ -23,8 +23,6 @@ from swarmfree.lab.study_table import Row, kind_of, pairs_of, summaries
 LABELS = {"none": "no failures", "norm2": "CheckFree (squared norms)", "norm": "CheckFree (norms)", "checkfree+": "CheckFree+"}
 RATES = {f"scratch{rate}": f"{rate} % an hour" for rate in (5, 10, 16)}
 """Kinds of traces -> what sets them apart from the others, for a curve that is named `strategy@kind`."""
-DASHED = {"replay"}
-"""Lies on the curve without failures, and would hide it."""
 FIGURES = {
     "figure-2": (
         "Ways of making a lost stage from its neighbours",
@@ -66,46 +64,37 @@ def _csv(rows: Sequence[Any]) -> bytes:
     return out.getvalue().encode()
 
 
-def _mean_curve(results: Results, strategy: str, kind: str) -> list[tuple[float, float]]:
-    """Mean over traces and seeds, at the iterations that all have; runs without failures count for every kind, as they are from a base or not."""
+def _curve(results: Results, name: str, strategy: str, kind: str) -> Curve:
+    """Over traces and seeds, at the iterations that all have; runs without failures count for every kind, as they are from a base or not."""
     without = "scratch" if kind.startswith("scratch") else "none"
     chosen = [
         result["curve"]
         for result in results
         if result["trial"]["strategy"] == strategy and (kind_of(result["trial"]["trace"]) in {kind, without})
     ]
-    by_iteration: dict[float, list[float]] = {}
-    for curve in chosen:
-        for iteration, loss in curve:
-            by_iteration.setdefault(iteration, []).append(loss)
-    return [(at, statistics.fmean(found)) for at, found in sorted(by_iteration.items()) if len(found) == len(chosen)]
+    return mean_curve(name, chosen)
 
 
 def _draw(results: Results, title: str, kind: str, strategies: Sequence[str]) -> bytes | None:
-    import matplotlib as mpl  # noqa: PLC0415 - takes a second to load
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt  # noqa: PLC0415
-
     named = {strategy: strategy.partition("@") for strategy in strategies}
-    curves = {strategy: _mean_curve(results, alone, other or kind) for strategy, (alone, _, other) in named.items()}
-    drawn = {strategy: curve for strategy, curve in curves.items() if curve}
+    curves = {}
+    for strategy, (alone, _, other) in named.items():
+        label = RATES.get(other) or LABELS.get(alone, alone)
+        curves[strategy] = _curve(results, label, alone, other or kind)
+    drawn = {strategy: curve for strategy, curve in curves.items() if curve.points}
     if len(drawn) < 2 or any(other and strategy not in drawn for strategy, (_, _, other) in named.items()):
         return None  # a figure of several rates says nothing with one of them
-    figure, axes = plt.subplots(figsize=(7.5, 4.2), dpi=120)
-    for strategy, curve in drawn.items():
-        style = "--" if strategy in DASHED else "-"
-        alone, _, other = named[strategy]
-        label = ", ".join(part for part in (LABELS.get(alone, alone), RATES.get(other, "")) if part)
-        axes.plot([at for at, _ in curve], [loss for _, loss in curve], style, label=label, linewidth=1.4)
-    axes.set(title=title, xlabel="iterations, stalled and redone ones counted", ylabel="held-out loss, nats per byte")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    out = io.BytesIO()
-    figure.tight_layout()
-    figure.savefig(out, format="png")
-    plt.close(figure)
-    return out.getvalue()
+    trials = max(curve.trials for curve in drawn.values())
+    about = f"mean of {trials} trials, bands of one standard deviation" if trials > 1 else "one trial each"
+    return as_png(
+        curves_figure(
+            list(drawn.values()),
+            title,
+            about,
+            x_label="iterations, stalled and redone ones counted",
+            y_label="held-out loss, nats per byte",
+        )
+    )
 
 
 def write_report(folder: Path, results: Results, rows: Sequence[Row], about: Sequence[str]) -> list[Path]:

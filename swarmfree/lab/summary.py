@@ -62,6 +62,7 @@ def summarise(state: SwarmState, code: int, line: str) -> dict[str, Any]:
         "lost_members": [_member(m) for m in state.lost_members],
         "lost_stages": [_stage(s, state) for s in state.lost_stages],
         "ends_drawn_anew": list(state.ends_drawn_anew),
+        "weights_of_iteration": state.committed_count if state.weights else None,
         "weights": [{"stage": stage, "path": path} for stage, path in sorted(state.weights)],
     }
 
@@ -191,7 +192,8 @@ def _weights_line(summary: dict[str, Any]) -> list[str]:
     folder = Path(summary["weights"][0]["path"]).parent
     missing = sorted(set(range(summary["stages"])) - {w["stage"] for w in summary["weights"]})
     but = f", but not those of stage {', '.join(map(str, missing))}" if missing else ""
-    return [f"weights, as Hugging Face's transformers load them{but}: {folder}"]
+    of = "" if summary["is_finished"] else f" after {summary['weights_of_iteration']} iterations"
+    return [f"weights{of}, as Hugging Face's transformers load them{but}: {folder}"]
 
 
 def _training_line(lost: dict[str, Any]) -> str:

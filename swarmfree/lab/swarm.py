@@ -30,6 +30,7 @@ from swarmfree.cockpit.happenings import (
     told_from_line,
 )
 from swarmfree.cockpit.state import SwarmState
+from swarmfree.lab.kept_weights import KEEP_SIGNAL
 from swarmfree.lab.kill_script import Kill, Target, delay_s, victims
 from swarmfree.lab.last_words import all_gone, last_word, nobody_can_take, signal_from_outside
 from swarmfree.lab.processes import (
@@ -162,6 +163,7 @@ class LocalSwarm:
         self._ending: Ending | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._done: set[str] = set()
+        self._asked = 0
         self._leavers: set[str] = set()
 
     # ---- from outside ------------------------------------------------------------------------------------------------
@@ -185,6 +187,14 @@ class LocalSwarm:
             self._orphans.update(descendants(child.pid))
             self._struck.add(child.pid)
         child.send(number)
+
+    def ask_for_weights(self) -> None:
+        """Have one replica of each stage write the weights that it has now; another one at each call, where there are several."""
+        self._asked += 1
+        for stage in range(self.state.stage_count):
+            replicas = [p for p in self.state.replicas(stage) if self._children[p.name].pid not in self._struck]
+            if replicas:
+                self._children[replicas[self._asked % len(replicas)].name].send(KEEP_SIGNAL)
 
     async def join(self, name: str) -> None:
         """Start a peer that was not there, or is not there any more, as ``ROLE-NUMBER``.

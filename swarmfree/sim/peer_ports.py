@@ -142,12 +142,13 @@ class MemoryWeights:
         """`written` is shared by all peers."""
         self._written, self._is_alive, self._pace = written, is_alive, pace
 
-    def write(self, stage: int, tensors: dict[str, tuple[tuple[int, ...], bytes]]) -> str:
-        """Keep them.
+    def write(self, stage: int, tensors: dict[str, tuple[tuple[int, ...], bytes]], iteration: int | None = None) -> str:
+        """Keep them; nobody asks for any before the end.
 
         Raises:
             SwarmfreeError: there is no room.
         """
+        assert iteration is None, "the end has no iteration"
         if self._pace.refuses_weights(stage):
             raise SwarmfreeError(f"memory/stage-{stage}: no space left on device")
         self._pace.write_s += WRITE_S * self._pace.disk
@@ -196,6 +197,10 @@ class MemoryShelf:
     def drop(self, name: str) -> None:
         """Keep it no longer."""
         self._blobs.pop(name, None)
+
+    async def clear(self) -> None:
+        """Keep nothing any more."""
+        self._blobs.clear()
 
 
 class MemoryJournal:

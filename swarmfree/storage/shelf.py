@@ -48,6 +48,10 @@ class FolderShelf:
         """Remove a blob, if it is there, once what was asked before is done."""
         self._pool.submit(self._drop, name)
 
+    async def clear(self) -> None:
+        """Remove all blobs, once what was asked before is done."""
+        await asyncio.get_running_loop().run_in_executor(self._pool, self._remove_all)
+
     def close(self) -> None:
         """Remove everything."""
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -24,6 +24,8 @@ from swarmfree.swarm.manifest import Manifest, ModelSection
 
 INDEX_NAME = "model.safetensors.index.json"
 CONFIG_NAME = "config.json"
+AT = "-at"
+"""Behind the name of the folder of weights: where those of single iterations lie."""
 _RUN_KEY = "swarmfree_run"
 _HEADER_SIZE_BYTES_MAX = 1 << 26
 
@@ -76,12 +78,13 @@ class FolderWeights:
         self._folder = folder
         self._manifest = manifest
 
-    def write(self, stage: int, tensors: dict[str, tuple[tuple[int, ...], bytes]]) -> str:
+    def write(self, stage: int, tensors: dict[str, tuple[tuple[int, ...], bytes]], iteration: int | None = None) -> str:
         """Write a stage's weights, and config and index if they were the last that was missing.
 
         Args:
             stage: whose.
             tensors: Hugging Face name -> (shape, float32 little-endian bytes).
+            iteration: of a run that goes on: what they are ready for. Weights of an iteration have a folder of their own, beside that of the end.
 
         Returns:
             Path of the stage's file.
@@ -91,13 +94,14 @@ class FolderWeights:
         """
         arrays = {name: np.frombuffer(data, "<f4").reshape(shape) for name, (shape, data) in tensors.items()}
         metadata = {"format": "pt", _RUN_KEY: self._manifest.fingerprint()}
+        if iteration is not None:
+            beside = self._folder.with_name(f"{self._folder.name}{AT}") / str(iteration)
+            return FolderWeights(beside, self._manifest).write(stage, tensors)
         file = self._folder / stage_file_name(stage, self._manifest.stage_count)
 
         def save(temporary: Path) -> None:
             temporary.touch()
-            mode = (
-                temporary.stat().st_mode
-            )  # safetensors makes a file that its owner alone may read; others are readable like the rest
+            mode = temporary.stat().st_mode  # as of all files; safetensors makes one that its owner alone may read
             try:
                 save_file(arrays, temporary, metadata)
             except SafetensorError as error:

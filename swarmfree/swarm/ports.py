@@ -173,10 +173,10 @@ class Tokens(Protocol):
 
 
 class Weights(Protocol):
-    """Where a stage's weights go at the end."""
+    """Where a stage's weights go at the end, or when somebody asks for them before."""
 
-    def write(self, stage: int, tensors: dict[str, tuple[tuple[int, ...], bytes]]) -> str:
-        """Write named float32 tensors (shape, bytes) and return where."""
+    def write(self, stage: int, tensors: dict[str, tuple[tuple[int, ...], bytes]], iteration: int | None = None) -> str:
+        """Write named float32 tensors (shape, bytes) and return where; before the end, those that are ready for `iteration`."""
         ...
 
 
@@ -193,6 +193,10 @@ class Shelf(Protocol):
 
     def drop(self, name: str) -> None:
         """Keep it no longer."""
+        ...
+
+    async def clear(self) -> None:
+        """Keep nothing any more; there is room again when it returns."""
         ...
 
 

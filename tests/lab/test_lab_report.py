@@ -85,7 +85,7 @@ def test_what_a_network_library_says_stays_out_of_the_summary() -> None:
     """A reason that only a library's author understands is told as a broken connection; one of our own is told as it is."""
     theirs = "Beat: UNAVAILABLE: ipv4:127.0.0.1:46839: recvmsg:Connection reset by peer (104)"
     assert plain_reason(theirs) == "its connection broke"
-    assert plain_reason("Beat: peer AAsXrs.db0 cannot be reached: failed to connect to all addresses") == "its connection broke"
+    assert plain_reason("Beat: peer AAsXrs.db0 cannot be reached: failed to connect to all addresses") == "it cannot be reached"
     assert plain_reason("no answer for 2.0 s; asked three times") == "no answer for 2.0 s"
 
 

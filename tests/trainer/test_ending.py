@@ -10,7 +10,8 @@ import pytest
 
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
-from swarmfree.swarm.errors import RefusalKind, Refused
+from swarmfree.sim.peer_ports import MemoryShelf
+from swarmfree.swarm.errors import RefusalKind, Refused, SwarmfreeError
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.ports import Ports
@@ -83,3 +84,50 @@ def test_a_writer_that_was_moved_writes_its_new_stage_too() -> None:
 
     play(story)
     assert written == [1, 2]
+
+
+def test_weights_are_kept_with_the_iteration_that_they_are_ready_for() -> None:
+    """Whoever asks before the end gets the stage as it is, with its iteration; of a peer without a stage nothing is written."""
+    written: list[tuple[int, int | None]] = []
+
+    class Disk:
+        def write(self, stage: int, tensors: object, iteration: int | None = None) -> str:
+            del tensors
+            written.append((stage, iteration))
+            return "x"
+
+    async def story(alone: Alone) -> None:
+        context = replace(alone.context, ports=replace(alone.context.ports, weights=Disk()))
+        ending = Ending(context, alone.books, alone.tasks)
+        for stage, iteration in ((1, 3), (NO_STAGE, 4), (2, 5)):
+            alone.standing.stage, alone.standing.iteration = stage, iteration
+            await ending.keep()
+
+    play(story)
+    assert written == [(1, 3), (2, 5)]
+
+
+def test_room_is_made_for_weights_where_the_disk_is_full() -> None:
+    """What is kept for others goes before a stage's own weights are given up: refused once, they are written once that is gone."""
+    tried: list[int] = []
+
+    async def story(alone: Alone) -> None:
+        shelf = MemoryShelf()
+        await shelf.put("shadow-1", b"x" * 100)
+
+        class Disk:
+            def write(self, stage: int, tensors: object) -> str:
+                del tensors
+                tried.append(shelf.size_bytes)
+                if shelf.size_bytes:
+                    raise SwarmfreeError("no space left on device")
+                return f"stage {stage}"
+
+        context = replace(alone.context, ports=replace(alone.context.ports, weights=Disk(), shelf=shelf))
+        alone.standing.stage, alone.standing.iteration = 1, MANIFEST.run.iterations
+        ending = Ending(context, alone.books, alone.tasks)
+        await ending.write()
+        assert not ending.failure
+
+    play(story)
+    assert tried == [100, 0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
-from swarmfree.swarm.events import WeightsWritten
+from swarmfree.swarm.events import Note, WeightsWritten
 from swarmfree.swarm.messages import Farewell
 from swarmfree.swarm.names import Endpoint
 from swarmfree.swarm.ports import Reply
@@ -69,11 +69,30 @@ class Ending:
             raise Refused(RefusalKind.FAILED, self.failure)
         return Reply(Farewell(note, self.all_written))
 
+    async def keep(self) -> None:
+        """Write the weights of the stage as they are now, for whoever wants them before the run ends; without a stage nothing."""
+        standing, ports = self._books.standing, self._context.ports
+
+        def export() -> str:
+            # Iteration and weights change in one piece of device work, so here they are of one moment.
+            return ports.weights.write(standing.stage, ports.engine.export(), standing.iteration)
+
+        if standing.stage == NO_STAGE:
+            return
+        try:
+            await self._books.device.run(Rank.BOOKS, 0, export)
+        except CallFailed as error:
+            self._context.tell(Note(f"the weights of stage {standing.stage} are not kept: {error.__cause__ or error}"))
+
     async def _write(self, stage: int) -> str:
         ports, device = self._context.ports, self._books.device
         try:
             tensors = await device.run(Rank.BOOKS, 0, ports.engine.export)
-            path = await device.run(Rank.BOOKS, 0, lambda: ports.weights.write(stage, tensors))
+            try:
+                path = await device.run(Rank.BOOKS, 0, lambda: ports.weights.write(stage, tensors))
+            except CallFailed:  # the disk may be full of what is kept for others, which is worth less than the weights
+                await ports.shelf.clear()
+                path = await device.run(Rank.BOOKS, 0, lambda: ports.weights.write(stage, tensors))
         except CallFailed as error:
             return f"the weights of stage {stage} are not written: {error.__cause__ or error}"
         self._context.tell(WeightsWritten(stage, path))

@@ -341,6 +341,7 @@ async def run_peer(
     local: LocalConfig,
     rng: random.Random,
     leave: asyncio.Event | None = None,
+    keep: asyncio.Event | None = None,
     begun: Callable[[Peer], None] | None = None,
 ) -> int:
     """Live one peer's life, from its first announcement to the end of the run.
@@ -351,6 +352,7 @@ async def run_peer(
         local: this machine's choices.
         rng: randomness for back-off.
         leave: once set, the peer leaves: within `leave_s`, and without harm where that is long enough.
+        keep: whenever it is set, the weights of this peer's stage are written as they are then, and it is cleared.
         begun: called once with the peer that has begun, for whoever looks at it.
 
     Returns:
@@ -369,6 +371,8 @@ async def run_peer(
             begun(peer)
         if leave is not None:
             peer.tasks.start(_leave_when_told(peer, leave), "leave")
+        if keep is not None:
+            peer.tasks.start(_keep_when_told(peer, keep), "keep weights")
         try:
             end = await asyncio.shield(peer.ended)
             if end.code == 0 and peer.ending.failure:
@@ -389,3 +393,10 @@ async def run_peer(
 async def _leave_when_told(peer: Peer, leave: asyncio.Event) -> None:
     await leave.wait()
     await peer.leave()
+
+
+async def _keep_when_told(peer: Peer, keep: asyncio.Event) -> None:
+    while True:
+        await keep.wait()
+        keep.clear()
+        await peer.ending.keep()
