@@ -137,7 +137,15 @@ def _sample(when: str, place: Path) -> dict[str, str]:
 
 
 def sample_lines(samples: list[dict[str, Any]]) -> list[str]:
-    """A line for each sample, line breaks shown as arrows."""
+    """A line for each sample: line breaks are arrows, control characters dots, so that no terminal obeys what a model writes."""
     width = max((len(sample["when"]) for sample in samples), default=0)
     shown = [(sample["when"], f"{sample['prompt']}{sample['text']}") for sample in samples]
-    return [f"it writes {when:<{width}}: {' '.join(text.replace(chr(10), ' ⏎ ').split())}" for when, text in shown]
+    return [f"it writes {when:<{width}}: {one_line(text)}" for when, text in shown]
+
+
+def one_line(text: str) -> str:
+    """Text of a model on one line."""
+    plain = "".join(
+        letter if letter.isprintable() or letter.isspace() else "\N{MIDDLE DOT}" for letter in text.replace("\n", " ⏎ ")
+    )
+    return " ".join(plain.split())

@@ -37,11 +37,16 @@ def sample(
     """
     pieces = written(weights_folder(report), prompt, tokens=tokens, temperature=temperature, seed=seed)
     first = next(pieces)  # before anything is printed, so that an error stands alone
-    typer.echo(prompt + first, nl=False)
+    typer.echo(prompt + shown(first), nl=False)
     for piece in pieces:
-        typer.echo(piece, nl=False)
+        typer.echo(shown(piece), nl=False)
         sys.stdout.flush()
     typer.echo()
+
+
+def shown(piece: str) -> str:
+    """What a model wrote, as a terminal may have it: control characters are dots, but for line breaks and tabs."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "\N{MIDDLE DOT}" for letter in piece)
 
 
 def weights_folder(report: Path) -> Path:

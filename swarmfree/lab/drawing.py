@@ -242,7 +242,10 @@ def _inches(text: str, size: float, *, is_bold: bool) -> float:
     from matplotlib.textpath import TextPath  # noqa: PLC0415 - loaded with the figure
 
     path = TextPath((0, 0), text or " ", size=size, prop=FontProperties(weight="bold" if is_bold else "normal"))
-    return float(path.get_extents().width) / 72
+    xs = path.vertices[
+        :, 0
+    ]  # control points of the curves: hardly wider than these, and a thousand times faster than their extent
+    return float(xs.max() - xs.min()) / 72
 
 
 def wrap_to(figure: Figure, text: str, size: float, share: float, *, is_bold: bool = False) -> list[str]:

@@ -39,7 +39,10 @@ def seconds_of(story: LostStage) -> float | None:
 
 
 def cost_of(story: LostStage) -> float | None:
-    """What the loss cost in held-out bits per byte; None where that is not known."""
+    """What the loss cost in held-out bits per byte, 0 where the stage is bit for bit; None where that is not known.
+
+    Else the held-out loss right after less the last one before. The latter may be some iterations old, so this is the least that it can have been.
+    """
     if story.built_s is None:
         return None
     if story.exact:
@@ -93,8 +96,16 @@ def _how_short(story: LostStage, state: SwarmState) -> str:
         return f"{way}, bit for bit: 0.00 bits"
     if cost is None:
         return way
+    if cost <= 0:
+        return f"{way}: {_fell(story)}"
     regained = regained_after(story, state)
     return f"{way}: {cost:+.2f} bits" + (f", regained in {regained} iterations" if regained else "")
+
+
+def _fell(story: LostStage) -> str:
+    """Where the held-out loss did not rise: from what, when, to what. How much of that was learnt before the loss is not known."""
+    before, after = bits_per_byte(story.loss_before or 0.0), bits_per_byte(story.loss_after or 0.0)
+    return f"held out {before:.2f} at iteration {story.loss_before_iteration}, {after:.2f} after"
 
 
 def headline(state: SwarmState, code: int, why: str) -> str:
@@ -145,7 +156,9 @@ def _losses(state: SwarmState) -> str:
     came = "all came back" if len(back) == len(stories) else f"{_number(len(back))} came back"
     costs = [cost_of(story) for story in back]
     known = [cost for cost in costs if cost is not None]
-    price = f"; together they cost {max(0.0, sum(known)):.2f} bits" if len(known) == len(costs) else ""
+    rise = sum(max(0.0, cost) for cost in known)
+    price = "; they cost 0.00 bits" if exact == len(back) else f"; together they raised the held-out loss by {rise:.2f} bits"
+    price = price if len(known) == len(costs) else ""
     return f"{lost}; {came} {within}{how}{price}"
 
 
@@ -161,9 +174,9 @@ def _one(story: LostStage, state: SwarmState) -> str:
     if cost is None:
         return f"{lost} and {way} in {seconds:.1f} s"
     if cost <= 0:
-        return f"{lost} and {way} in {seconds:.1f} s; the held-out loss did not rise ({cost:+.2f} bits)"
+        return f"{lost} and {way} in {seconds:.1f} s; {_fell(story)}"
     after = f", regained after {regained} iterations" if regained else ""
-    return f"{lost} and {way} in {seconds:.1f} s; it cost {cost:.2f} bits{after}"
+    return f"{lost} and {way} in {seconds:.1f} s; the held-out loss rose by {cost:.2f} bits{after}"
 
 
 def _listed(numbers: Iterable[int]) -> str:

@@ -79,8 +79,8 @@ def timeline_of(state: SwarmState) -> list[Row]:
         for at_s, text, kind in sorted(found, key=lambda each: each[0])
     ]
     if len(rows) > ROWS_MAX:
-        left = Row(0.0, "", "", f"{len(rows) - ROWS_MAX:,} more lines; see events.jsonl")
-        return [*rows[: ROWS_MAX - 1], left, rows[-1]]
+        left = Row(0.0, "", "", f"{len(rows) - ROWS_MAX + 1:,} more lines; see events.jsonl")
+        return [*rows[: ROWS_MAX - 2], left, rows[-1]]
     return rows
 
 

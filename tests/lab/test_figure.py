@@ -36,11 +36,17 @@ def boxes_of(figure: Any, texts: list[Any]) -> list[Any]:
     [
         ((), "all 60 iterations done, to "),
         ((Loss(30, 1),), "stage 1 was lost at iteration 30 and came back bit for bit in 1.1 s; it cost 0.00 bits"),
-        ((Loss(30, 2, "Merge", 0.9),), "stage 2 was lost at iteration 30 and was made of its neighbours in 1.1 s; it cost "),
-        (THREE, "stages 1, 2 and 3 were lost; all came back within 1.1 s, one of them bit for bit; together they cost "),
+        (
+            (Loss(30, 2, "Merge", 0.9),),
+            "stage 2 was lost at iteration 30 and was made of its neighbours in 1.1 s; the held-out loss rose by ",
+        ),
+        (
+            THREE,
+            "stages 1, 2 and 3 were lost; all came back within 1.1 s, one of them bit for bit; together they raised the held-out loss by ",
+        ),
         (
             (Loss(20, 1), Loss(40, 1)),
-            "stage 1 was lost two times; all came back within 1.1 s, bit for bit; together they cost 0.00 bits",
+            "stage 1 was lost two times; all came back within 1.1 s, bit for bit; they cost 0.00 bits",
         ),
     ],
 )

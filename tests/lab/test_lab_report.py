@@ -49,9 +49,7 @@ def test_the_summary_says_all_of_a_lost_stage() -> None:
     held_out = [lost[f"held_out_{when}_bits_per_byte"] for when in ("before", "after", "final")]
     assert held_out == pytest.approx([4.0, 4.5, 2.8])
     text = summary_text(summary, "reports/made-up")
-    assert text.splitlines()[0].startswith(
-        "made-up: stage 2 was lost at iteration 3 and was made of its neighbours in 3.1 s; it cost 0.50 bits"
-    )
+    assert text.splitlines()[0].startswith("made-up: stage 2 was lost at iteration 3 and was made of its neighbours in 3.1 s; ")
     flat = " ".join(text.split())
     for part in (
         "6 of 6 iterations, 4 stages, 8 processes",
