@@ -251,8 +251,13 @@ class _Label:
 
     @property
     def is_right(self) -> bool:
-        """Whether it is written to the right of its line."""
+        """Whether it is written to the right of its line, or above it."""
         return self.end > self.place
+
+    @property
+    def is_above(self) -> bool:
+        """Whether it fits on neither side of its line, and stands above it."""
+        return self.begin < self.place < self.end
 
 
 def _placed_labels(figure: Figure, state: SwarmState, span: tuple[float, float]) -> list[tuple[_Label, int]]:
@@ -266,7 +271,10 @@ def _placed_labels(figure: Figure, state: SwarmState, span: tuple[float, float])
             width = max(text_width(figure, line, 10) for line in text.splitlines()) + 0.1 / figure.get_figwidth()
             faces_another = labels and not labels[0].is_right and place + width >= labels[0].begin and place - width > 0
             is_right = place + width <= 1.0 and not faces_another
-            labels.insert(0, _Label(x, place, text, *((place, place + width) if is_right else (place - width, place))))
+            begin = place if is_right else place - width
+            if begin < 0.01:
+                begin = max(0.01, 0.99 - width)
+            labels.insert(0, _Label(x, place, text, begin, begin + width))
         rows = _rows(labels)
         if max(rows, default=0) < LABEL_ROWS_MAX:
             break
@@ -308,11 +316,14 @@ def _draw_lines(
             axes.axvline(label.x, color=LOSS, linewidth=1.1, linestyle=(0, (4, 2)), alpha=0.75, zorder=1.8)
     for label, row in labels:
         middle = top + (0.28 + 0.4 * row + lift_in) / height_in
-        stop = middle + 0.17 / height_in
+        stop = middle + (-0.17 if label.is_above else 0.17) / height_in
         figure.add_artist(Line2D([label.place, label.place], [top, stop], color=LOSS, linewidth=1.1, alpha=0.75))
-        side = 1 if label.is_right else -1
-        place, align = label.place + side * 0.06 / figure.get_figwidth(), "left" if label.is_right else "right"
-        figure.text(place, middle, label.text, color=LOSS, fontsize=9.5, va="center", ha=align, linespacing=1.15)
+        nudge, align = 0.06 / figure.get_figwidth(), "left" if label.is_right else "right"
+        place = label.begin + nudge if label.is_right else label.end - nudge
+        behind = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.6}  # a line that has to pass is covered
+        figure.text(
+            place, middle, label.text, color=LOSS, fontsize=9.5, va="center", ha=align, linespacing=1.15, bbox=behind, zorder=5
+        )
 
 
 # ---- who served, and how fast ----------------------------------------------------------------------------------------

@@ -97,7 +97,16 @@ def test_who_served_what_when() -> None:
 
 
 @pytest.mark.parametrize("width", [WIDE_IN, NARROW_IN])
-@pytest.mark.parametrize("losses", [(), (Loss(30, 1),), THREE, (Loss(54, 1), Loss(56, 2, "Merge", 0.4), Loss(58, 3))])
+@pytest.mark.parametrize(
+    "losses",
+    [
+        (),
+        (Loss(30, 1),),
+        THREE,
+        (Loss(54, 1), Loss(56, 2, "Merge", 0.4), Loss(58, 3)),
+        (Loss(17, 2, "Merge", 0.1), Loss(31, 1, "CopyNeighbour", 1.2), Loss(46, 3, "CopyNeighbour", 0.9)),
+    ],
+)
 def test_no_label_lies_on_another_or_outside(losses: tuple[Loss, ...], width: float) -> None:
     """Titles, labels of losses and names at line ends lie within the picture and beside each other, in a wide figure and in a narrow one."""
     figure = draw(story_of(RunMadeUp(losses).happenings), width)
