@@ -277,11 +277,9 @@ class LocalRun:
         code = ending.code or (1 if self._trouble else 0)
         summary = summarise(state, code, ending.line)
         if self._kept is not None:
-            weights = str(self._order.folder / "weights")
-            summary |= {
-                "weights_of_iteration": self._kept,
-                "weights": [{"stage": s, "path": f"{weights}/-"} for s in range(state.stage_count)],
-            }
+            files = sorted((self._order.folder / "weights").glob("*.safetensors"))  # one for each stage, by number
+            written = [{"stage": stage, "path": str(path)} for stage, path in enumerate(files)]
+            summary |= {"weights_of_iteration": self._kept, "weights": written}
         try:
             write_summary(self._order.folder, summary)
         except ReportError as error:
