@@ -362,7 +362,7 @@ def _labelled(label: str, words: str) -> Text:
 
 def _place_words(own: OwnState) -> str:
     if own.making >= 0:
-        return f"making stage {own.making} ({own.name})"
+        return f"building stage {own.making} ({own.name})"
     if own.stage < 0:
         words = "ready to rebuild a stage" if own.plan is not None else "no place yet"
         return f"{words} ({own.name})"

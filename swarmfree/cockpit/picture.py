@@ -259,7 +259,8 @@ def expected_seconds(state: SwarmState, story: LostStage, iterations: int | None
 
 
 def _standbys(state: SwarmState) -> Text:
-    waiting = [p.name for p in state.standbys() if p.member]
+    builders = {story.builder for story in state.unfolding}
+    waiting = [p.name for p in state.standbys() if p.member and p.name not in builders]
     row = Text((" standing by" if state.first_opened_s else " waiting").ljust(STAGE_COLUMNS))
     if waiting:
         return row.append(", ".join(waiting), "cyan")

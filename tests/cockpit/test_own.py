@@ -295,7 +295,9 @@ def test_the_screen_of_a_volunteer_is_the_one_kept(request: pytest.FixtureReques
     lines = picture(own.swarm, own.swarm.now_s, window, own_lines(own), own.name)
     where = f"{name}-{size[0]}x{size[1]}"
     require_kept(GOLDEN / f"peer-{where}.txt", drawn(lines), write=write)
-    image = as_picture(lines, window, f"swarmfree peer, {name} it rebuilds a stage", has_colours=True)
+    image = as_picture(
+        lines, window, f"swarmfree peer, {'while' if name == 'during' else name} it rebuilds a stage", has_colours=True
+    )
     require_kept(PICTURES / f"peer-{where}.svg", image, write=write)
     assert max(line.cell_len for line in lines) <= size[0]
     assert len(lines) <= size[1]
