@@ -315,6 +315,8 @@ class LocalRun:
         Returns:
             1 where it could not be drawn for another reason than haste.
         """
+        if not self._swarm.state.peers:
+            return 0  # it was ended before anything had been started
         within_s = FIGURE_S
         if self._interrupted:
             within_s = INTERRUPTED_S - (time.monotonic() - self._interrupted_s)

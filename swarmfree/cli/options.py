@@ -102,6 +102,30 @@ DieOption = Annotated[
         help="Have the kernel end this process when its parent, process PID, dies.",
     ),
 ]
+PeerFolderOption = Annotated[
+    str,
+    typer.Option(
+        "--folder",
+        help="This peer's own folder: identity, state, sockets. Each peer on a machine needs its own. Default: ~/.swarmfree/peer.",
+        show_default=False,
+    ),
+]
+WeightsOption = Annotated[
+    str,
+    typer.Option(
+        "--weights",
+        metavar="FOLDER",
+        help="Where this peer writes its stage's weights at the end, if it is the one to. Default: weights in its folder.",
+        show_default=False,
+    ),
+]
+Libp2pPortOption = Annotated[
+    int, typer.Option("--libp2p-port", min=0, max=65535, help="Port of the libp2p daemon; 0 = given by the system.")
+]
+FeedOption = Annotated[
+    bool,
+    typer.Option("--feed/--no-feed", help="Offer to be a source, which holds the corpus, feeds it and computes the loss."),
+]
 InviteArgument = Annotated[
     str,
     typer.Argument(

@@ -15,13 +15,17 @@ from swarmfree.cli.options import (
     DieOption,
     DiskOption,
     EngineOption,
+    FeedOption,
     HostOption,
     InviteArgument,
+    Libp2pPortOption,
     Log,
     LogOption,
     MemoryOption,
     PatienceOption,
+    PeerFolderOption,
     WatchEngineOption,
+    WeightsOption,
     bind_to_parent,
 )
 from swarmfree.cli.watched import EngineKind
@@ -30,39 +34,19 @@ from swarmfree.cli.watched import EngineKind
 def peer(  # noqa: PLR0913 - one parameter per option
     invite: InviteArgument,
     *,
-    folder: Annotated[
-        str,
-        typer.Option(
-            "--folder",
-            help="This peer's own folder: identity, state, sockets. Each peer on a machine needs its own. Default: ~/.swarmfree/peer.",
-            show_default=False,
-        ),
-    ] = "",
+    folder: PeerFolderOption = "",
     data: DataOption = "",
-    feed: Annotated[
-        bool,
-        typer.Option("--feed/--no-feed", help="Offer to be a source, which holds the corpus, feeds it and computes the loss."),
-    ] = True,
+    feed: FeedOption = True,
     standby: Annotated[bool, typer.Option("--standby", help="Wait for a lost stage instead of taking a place at once.")] = False,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads.")] = 1,
     host: HostOption = "auto",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="gRPC port; 0 = given by the system.")] = 0,
-    libp2p_port: Annotated[
-        int, typer.Option("--libp2p-port", min=0, max=65535, help="Port of the libp2p daemon; 0 = given by the system.")
-    ] = 0,
+    libp2p_port: Libp2pPortOption = 0,
     announce: AnnounceOption = "",
     patience: PatienceOption = 20.0,
     memory: MemoryOption = KEPT_MB_MAX,
     disk: DiskOption = KEPT_MB_MAX,
-    weights: Annotated[
-        str,
-        typer.Option(
-            "--weights",
-            metavar="FOLDER",
-            help="Where this peer writes its stage's weights at the end, if it is the one to. Default: weights in its folder.",
-            show_default=False,
-        ),
-    ] = "",
+    weights: WeightsOption = "",
     engine: EngineOption = EngineKind.TORCH,
     watch_engine: WatchEngineOption = False,
     log: LogOption = Log.TEXT,
