@@ -145,6 +145,22 @@ def test_a_stage_is_lost_in_the_last_evaluation() -> None:
     assert 20.0 < result.statistics.virtual_s < 40.0
 
 
+def test_the_only_one_that_can_write_a_stage_sleeps_until_the_run_is_over() -> None:
+    """It stands still longer than the others wait, and nobody tells it to end: when it goes on it finds nobody, leads, and writes."""
+    asleep: list[Member] = []
+
+    def strike(director: Director, _: Moment) -> None:
+        asleep.extend(director.members(2))
+        director.freeze(*asleep, 600.0)
+
+    script = Once(is_asked(Train, key__iteration=4, key__stage=1), strike)
+    result = play(swarm(faults=GONE, replicas=1, standbys=0), script)
+    assert len(lines(result, "Note", "stage 2 is not written: nobody holds it")) == 1
+    assert written(result) == [0, 1, 2, 3]
+    (ended,) = lines(result, str(asleep[0]), "Ended", "code=0", DONE)
+    assert lines(result, str(asleep[0]), "TookOver", "iteration=4 ", "forced=True")[0] < ended
+
+
 def test_a_newcomer_tries_in_vain_to_copy_until_the_wait_for_one_is_over() -> None:
     """The only replica stands still, and a newcomer comes for its stage: it is not given up when the copy from that one fails late."""
 

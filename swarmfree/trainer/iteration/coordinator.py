@@ -158,9 +158,11 @@ class Coordinator:
         except Diverged as diverged:
             await end_run(self._context, self.roster, (), (), str(diverged), finished=False)
             raise
-        announced = [a.endpoint for a in looking.result()] if looking.done() else []  # a slow directory holds nobody up
+        announced = looking.result() if looking.done() else ()  # a slow directory holds nobody up
+        # Who sleeps with a stage that is not written takes over when it wakes, and writes it: told to end it would not.
+        strangers = [a.endpoint for a in announced if a.stage not in written.missing]
         why = f"all {self._iteration} iterations are committed"
-        await end_run(self._context, self.roster, written.by, announced, why)
+        await end_run(self._context, self.roster, written.by, strangers, why)
         return why
 
     # ---- one iteration -----------------------------------------------------------------------------------------------
