@@ -81,6 +81,15 @@ def number_above_the_highest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Election, "_ask", careless)
 
 
+def hope_for_a_coordinator(patch: pytest.MonkeyPatch) -> None:
+    """Whoever has lost its coordinator goes over to a lineage forced sooner before it could have claimed alone (3.4)."""
+
+    def hopes(self: Election) -> bool:
+        return self._is_led() or self._context.now_s() - self._alone_since_s < self._context.timing.split_wait_s
+
+    patch.setattr(Election, "hopes", property(hopes))
+
+
 def order_of_candidates(patch: pytest.MonkeyPatch) -> None:
     """Everybody claims at once (3.2)."""
     patch.setattr(election, "rank", lambda plan, electorate, me, gone: 0)

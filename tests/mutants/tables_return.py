@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import TypeVar
 
@@ -219,6 +220,28 @@ def coordinator_that_fenced_a_candidate() -> object:
             return False
 
     return _campaign(fresh, judge), _campaign(fresh, judge, here=D), _campaign(later, judge)
+
+
+def lineage_that_nobody_leads() -> object:
+    """What a peer that nobody leads tells of forced records: early, late between two campaigns, after the next; a member, and one without a place."""
+
+    async def judge(alone: Alone, election: Election, *, is_member: bool) -> list[tuple[int, ...]]:
+        async def lead(inherited: object) -> bool:
+            raise AssertionError(inherited)
+
+        wait_s, joining = alone.context.timing.split_wait_s, Joining(alone.context, alone.books, alone.tasks, lead)
+        joining._election, alone.standing.vouched, told = election, True, []
+        while alone.context.now_s() < 2 * wait_s:
+            await election.campaign()
+        told.append(joining.hello().forced)
+        if not is_member:
+            alone.standing.known_plan = replace(plan(2), replicas=(plan(2).replicas[0],) * 3)
+        await asyncio.sleep(2 * wait_s)
+        told.append(joining.hello().forced)
+        await election.campaign()
+        return [*told, joining.hello().forced]
+
+    return [_campaign(_silent, partial(judge, is_member=is_member)) for is_member in (True, False)]
 
 
 def electorate_of_a_missed_record() -> object:

@@ -74,11 +74,14 @@ class Election:
         self._revisions = itertools.count(1)
         self._beats_before = -1
         self._alone_since_s = 0.0
+        self._has_waited = False
         self.announced: Sequence[Announcement] = ()
 
     async def campaign(self) -> Inheritance | None:
         """Try to become coordinator; None where there is one after all, or this member is no use as one."""
         standing, timing = self._books.standing, self._context.timing
+        longest_s = FORCED_WITHOUT_ALL * timing.split_wait_s
+        self._has_waited = not self._is_led() and self._context.now_s() - self._alone_since_s >= longest_s
         plan = standing.known_plan
         if plan is None or (plan.stage_of(self._context.me) is None and not standing.is_over):
             return None  # a joiner that no Open has made a member would only keep the members from it
@@ -128,8 +131,8 @@ class Election:
 
     @property
     def hopes(self) -> bool:
-        """Whether somebody may still lead this peer's own lineage: it has not been without a coordinator for `split_wait_s`."""
-        return self._is_led() or self._context.now_s() - self._alone_since_s < self._context.timing.split_wait_s
+        """Whether somebody may still lead this peer's own lineage: no campaign has begun yet in which it could have claimed without anybody."""
+        return self._is_led() or not self._has_waited
 
     def _is_led(self) -> bool:
         """Whether a coordinator has been heard since the campaign began."""
