@@ -132,6 +132,17 @@ def word_of_the_coordinator(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Election, "_ask_one", careless)
 
 
+def promise_of_the_coordinator(patch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for its rank goes on waiting, though the last coordinator has promised a later term (3.2)."""
+    ask = Election._ask_one
+
+    async def careless(self: Election, poll: Poll, endpoint: Endpoint, claim: Any) -> None:
+        await ask(self, poll, endpoint, claim)
+        poll.behind = 0
+
+    patch.setattr(Election, "_ask_one", careless)
+
+
 def majority_after_catching_up(patch: pytest.MonkeyPatch) -> None:
     """A claim's majority is one of those who decided before the candidate caught up (3.2)."""
     electorate, first = Election._electorate, dict[int, Any]()

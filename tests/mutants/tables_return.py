@@ -222,6 +222,25 @@ def coordinator_that_fenced_a_candidate() -> object:
     return _campaign(fresh, judge), _campaign(fresh, judge, here=D), _campaign(later, judge)
 
 
+def coordinator_that_follows_another() -> object:
+    """The last coordinator has promised a later term to somebody else: whether a candidate that is not the first asks for its place at once."""
+
+    def behind(to: Endpoint, claim: Claim) -> Promise:
+        if to == A:
+            raise Refused(RefusalKind.BEHIND, "promised term 9", 9)
+        return _silent(to, claim)
+
+    async def judge(alone: Alone, election: Election) -> bool:
+        alone.standing.coordinator = A
+        try:
+            async with asyncio.timeout(0.5):
+                return await election.campaign() is None
+        except TimeoutError:
+            return False
+
+    return _campaign(behind, judge, here=D)
+
+
 def lineage_that_nobody_leads() -> object:
     """What a peer that nobody leads tells of forced records: early, late between two campaigns, after the next; a member, and one without a place."""
 

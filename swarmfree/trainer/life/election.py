@@ -143,16 +143,17 @@ class Election:
         return (promised.term.number if promised is not None else 0) + 1
 
     async def _waits(self, wait_s: float) -> bool:
-        """Let those claim that are before this peer in rank; whether somebody leads.
+        """Let those claim that are before this peer in rank; whether somebody leads, or the last coordinator has promised that to somebody.
 
-        The last coordinator is asked meanwhile: if it has fenced this peer, a stage may be lost before this one's rank comes that is held here.
+        The last coordinator is asked meanwhile: if it has fenced this peer, or follows another one, a stage may be lost before this one's rank
+        comes that is held here.
         """
         poll, until_s, coordinator = Poll(), self._context.now_s() + wait_s, self._books.standing.coordinator
         if coordinator is not None:
             term = Term(self._next_number(), self._context.me)
             await self._ask_one(poll, coordinator, Claim(self._position(term), only_asking=True))
         left_s = until_s - self._context.now_s()
-        return poll.is_led or (left_s > 0 and await self._books.beaten.wait(left_s))
+        return poll.is_led or poll.behind > 0 or (left_s > 0 and await self._books.beaten.wait(left_s))
 
     async def _may_claim(self, term: Term, plan: Plan, poll: Poll) -> bool:
         """Whether these decide: where it takes proof that others have died, only if nobody is further, since they may have decided before that.
