@@ -41,7 +41,7 @@ def test_a_founder_takes_a_place_though_it_would_stand_by() -> None:
         lives.append(ports)
         return await run_peer(ports, manifest, replace(local, standby=local.standby or len(lives) == 1), rng, leave)
 
-    result = play(replace(swarm(), feeders=2), factories=Factories(run_peer=live))
+    result = play(replace(swarm(), feeders=1), factories=Factories(run_peer=live))
     assert lines(result, "Peer01", "Placed", "member=QmPeer01", "stage=0")
 
 

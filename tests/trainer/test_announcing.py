@@ -35,7 +35,9 @@ def test_what_is_wanted_is_announced_at_once_also_while_the_directory_is_slow(la
                 return
 
         object.__setattr__(alone.context.ports, "directory", Directory())
-        peer = SimpleNamespace(context=alone.context, books=alone.books, _announcement=lambda: alone.standing.lineage)
+        peer = SimpleNamespace(
+            context=alone.context, books=alone.books, _announcement=lambda: alone.standing.lineage, has_announced=False
+        )
         begun_s = alone.context.now_s()
         alone.tasks.start(Peer._announce(cast("Any", peer)), "announce")
         await asyncio.sleep(late_s)
@@ -73,16 +75,17 @@ def test_a_coordinator_tells_by_its_own_past_whether_others_follow_it() -> None:
 
 
 def test_who_stands_by_offers_to_feed_once_a_run_has_begun() -> None:
-    """Before it knows of a coordinator a standby would be taken for the run's founder; whoever takes a place at once offers it at once."""
+    """With its first word a standby would be taken for the run's founder; with the second, or once it knows of a coordinator, it offers to feed."""
 
     async def story(alone: Alone) -> None:
         books = SimpleNamespace(standing=alone.standing, worker=SimpleNamespace(seconds_per_microbatch=0.0))
-        for standby, coordinator, offered in ((True, None, False), (True, A, True), (False, None, True)):
+        cases = ((True, None, False, False), (True, A, False, True), (True, None, True, True), (False, None, False, True))
+        for standby, coordinator, has_announced, offered in cases:
             local = replace(alone.context.local, standby=standby)
             ports = SimpleNamespace(tokens=object(), clock=alone.context.ports.clock)
             context = SimpleNamespace(local=local, ports=ports, here=alone.context.here, timing=alone.context.timing)
             alone.standing.coordinator = coordinator
-            peer = SimpleNamespace(context=context, books=books)
+            peer = SimpleNamespace(context=context, books=books, has_announced=has_announced)
             assert Peer._announcement(cast("Any", peer)).can_feed is offered
 
     play(story)

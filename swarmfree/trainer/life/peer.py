@@ -86,6 +86,7 @@ class Peer:
         self.books = MemberBooks(context, group)
         self._building = Tasks(group)
         self.builder = Builder(context, self.books, self._building)
+        self.has_announced = False
         self.coordinator: Coordinator | None = None
         self._keeping = Tasks(group)
         self.joining = Joining(context, self.books, self._keeping, self._lead)
@@ -307,6 +308,7 @@ class Peer:
             if standing.stage != stage_told or is_wanted or now_s - announced_s >= timing.lease_s / 3:
                 stage_told, lineage_told, announced_s = standing.stage, standing.lineage, now_s
                 await self.context.ports.directory.announce(self._announcement())
+                self.has_announced = True
                 continue  # it may have to be renewed by now
             if now_s - published_s >= timing.papers_lease_s / 3:
                 await self.context.ports.directory.publish_run(timing.papers_lease_s)
@@ -328,8 +330,9 @@ class Peer:
             clip_factor=bits_float32(entry.scalars.grad_scale) if entry is not None else 1.0,
             seconds_per_microbatch=self.books.worker.seconds_per_microbatch,
             memory_bytes=0,
-            # Who stands by founds no run: until it knows of a coordinator, it does not offer to feed.
-            can_feed=context.ports.tokens is not None and (not context.local.standby or standing.coordinator is not None),
+            # Who stands by founds no run that others would: it offers to feed with its second word, or once it knows of a coordinator.
+            can_feed=context.ports.tokens is not None
+            and (not context.local.standby or self.has_announced or standing.coordinator is not None),
             revision=PROTOCOL_REVISION,
             expires_s=context.ports.clock.wall_s() + context.timing.lease_s,
         )
