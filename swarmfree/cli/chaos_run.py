@@ -230,11 +230,11 @@ class ChaosRun:
         code = self._code or (1 if result.violations or ending.code else 0)
         if ending.line and not self._code:
             self._print(f"ended before its time: {ending.line}")
-        if not code:
-            self._print("all invariants held")
         self._write_summary(result, lines, code)
         if not self._code:
             await self._draw()
+        if not code:
+            self._print("all invariants held")
         return code
 
     async def _draw(self) -> None:

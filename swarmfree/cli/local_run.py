@@ -133,9 +133,9 @@ class LocalRun:
         Returns:
             0 when the run did all its iterations; 130 or 143 after a signal, 141 where stdout was closed, else what the first failure says.
         """
-        return asyncio.run(self._run())
+        return asyncio.run(self._run(self._needs()))
 
-    async def _run(self) -> int:
+    async def _run(self, needs: list[str]) -> int:
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._interrupt, number)
@@ -148,7 +148,7 @@ class LocalRun:
             f"a bootstrap node, {order.peer_count} peers and {order.standby_count} on standby; report in {order.folder}",
             is_text_only=True,
         )
-        for line in self._needs():
+        for line in needs:
             self._print(line, is_text_only=True)
         if not self._is_json:
             self._view = open_view(sys.stdout)

@@ -47,7 +47,7 @@ async def test_every_invariant_holds_while_body_peers_are_struck(processes: Proc
     summary = json.loads((processes.folder / "report" / "summary.json").read_text())
     assert (code, summary["violations"]) == (0, []), lines[-12:]
     assert lines[-1] == "all invariants held"
-    assert lines[-2].startswith("chaos seed 1621, integer engine, 9 s of 9 s: ")
+    assert lines[-3].startswith("chaos seed 1621, integer engine, 9 s of 9 s: ")
     assert summary["strikes"]["kill"] >= 1
     assert set(summary["strikes"]) & {"delay", "cut", "hole"}
     assert summary["iterations"] > 20

@@ -147,18 +147,18 @@ async def test_another_source_takes_over_and_a_leaver_leaves(processes: Processe
 
 
 async def require_refused(processes: Processes, name: str, arguments: tuple[str, ...], *words: str) -> None:
-    """A command ends by itself with exit code 2, one line that has these words, and nothing else."""
+    """A command ends by itself with exit code 2 (1 for a port, which may be free later), one line that has these words, and nothing else."""
     child = await processes.start(name, *arguments)
     code = await code_of(child, UP_WITHIN_S)
     said = processes.words(name)
-    assert (code, len(said)) == (2, 1), (code, said)
+    assert (code, len(said)) == (1 if "taken" in words else 2, 1), (code, said)
     assert said[0].startswith("swarmfree: ")
     assert all(word in said[0] for word in words), said[0]
     assert not [line for line in processes.said[name] if line.startswith("Traceback")]
 
 
 async def test_bad_input_that_takes_a_node_to_find(processes: Processes, tmp_path: Path) -> None:
-    """Another run at the addresses, nobody there, a taken port, and a source with another corpus: one line each, exit code 2."""
+    """Another run at the addresses, nobody there, a taken port, and a source with another corpus: one line each."""
     run = write_run(tmp_path, iterations=4)
     node = await processes.start("bootstrap", "bootstrap", "--run", str(run), "--folder", str(tmp_path / "node"))
     invites = lambda: [line for line in processes.said["bootstrap"] if line.startswith("swarmfree1")]  # noqa: E731 - said once
