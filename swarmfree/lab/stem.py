@@ -103,6 +103,7 @@ class Stem:
         self._words = Path()
         self._living: dict[int, tuple[StemChild, Child]] = {}
         self._started: asyncio.Future[None] | None = None
+        self._is_given_up = False
         self._next: tuple[Child, list[asyncio.ReadTransport]] | None = None
         self._one_at_a_time = asyncio.Lock()
 
@@ -170,6 +171,8 @@ class Stem:
                 pipes.append(pipe)
             self._next, self._started = (child, pipes), loop.create_future()
             try:
+                if self._is_given_up:
+                    raise BrokenPipeError
                 socket.send_fds(self._channel, [json.dumps({"name": name, "arguments": list(arguments)}).encode()], writing)
                 await self._started
             except OSError as error:
@@ -231,6 +234,7 @@ class Stem:
 
     def give_up(self) -> None:
         """Whoever waits for a child to start is told that the stem has ended: it may still be loading, and nobody wants children any more."""
+        self._is_given_up = True
         if self._started is not None and not self._started.done():
             self._started.set_exception(BrokenPipeError())
 

@@ -112,3 +112,14 @@ async def test_a_stem_that_cannot_load_is_one_line(tmp_path: Path) -> None:
     assert (tmp_path / "stem.txt").read_text() == "no such thing\n"
     with pytest.raises(SwarmfreeError, match="the stem cannot be started: No such file or directory"):
         await Stem().grow(["/nonexistent/program"], tmp_path / "stem.txt")
+
+
+async def test_nobody_waits_for_a_start_that_begins_after_it_was_given_up(tmp_path: Path) -> None:
+    """A Ctrl-C may come between the order to start a child and the waiting for it: the order fails at once, though the stem still loads."""
+    stem = Stem()
+    await stem.grow([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "stem.txt")
+    stem.give_up()
+    async with asyncio.timeout(5):
+        with pytest.raises(SwarmfreeError, match="the stem has ended"):
+            await stem.start("late", ["wait"], tmp_path / "late.txt", lambda _: None)
+        await stem.end()
