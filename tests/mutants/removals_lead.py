@@ -276,6 +276,19 @@ def sibling_of_today(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "_is_worth_waiting_for", careless)
 
 
+def step_since_its_answer(patch: pytest.MonkeyPatch) -> None:
+    """A member that falls silent stands where it stood as it answered last, though it has stepped since (3.2)."""
+    worth = Roster._is_worth_waiting_for
+
+    def careless(self: Roster, guest: Guest, error: CallFailed) -> bool:
+        for other in self.holders(guest.stage):
+            if other.iteration >= guest.iteration:
+                other.opened = self._position()
+        return worth(self, guest, error)
+
+    patch.setattr(Roster, "_is_worth_waiting_for", careless)
+
+
 def vote_to_depose(patch: pytest.MonkeyPatch) -> None:
     """Whoever has promised a higher term deposes the coordinator, with a vote or without (3.2)."""
     yield_to = Roster.yield_to

@@ -127,6 +127,21 @@ def silence_beside_an_older_state() -> object:
     return _roster(story, ME, SIBLING)
 
 
+def silence_after_a_step() -> object:
+    """As before, but one step ago, and the one of today has told of the state before that step only: whether it is there still."""
+
+    async def story(alone: Alone, roster: Roster) -> bool:
+        today, older = roster.get(ME.member), roster.get(SIBLING.member)
+        assert today is not None
+        assert older is not None
+        roster._position = lambda: at(1, iteration=5)
+        today.built_at, older.built_at, older.opened = 4, 4, None
+        await roster.judge(today, PeerSilent("nothing"))
+        return roster.get(ME.member) is today
+
+    return _roster(story, ME, SIBLING)
+
+
 def higher_term_without_a_vote() -> object:
     """A guest that has no vote has promised a higher term: whether this coordinator leads still, and whether the guest is told to join anew."""
 

@@ -105,6 +105,7 @@ ROWS = (
     Row(removals_lead.barred_and_alone, tables_roster.end_of_those_beside_a_barred_one, (True, False)),
     Row(removals_lead.sibling_is_enough, tables_roster.silence_beside_a_sibling, False),
     Row(removals_lead.sibling_of_today, tables_roster.silence_beside_an_older_state, True),
+    Row(removals_lead.step_since_its_answer, tables_roster.silence_after_a_step, True),
     Row(removals_lead.vote_to_depose, tables_roster.higher_term_without_a_vote, (True, True)),
     Row(removals_lead.lineage_of_a_deposer, tables_roster.higher_term_of_another_lineage, [False, True]),
     Row(removals_lead.lineage_of_its_leader, tables_roster.higher_term_of_one_that_builds, True),

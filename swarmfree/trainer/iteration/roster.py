@@ -415,8 +415,10 @@ class Roster:
         """Silence is not death: what the only holder of a stage has is lost with it, so it is called for a while.
 
         A life that has ended is known by its address: nobody listens there, or somebody else does. One that came back further behind is no sibling.
+        Its last answer may be older than its last step: a member stands where the swarm does.
         """
-        others = [g for g in self.holders(guest.stage) if g is not guest and (g.opened or g.iteration >= guest.iteration)]
+        stands_at = max(guest.iteration, self._position().iteration if guest.opened else -1)
+        others = [g for g in self.holders(guest.stage) if g is not guest and (g.opened or g.iteration >= stands_at)]
         if is_over(error) or guest.stage == STANDBY or not guest.built or any(other.stands_in for other in others):
             return False
         if guest.silent_since_s is None:
