@@ -13,7 +13,8 @@ from swarmfree.policy import recovery, worth
 from swarmfree.policy.placement import STANDBY
 from swarmfree.swarm.actions import Stay
 from swarmfree.swarm.announcement import Announcement
-from swarmfree.swarm.messages import GetState
+from swarmfree.swarm.errors import RefusalKind, Refused
+from swarmfree.swarm.messages import Build, GetState
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.context import Context
@@ -433,6 +434,18 @@ def lineage_of_a_part(patch: pytest.MonkeyPatch) -> None:
 def decided_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
     """Who holds what a majority decided goes back with whoever leads the beginning of it (3.4)."""
     patch.setattr(Standing, "goes_on_from", lambda self, iteration, lineage, record: False)
+
+
+def answer_of_a_build(patch: pytest.MonkeyPatch) -> None:
+    """A builder whose answer was lost is taken for one that leaves the coordinator behind as soon as it has stepped (3.4)."""
+    answer = Builder.build
+
+    async def careless(self: Builder, sender: Endpoint, request: Build) -> Reply:
+        if self._books.standing.goes_on_from(request.iteration, request.lineage, request.record):
+            raise Refused(RefusalKind.PAST, "it is decided")
+        return await answer(self, sender, request)
+
+    patch.setattr(Builder, "build", careless)
 
 
 def nothing_held_while_building(patch: pytest.MonkeyPatch) -> None:

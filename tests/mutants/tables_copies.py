@@ -64,6 +64,19 @@ def build_of_what_is_decided() -> object:
     return [play(partial(story, forced=forced)) for forced in ((), (0,))]
 
 
+def build_asked_for_again() -> object:
+    """The answer to a build is lost, and the builder steps with what commits before it is asked once more: the second answer, and where it stands."""
+
+    async def story(alone: Alone) -> tuple[str, int]:
+        builder = build.Builder(alone.context, alone.books, alone.building)
+        request = Build(at(2), Fresh(1, 0, "draw it"), 0, GENESIS_LINEAGE, None, 0)
+        await word(builder.build(A, request))
+        alone.standing.apply(record())
+        return await word(builder.build(A, request)), alone.standing.iteration
+
+    return play(story)
+
+
 def state_of_another_lineage() -> object:
     """A member is to keep its state of iteration 1: the answer where that is of this lineage, of one that counts more, of one that counts less."""
 

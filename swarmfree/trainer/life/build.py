@@ -77,7 +77,7 @@ class Builder:
         return None if self._building is None or self._building.done.done() else self._building.request.action
 
     async def build(self, sender: Endpoint, request: Build) -> Reply:
-        """Make the stage's state, or join the build that does.
+        """Make the stage's state, or join the build that does, or did: its answer may be lost.
 
         Raises:
             Refused: as `MemberBooks.admit_claim`; `past`, what is held here goes on from there, so that whoever asks leads a beginning only;
@@ -85,13 +85,14 @@ class Builder:
         """
         standing = self._books.standing
         self._books.admit_claim(sender, request.position)
-        if standing.goes_on_from(request.iteration, request.lineage, request.record):
-            raise Refused(RefusalKind.PAST, f"iteration {request.iteration} is decided: this peer stands at {standing.iteration}")
         past = dict(enumerate((*request.past, request.lineage), request.iteration - len(request.past)))
         if isinstance(request.action, Stay) and standing.iteration == request.action.iteration:
             self._check_lineage(past.get(standing.iteration, standing.lineage), request.record)
         current = self._building
         if current is None or current.request != request:
+            if standing.goes_on_from(request.iteration, request.lineage, request.record):
+                why = f"iteration {request.iteration} is decided: this peer stands at {standing.iteration}"
+                raise Refused(RefusalKind.PAST, why)
             self._tasks.cancel_all()
             if current is not None and not current.done.done():
                 current.done.set_exception(Refused(RefusalKind.SUPERSEDED, "another build was asked for"))
