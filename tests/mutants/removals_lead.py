@@ -289,6 +289,12 @@ def step_since_its_answer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "_is_worth_waiting_for", careless)
 
 
+def called_for_again(patch: pytest.MonkeyPatch) -> None:
+    """A silent replica for which a sibling came is forgotten, also where that sibling dies at once (3.2)."""
+    add = Absent.add
+    patch.setattr(Absent, "add", lambda self, guest: None if guest.silent_since_s is not None else add(self, guest))
+
+
 def vote_to_depose(patch: pytest.MonkeyPatch) -> None:
     """Whoever has promised a higher term deposes the coordinator, with a vote or without (3.2)."""
     yield_to = Roster.yield_to

@@ -142,6 +142,24 @@ def silence_after_a_step() -> object:
     return _roster(story, ME, SIBLING)
 
 
+def silence_until_a_sibling_comes() -> object:
+    """A silent replica is called for, a sibling comes, and dies: whether the first is called for again; where it was so in vain before, too."""
+
+    async def story(alone: Alone, roster: Roster, waited_s: float) -> bool:
+        found = roster.get(ME.member)
+        assert found is not None
+        await roster.judge(found, PeerSilent("nothing"))
+        found.silent_since_s = alone.context.now_s() - waited_s
+        if waited_s > PATIENCE_S:
+            await roster.judge(found, PeerSilent("nothing"))
+        roster.admit(SIBLING, Hello(False, False, "", 0), 1, built=True).opened = at(1)
+        await roster.judge(found, PeerSilent("nothing"))
+        roster.fence(SIBLING.member, "nobody listens")
+        return roster.get(ME.member) is not None
+
+    return [_roster(partial(story, waited_s=waited_s), ME, D) for waited_s in (PATIENCE_S / 2, 2 * PATIENCE_S)]
+
+
 def higher_term_without_a_vote() -> object:
     """A guest that has no vote has promised a higher term: whether this coordinator leads still, and whether the guest is told to join anew."""
 

@@ -383,7 +383,7 @@ class Roster:
         elif isinstance(error, Refused) and error.kind is RefusalKind.GONE and guest.held(guest.stage) >= 0:
             self.demote(guest, str(error))
         elif not self._is_worth_waiting_for(guest, error):
-            if not is_over(error) and guest.silent_since_s is None:  # else it was called for already, in vain
+            if not is_over(error) and self.out_of_reach.get(guest.stage) is not guest.endpoint:  # else it was called for in vain
                 self._absent.add(guest)
             self.fence(guest.member, str(error))
 
