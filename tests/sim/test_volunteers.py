@@ -60,7 +60,8 @@ def screens_of(seed: int) -> list[Screen]:
         screen = Screen(ports.journal, manifest, ports)
         screens.append(screen)
         ports = dataclasses.replace(ports, journal=screen)
-        return await run_peer(ports, manifest, local, rng, leave, lambda peer: peer.tasks.start(screen.watch(peer), "screen"))
+        watch = lambda peer: peer.tasks.start(screen.watch(peer), "screen")  # noqa: E731 - said once
+        return await run_peer(ports, manifest, local, rng, leave, begun=watch)
 
     result = rehearse(seed, factories=Factories(run_peer=watched_peer))
     assert result.violation is None, (result.violation, result.details)
