@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
-RUN := runs/stdlib-small.toml
+RUN ?= stdlib-small
 SWARM_FLAGS ?= --peers 7 --standbys 1 --kill stage=2,iteration=150
 PYTEST_FLAGS ?=
 # The longest first: who is last has nobody beside it.

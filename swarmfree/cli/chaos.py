@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from swarmfree.cli.options import DataOption, DieOption, SetOption, bind_to_parent
+from swarmfree.cli.options import DataOption, DieOption, RunOption, SetOption, bind_to_parent
+from swarmfree.cli.runs import CHAOS_RUN
 from swarmfree.cli.watched import EngineKind
 
 
@@ -23,9 +24,7 @@ def chaos(  # noqa: PLR0913 - one parameter per option
             help="The real model, whose losses are compared with one process alone; or integers, with which each commit is checked to the bit.",
         ),
     ] = EngineKind.TORCH,
-    run: Annotated[Path, typer.Option("--run", help="Run config, a TOML file; its run must be longer than the chaos.")] = Path(
-        "runs/chaos.toml"
-    ),
+    run: RunOption = CHAOS_RUN,
     peers: Annotated[int, typer.Option("--peers", min=0, help="Peers that take places at once; 0 = two for each stage.")] = 0,
     standbys: Annotated[int, typer.Option("--standbys", min=0, help="Further peers that wait for a lost stage.")] = 1,
     wipe_stages: Annotated[

@@ -8,14 +8,21 @@ from typing import Annotated
 import typer
 
 from swarmfree.cli.options import BytesOption, DataOption, DieOption, Log, LogOption, RunOption, SetOption, bind_to_parent
+from swarmfree.cli.runs import DEFAULT_RUN, peers_of
 
 
 def local(  # noqa: PLR0913 - one parameter per option
-    run: RunOption,
-    peers: Annotated[
-        int, typer.Option("--peers", help="Peers that take places at once; at least one per stage.", show_default=False)
-    ],
     *,
+    run: RunOption = DEFAULT_RUN,
+    peers: Annotated[
+        int | None,
+        typer.Option(
+            "--peers",
+            metavar="N",
+            help="Peers that take places at once, at least one for each stage. Default: one for the ends, two for each other stage.",
+            show_default=False,
+        ),
+    ] = None,
     standbys: Annotated[int, typer.Option("--standbys", min=0, help="Further peers that wait for a lost stage.")] = 1,
     respawn: Annotated[bool, typer.Option("--respawn", help="Start a killed peer again, as a new incarnation.")] = False,
     kill: Annotated[
@@ -63,7 +70,7 @@ def local(  # noqa: PLR0913 - one parameter per option
     order = order_of(
         manifest,
         out,
-        peers=peers,
+        peers=peers_of(manifest) if peers is None else peers,
         standbys=standbys,
         respawn=respawn,
         kills=tuple(kill or ()),

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from swarmfree.cli.runs import run_file
 from swarmfree.cli.watched import EngineKind
 
 
@@ -19,7 +20,13 @@ class Log(enum.StrEnum):
 
 
 RunOption = Annotated[
-    Path, typer.Option("--run", help="Run config, a TOML file; see `swarmfree config show`.", show_default=False)
+    Path,
+    typer.Option(
+        "--run",
+        metavar="FILE|NAME",
+        help="Run config: a TOML file, or the name of one that comes with swarmfree (stdlib-small). `swarmfree new` writes one.",
+        callback=run_file,
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,

@@ -73,7 +73,6 @@ def test_a_run_config_that_is_not_there_is_one_line(tmp_path: Path) -> None:
         (("--peers", "4", "--kill", "stage=1,iteration=4"), ("iterations 0 to 3",)),
         (("--peers", "4", "--kill", "stage=1"), ("iteration is missing",)),
         (("--peers", "many"), ("--peers", "See swarmfree local --help")),
-        ((), ("--peers",)),
         (("--peers", "4", "--bogus"), ("--bogus",)),
     ],
 )

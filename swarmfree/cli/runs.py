@@ -1,0 +1,42 @@
+"""The run configs that come with the package, which are found by name, and what a run of them needs where nothing is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from swarmfree.swarm.errors import ConfigError
+from swarmfree.swarm.manifest import Manifest
+
+RUNS = Path(__file__).parent.parent / "runs"
+DEFAULT_RUN = Path("stdlib-small")
+CHAOS_RUN = Path("chaos")
+BODY_PEERS = 2
+"""For each body stage: one may die without a pause."""
+
+
+def run_file(run: Path) -> Path:
+    """The file that `--run` means: a path, or else the name of a run that comes with the package.
+
+    Raises:
+        ConfigError: it is neither; what there is is listed.
+    """
+    try:
+        if run.is_file():
+            return run
+        known = {file.stem: file for file in sorted(RUNS.glob("*.toml"))}
+        if str(run) in known:
+            return known[str(run)]
+        if run.exists():
+            return run
+    except OSError:
+        return run  # whoever reads it says why it cannot be read
+    here = [str(file) for file in sorted(Path().glob("*.toml")) if file.name != "pyproject.toml"]
+    listed = f"runs by name: {', '.join(known)}" + (f"; files here: {', '.join(here[:8])}" if here else "")
+    raise ConfigError(f"{run}: cannot be read: No such file or directory; {listed}; `swarmfree new NAME` writes a run file")
+
+
+def peers_of(manifest: Manifest) -> int:
+    """How many peers a run begins with where nobody says: two for each body stage and one for the ends, within the run's own limits."""
+    ends, *body = range(manifest.stage_count)
+    least = min(manifest.stages.replicas_min, manifest.replicas_max(ends))
+    return least + sum(min(max(BODY_PEERS, manifest.stages.replicas_min), manifest.replicas_max(stage)) for stage in body)
