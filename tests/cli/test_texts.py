@@ -1,0 +1,29 @@
+"""Help texts, unit files and READMEs say the same, and what they say is so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from swarmfree.cli.endings import LEAVE_END_S
+
+ROOT = Path(__file__).parents[2]
+UNITS = ("peers/swarmfree-peer@.service", "bootstrap/swarmfree-bootstrap.service")
+RECIPES = ("peers/README.md", "bootstrap/README.md")
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_unit_waits_for_the_end_and_does_not_retry_what_cannot_work(unit: str) -> None:
+    """The unit leaves more time than SIGTERM takes, and starts nothing again after bad input, the end of the run or a refusal."""
+    lines = (ROOT / unit).read_text().splitlines()
+    assert "TimeoutStopSec=25" in lines
+    assert LEAVE_END_S < 20.0
+    assert "RestartPreventExitStatus=2 3 4" in lines
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_container_waits_for_the_end_too(recipe: str) -> None:
+    """Every `docker run` of the recipes leaves 25 s after SIGTERM."""
+    text = (ROOT / recipe).read_text()
+    assert text.count("docker run") == text.count("docker run --network host --stop-timeout 25") > 0
