@@ -42,7 +42,8 @@ def _in_one_line() -> Iterator[None]:
         if type(error).__name__ == "NoArgsIsHelpError":
             raise
         asked = error.ctx.command_path if error.ctx is not None else "swarmfree"
-        told, code = f"{error.format_message().rstrip('.')}. See {asked} --help", 2
+        complaint = error.format_message().rstrip(".")
+        told, code = f"{complaint}{'' if complaint.endswith('?') else '.'} See {asked} --help", 2
     except (SwarmfreeError, CallFailed, BaseExceptionGroup) as error:
         failure = one_of(error)
         if failure is None:

@@ -173,6 +173,11 @@ def test_help_loads_nothing_heavy() -> None:
     assert done.stdout == "[]\n"
 
 
+def test_a_question_ends_with_its_own_mark() -> None:
+    """What was perhaps meant is asked, without a full stop behind the question mark."""
+    _told_in_one_line(_invoke("lcoal"), 2, "Did you mean 'local'? See swarmfree --help")
+
+
 def test_the_version_is_told() -> None:
     """`--version` prints one line."""
     result = _invoke("--version")
