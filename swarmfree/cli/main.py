@@ -19,6 +19,7 @@ from swarmfree.cli.chaos import chaos
 from swarmfree.cli.config import config_app
 from swarmfree.cli.endings import OUTPUT_CLOSED, exit_code_of, leave, let_go_of_stdout, one_of
 from swarmfree.cli.local import local
+from swarmfree.cli.new import new
 from swarmfree.cli.peer import peer
 from swarmfree.cli.rehearse import rehearse
 from swarmfree.cli.report import report
@@ -113,6 +114,7 @@ app.command()(bootstrap)
 app.command()(peer)
 app.command()(local)
 app.command(cls=WatchCommand)(status)
+app.command()(new)
 app.command()(report)
 app.command()(sample)
 app.command()(rehearse)

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from swarmfree.cli.main import app
-from swarmfree.cli.runs import RUNS, peers_of, run_file
+from swarmfree.cli.runs import DEFAULT_RUN, RUNS, peers_of, run_file
 from swarmfree.swarm.config import load_run
 from swarmfree.swarm.errors import ConfigError
 from swarmfree.swarm.manifest import StagesSection
@@ -51,3 +51,20 @@ def test_local_alone_is_the_default_run_with_two_peers_for_each_body_stage(tmp_p
     assert peers_of(narrow) == 4
     wide = dataclasses.replace(manifest, stages=StagesSection(body=3, replicas_min=3, replicas_max=4))
     assert peers_of(wide) == sum(min(3, wide.replicas_max(stage)) for stage in range(4))
+
+
+def test_a_new_run_file_is_the_default_run_and_is_not_written_over_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has every key, is read back as the run that local trains, but for its name, and a second one is refused."""
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, ["new", "mine"], prog_name="swarmfree").exit_code == 0
+    made, default = load_run(Path("mine.toml")).manifest, load_run(run_file(DEFAULT_RUN)).manifest
+    assert made.run.name == "mine"
+    assert dataclasses.replace(made, run=dataclasses.replace(made.run, name=default.run.name)) == default
+    before = Path("mine.toml").read_text()
+    for name, words in (("mine", "File exists"), ("a/b", "without folders"), ("", "run.name")):
+        refused = CliRunner().invoke(app, ["new", name], prog_name="swarmfree")
+        assert refused.exit_code == 2
+        assert words in refused.stderr
+    assert Path("mine.toml").read_text() == before
