@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from swarmfree.lab.estimate import CORE_FLOPS, estimate, measure_core_flops, parameter_count
+from swarmfree.lab.estimate import estimate, measure_core_flops, parameter_count
 from swarmfree.model.stages import blank_stage
 from swarmfree.swarm.config import read_run
 
+CORE_FLOPS = 100e9
 RUN = """
 [run]
 name = "small"
@@ -29,12 +30,12 @@ def test_the_number_of_parameters_is_the_models() -> None:
 
 
 def test_time_and_memory_grow_with_what_is_asked_for() -> None:
-    """Twice the iterations take twice the time, more peers more memory, more cores less time, a slower core more; each in proportion."""
+    """Twice the iterations take twice the time, more peers more memory, more cores less time, each in proportion; a slower core more."""
     manifest, longer = (read_run(RUN.replace("440", str(count)), "test").manifest for count in (440, 880))
     base = estimate(manifest, 8, 2, CORE_FLOPS)
     assert estimate(longer, 8, 2, CORE_FLOPS).seconds == 2 * base.seconds
     assert estimate(manifest, 8, 1, CORE_FLOPS).seconds == 2 * base.seconds
-    assert estimate(manifest, 8, 2, CORE_FLOPS / 4).seconds == 4 * base.seconds
+    assert base.seconds < estimate(manifest, 8, 2, CORE_FLOPS / 4).seconds < 4 * base.seconds
     assert estimate(manifest, 16, 2, CORE_FLOPS).memory_bytes > 1.5 * base.memory_bytes
     assert "4 stages, 9 processes: about" in base.words(4, 9)
 
