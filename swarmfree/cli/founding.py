@@ -186,16 +186,16 @@ class Founding:
 
     def _require_same_run(self, kept: Manifest, identity: Identity) -> None:
         asked = self._config.manifest
+        held, wanted = dataclasses.asdict(kept), dataclasses.asdict(asked)
+        compared = [(name, key) for name, section in held.items() if isinstance(section, dict) for key in section]
         other = [
-            field.name
-            for field in dataclasses.fields(Manifest)
-            if field.name not in {"organiser", "data"} and getattr(kept, field.name) != getattr(asked, field.name)
+            f"{name}.{key} ({held[name][key]} kept, {wanted[name][key]} asked for)"
+            for name, key in compared
+            if held[name][key] != wanted[name][key] and (name != "data" or key == "held_out_percent")
         ]
-        if kept.data.held_out_percent != asked.data.held_out_percent:
-            other.append("data")
         if other:
             raise ConfigError(
-                f"--folder {self._folder}: keeps run {kept.fingerprint()[:12]}, and the run config differs from it in [{'], ['.join(other)}]; "
+                f"--folder {self._folder}: keeps run {kept.fingerprint()[:12]}, and the run config differs from it in {', '.join(other)}; "
                 "choose another folder for another run"
             )
         if kept.organiser != identity.peer_id:

@@ -110,17 +110,49 @@ def everything(
     """Train a language model on machines that may vanish at any minute."""
 
 
-app.command()(bootstrap)
-app.command()(peer)
-app.command()(local)
-app.command(cls=WatchCommand)(status)
-app.command()(new)
-app.command()(report)
-app.command()(sample)
-app.command()(rehearse)
-app.command()(chaos)
-app.add_typer(config_app, name="config")
-app.add_typer(study_app, name="study")
+def _examples(*lines: str) -> str:
+    """Below a command's options, a line for each example; click wraps what has no such mark."""
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
+
+
+LOCAL_EXAMPLES = _examples(
+    "swarmfree local",
+    "swarmfree local --kill stage=2,iteration=150 --out reports/first",
+    "swarmfree local --run mine.toml --peers 8 --set run.iterations=50",
+)
+BOOTSTRAP_EXAMPLES = _examples(
+    "swarmfree bootstrap --run stdlib-small --host auto",
+    "swarmfree bootstrap --run mine.toml --port 4001 --announce 203.0.113.7",
+)
+PEER_EXAMPLES = _examples(
+    "swarmfree peer INVITE",
+    "swarmfree peer INVITE --folder ~/.swarmfree/peer-2 --standby",
+    "swarmfree peer INVITE --port 4002 --announce 203.0.113.8:4002",
+)
+REPORT_EXAMPLES = _examples(
+    "swarmfree report reports/first",
+    "swarmfree report reports/first reports/checkfree --out comparison",
+)
+SAMPLE_EXAMPLES = _examples(
+    'swarmfree sample reports/first "def main("',
+    'swarmfree sample reports/first "import " --tokens 400 --seed 7',
+)
+STATUS_EXAMPLES = _examples("swarmfree status INVITE", "swarmfree status INVITE --watch", "swarmfree status INVITE --json")
+REHEARSE_EXAMPLES = _examples("swarmfree rehearse --seeds 60", "swarmfree rehearse --first-seed 7 --seeds 1 --verbose")
+CHAOS_EXAMPLES = _examples("swarmfree chaos --minutes 10", "swarmfree chaos --minutes 10 --seed 8 --wipe-stages")
+
+# In the order in which people meet them; each summary fits a window of 80 columns.
+app.command(short_help="Train on this machine with many processes, and lose some.", epilog=LOCAL_EXAMPLES)(local)
+app.command(short_help="Draw the report of a run again, or compare several.", epilog=REPORT_EXAMPLES)(report)
+app.command(short_help="Have a trained model write on from a prompt.", epilog=SAMPLE_EXAMPLES)(sample)
+app.command(short_help="Write a run file to begin from.")(new)
+app.command(short_help="Make a run, print its invite, keep it reachable.", epilog=BOOTSTRAP_EXAMPLES)(bootstrap)
+app.command(short_help="Join a run with this machine.", epilog=PEER_EXAMPLES)(peer)
+app.command(cls=WatchCommand, short_help="Show who serves what, and how far a run is.", epilog=STATUS_EXAMPLES)(status)
+app.add_typer(config_app, name="config", short_help="Look at a run config.")
+app.command(short_help="Rehearse whole swarms in virtual time, with faults.", epilog=REHEARSE_EXAMPLES)(rehearse)
+app.command(short_help="Strike a swarm of real processes, and check it.", epilog=CHAOS_EXAMPLES)(chaos)
+app.add_typer(study_app, name="study", short_help="Compare ways of doing things, honestly.")
 
 
 def main() -> None:

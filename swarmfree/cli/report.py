@@ -40,11 +40,6 @@ def report(
     """Draw the figure and the page of a report again, or compare several reports: one figure, one table, one CSV.
 
     Works from any folder, on reports of runs that were cut off too.
-
-    Examples:
-        swarmfree report reports/stdlib-small-20260101-120000
-
-        swarmfree report reports/with-replay reports/with-merge --out comparison
     """
     bind_to_parent(parent)
     if len(folders) == 1:

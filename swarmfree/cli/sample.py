@@ -28,13 +28,7 @@ def sample(
         int, typer.Option("--seed", min=0, max=2**63 - 1, help="Of the draws: the same seed writes the same text.")
     ] = 0,
 ) -> None:
-    """Write on from a prompt with the weights of a finished run, on this machine, without the swarm.
-
-    Examples:
-        swarmfree sample reports/stdlib-small-20260101-120000 "def main("
-
-        swarmfree sample reports/stdlib-small-20260101-120000 "import " --tokens 400 --temperature 0.9 --seed 7
-    """
+    """Write on from a prompt with the weights of a finished run, on this machine, without the swarm."""
     pieces = written(weights_folder(report), prompt, tokens=tokens, temperature=temperature, seed=seed)
     first = next(pieces)  # before anything is printed, so that an error stands alone
     typer.echo(prompt + shown(first), nl=False)

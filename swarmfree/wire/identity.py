@@ -71,7 +71,7 @@ def load_or_create_identity(folder: str | Path) -> Identity:
         with path.open("rb") as file:
             content = file.read(_FILE_SIZE_BYTES_MAX)
     except OSError as error:
-        raise ConfigError(f"identity file {path}: {error.strerror or error}") from error
+        raise ConfigError(f"identity file {path}: {error.strerror or error}; name another folder with --folder") from error
     try:
         key = _read_file_bytes(content)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:

@@ -88,7 +88,9 @@ class SocketFolder:
         try:
             fcntl.flock(self._opened(folder), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ConfigError(f"folder {folder} is in use by another running peer: give each peer a folder of its own") from error
+            raise ConfigError(
+                f"folder {folder} is in use by another running peer: give each peer one of its own, --folder {folder}-2"
+            ) from error
         self._locked = True
 
     def _opened(self, folder: Path) -> int:

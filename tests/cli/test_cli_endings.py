@@ -11,8 +11,10 @@ import time
 from collections import Counter
 
 import pytest
+from typer.testing import CliRunner
 
 from swarmfree.cli.journals import TextJournal, open_journal
+from swarmfree.cli.main import app
 from swarmfree.cli.options import Log
 from swarmfree.cli.rehearsing import Rehearsing
 from swarmfree.swarm.events import Note, Opened, Stepped
@@ -138,3 +140,28 @@ def test_letters_that_the_terminal_does_not_have_are_no_crash() -> None:
     assert done.stderr.startswith(b"swarmfree: Gr")
     assert done.stderr.endswith(b"`swarmfree new NAME` writes a run file\n")
     assert done.stderr.count(b"\n") == 1
+
+
+def test_the_list_of_commands_fits_a_window_of_80_columns() -> None:
+    """No summary is cut; `local`, with which everybody begins, comes first."""
+    done = subprocess.run(
+        [sys.executable, "-m", "swarmfree", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "COLUMNS": "80"},
+    )
+    listed = done.stdout.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    assert listed[0].split()[0] == "local"
+    assert len(listed) >= 11
+    assert all(line.endswith(".") and not line.endswith("...") for line in listed)
+
+
+@pytest.mark.parametrize("command", ["local", "report", "sample", "bootstrap", "peer", "status", "rehearse", "chaos"])
+def test_the_help_of_a_command_ends_with_examples(command: str) -> None:
+    """Each stands on a line of its own, as it is typed, within 80 columns."""
+    shown = CliRunner(env={"COLUMNS": "80"}).invoke(app, [command, "--help"], prog_name="swarmfree").stdout
+    examples = shown.partition("Examples:\n")[2].splitlines()
+    assert len(examples) >= 2
+    assert all(line.startswith(f"    swarmfree {command}") and len(line) <= 80 for line in examples if line.strip())

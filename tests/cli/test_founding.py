@@ -59,7 +59,7 @@ def test_a_folder_keeps_one_run(tmp_path: Path, small_manifest: Manifest, text: 
     folder = tmp_path / "node"
     _founding(folder, small_manifest, text)._manifest(identity)
     other = dataclasses.replace(small_manifest, run=RunSection(name="small", iterations=99))
-    with pytest.raises(ConfigError, match=r"keeps run .* differs from it in \[run\]"):
+    with pytest.raises(ConfigError, match=r"keeps run .* differs from it in run\.\w+ \(.* kept, .* asked for\);"):
         _founding(folder, other, text)._manifest(identity)
     with pytest.raises(ConfigError, match="but the identity"):
         _founding(folder, small_manifest, text)._manifest(load_or_create_identity(tmp_path / "other"))
