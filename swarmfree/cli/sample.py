@@ -57,8 +57,13 @@ def written(folder: Path, prompt: str, *, tokens: int, temperature: float, seed:
     from swarmfree.storage.weights import read_weights  # noqa: PLC0415 - help is fast
 
     model, weights = read_weights(folder)
-    from swarmfree.model.sampling import continue_text, llama_of  # noqa: PLC0415 - torch takes seconds to load
+    import torch  # noqa: PLC0415 - it takes seconds to load
 
+    from swarmfree.model.sampling import continue_text, llama_of  # noqa: PLC0415 - as torch
+
+    torch.set_num_threads(
+        1
+    )  # for one byte at a time; two threads that wait for each other on a busy machine took 66 s instead of 2
     llama = llama_of(model, weights)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for byte in continue_text(llama, prompt.encode("utf-8", "surrogateescape"), count=tokens, temperature=temperature, seed=seed):
