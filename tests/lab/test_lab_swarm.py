@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from swarmfree.cockpit.happenings import Happening, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed, Told
 from swarmfree.cockpit.state import SwarmState
+from swarmfree.lab import swarm as swarm_module
 from swarmfree.lab.kill_script import Kill
+from swarmfree.lab.last_words import nobody_can_take
 from swarmfree.lab.processes import is_there
 from swarmfree.lab.swarm import Ending, LocalSwarm, SwarmOrder
 from swarmfree.swarm.events import Event, MemberLost, Note, Started, WeightsWritten
@@ -64,6 +67,14 @@ class Heard:
 
 def _all_up(state: SwarmState) -> bool:
     return len(state.peers) > 1 and all(p.member for p in state.peers)
+
+
+def _made(tmp_path: Path, behaviour: dict[str, list[Any]], heard: Heard, **order: Any) -> LocalSwarm:
+    """A swarm of stand-ins that is not started yet."""
+    (tmp_path / "behaviour.json").write_text(json.dumps({"bootstrap": ["swarmfree1invite"], **behaviour}))
+    chosen = SwarmOrder(folder=tmp_path / "report", program=PROGRAM, **order)
+    chosen.folder.mkdir()
+    return LocalSwarm(chosen, RunDescribed(1.0, "test", 10, 3, 100), heard)
 
 
 async def _run(tmp_path: Path, behaviour: dict[str, list[Any]], heard: Heard, **order: Any) -> Ending:
@@ -135,10 +146,7 @@ async def test_a_stop_ends_all_within_the_grace(tmp_path: Path) -> None:
         return ready.is_set()
 
     heard = Heard(tmp_path, deaf=are_deaf)
-    (tmp_path / "behaviour.json").write_text(json.dumps({"*": deaf, "bootstrap": ["swarmfree1invite"]}))
-    order = SwarmOrder(folder=tmp_path / "report", peer_count=2, program=PROGRAM, stop_grace_s=0.5)
-    order.folder.mkdir()
-    swarm = LocalSwarm(order, RunDescribed(1.0, "test", 10, 3, 100), heard)
+    swarm = _made(tmp_path, {"*": deaf}, heard, peer_count=2, stop_grace_s=0.5)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(swarm.run())
         await ready.wait()
@@ -149,7 +157,7 @@ async def test_a_stop_ends_all_within_the_grace(tmp_path: Path) -> None:
     assert not any(psutil.pid_exists(pid) for pid in heard.pids())
     own = [h.event for h in heard.happenings if isinstance(h, Told) and h.name == "local"]
     assert own == [Note("killed because they did not end within 0.5 s: peer-1, peer-2")]
-    assert (order.folder / "invite").read_text(encoding="utf-8") == "swarmfree1invite\n"
+    assert (tmp_path / "report" / "invite").read_text(encoding="utf-8") == "swarmfree1invite\n"
 
 
 async def test_a_script_kills_the_replicas_of_a_stage_and_they_come_back(tmp_path: Path) -> None:
@@ -324,10 +332,7 @@ async def test_what_the_ending_itself_does_is_no_loss(tmp_path: Path) -> None:
     weights = _event("WeightsWritten", stage=1, path="weights")
     late = [{"deaf": True}, _event("Note", text="up"), {"until": "told"}, lost, weights]
     heard = Heard(tmp_path)
-    (tmp_path / "behaviour.json").write_text(json.dumps({"*": late, "bootstrap": ["swarmfree1invite"]}))
-    order = SwarmOrder(folder=tmp_path / "report", peer_count=1, program=PROGRAM, stop_grace_s=2.0)
-    order.folder.mkdir()
-    swarm = LocalSwarm(order, RunDescribed(1.0, "test", 10, 3, 100), heard)
+    swarm = _made(tmp_path, {"*": late}, heard, peer_count=1, stop_grace_s=2.0)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(swarm.run())
         while not heard.told(Note):
@@ -339,17 +344,24 @@ async def test_what_the_ending_itself_does_is_no_loss(tmp_path: Path) -> None:
     assert heard.told(WeightsWritten)
 
 
-async def test_a_stage_that_nobody_can_take_is_told(tmp_path: Path) -> None:
-    """Where fewer peers live than there are stages for some time, one line says so once, and what to do."""
+async def test_a_stage_that_nobody_can_take_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where fewer peers live than there are stages for some time, one line says so once, however long that lasts, and what to do."""
+    monkeypatch.setattr(swarm_module, "LOOK_S", 0.02)
+    looks: list[str] = []
+
+    def look(state: SwarmState) -> str:
+        looks.append(nobody_can_take(state))
+        return looks[-1]
+
+    monkeypatch.setattr(swarm_module, "nobody_can_take", look)
     heard = Heard(tmp_path)
     opened = _event("Opened", iteration=0, attempt=0, base="00", members=[["Qm1"], ["Qm2"], ["Qm3"]])
-    (tmp_path / "behaviour.json").write_text(json.dumps({"*": [opened], "bootstrap": ["swarmfree1invite"]}))
-    order = SwarmOrder(folder=tmp_path / "report", peer_count=2, program=PROGRAM, stop_grace_s=0.5, taker_within_s=1.0)
-    order.folder.mkdir()
-    swarm = LocalSwarm(order, RunDescribed(1.0, "test", 10, 3, 100), heard)
+    swarm = _made(tmp_path, {"*": [opened]}, heard, peer_count=2, stop_grace_s=0.5, taker_within_s=0.1)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(swarm.run())
-        await asyncio.sleep(4)
+        async with asyncio.timeout(20):
+            while sum(map(bool, looks)) < 20:
+                await asyncio.sleep(0.01)
         swarm.stop(Ending(130, "interrupted"))
         await running
     said = [h.event.text for h in heard.happenings if isinstance(h, Told) and h.name == "local" and "nobody here" in h.event.text]

@@ -198,6 +198,16 @@ def coordinator_that_others_hear() -> object:
     return _campaign(fresh, judge)
 
 
+async def _gives_up_at_once(alone: Alone, election: Election) -> bool:
+    """Whether a candidate whose last coordinator is A leaves its campaign without waiting."""
+    alone.standing.coordinator = A
+    try:
+        async with asyncio.timeout(0.5):
+            return await election.campaign() is None
+    except TimeoutError:
+        return False
+
+
 def coordinator_that_fenced_a_candidate() -> object:
     """Whether a candidate gives up at once, to ask for its place: the last coordinator leads still, or another one, in a later term."""
 
@@ -211,15 +221,7 @@ def coordinator_that_fenced_a_candidate() -> object:
             raise Refused(RefusalKind.FRESH, "another coordinator is heard", 2)
         return _silent(to, claim)
 
-    async def judge(alone: Alone, election: Election) -> bool:
-        alone.standing.coordinator = A
-        try:
-            async with asyncio.timeout(0.5):
-                return await election.campaign() is None
-        except TimeoutError:
-            return False
-
-    return _campaign(fresh, judge), _campaign(fresh, judge, here=D), _campaign(later, judge)
+    return _campaign(fresh, _gives_up_at_once), _campaign(fresh, _gives_up_at_once, here=D), _campaign(later, _gives_up_at_once)
 
 
 def coordinator_that_follows_another() -> object:
@@ -230,15 +232,7 @@ def coordinator_that_follows_another() -> object:
             raise Refused(RefusalKind.BEHIND, "promised term 9", 9)
         return _silent(to, claim)
 
-    async def judge(alone: Alone, election: Election) -> bool:
-        alone.standing.coordinator = A
-        try:
-            async with asyncio.timeout(0.5):
-                return await election.campaign() is None
-        except TimeoutError:
-            return False
-
-    return _campaign(behind, judge, here=D)
+    return _campaign(behind, _gives_up_at_once, here=D)
 
 
 def lineage_that_nobody_leads() -> object:
