@@ -22,7 +22,7 @@ from swarmfree.cli.stem import STEM
 from swarmfree.cockpit.happenings import Happening, RunDescribed, Told, happening_to_json
 from swarmfree.cockpit.live import FRAME_S, View, open_view
 from swarmfree.cockpit.state import SwarmState
-from swarmfree.lab.estimate import estimate, measure_core_flops
+from swarmfree.lab.estimate import estimate, measure_core
 from swarmfree.lab.kept_weights import AFTER, BEFORE, drop_kept, keep_as, models_beside
 from swarmfree.lab.kill_script import Population, check_kills, parse_kill
 from swarmfree.lab.processes import Child, start_child
@@ -165,7 +165,7 @@ class LocalRun:
     def _needs(self) -> list[str]:
         """What the run will need here, and what of the model it can never use."""
         peers, vocabulary = self._order.peer_count + self._order.standby_count, self._manifest.model.vocabulary
-        needs = estimate(self._manifest, peers, os.cpu_count() or 1, measure_core_flops())
+        needs = estimate(self._manifest, peers, os.cpu_count() or 1, measure_core())
         lines = [needs.words(self._manifest.stage_count, peers + 1)]
         if vocabulary > TOKENS:
             lines.append(

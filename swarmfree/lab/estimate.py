@@ -1,8 +1,9 @@
-"""What a run will need on this machine, told before anything is started: parameters, memory, time. Rough, and pure but for one short measurement."""
+"""What a run will need on this machine, told before anything is started: parameters, memory, time. Rough; pure but for a short measurement."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +14,10 @@ LIBRARIES_MB, PEER_MB = 320, 160
 """Torch, gRPC and hivemind, once for all processes that are forked from one; what each peer and its libp2p daemon have of their own besides."""
 BYTES_PER_PARAMETER = 28
 """float32 weights, gradient sum, average, two moments, and what is kept for others."""
-STAGE_S = 0.023
-"""What a microbatch costs a stage beside its arithmetic: messages, Python, small kernels. Measured: 440 iterations of `stdlib-small` on two cores."""
-MATRIX = 384
+STAGE_STEPS = 1_600_000
+"""What a microbatch costs a stage beside its arithmetic (messages, Python, small kernels), as steps of an empty loop here: 440 iterations of
+`stdlib-small` took 23 ms of a core each, and a step 14 ns."""
+MATRIX, STEPS, TRIES = 384, 50_000, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,30 +52,51 @@ def parameter_count(manifest: Manifest) -> int:
     return 2 * model.vocabulary * model.width + model.width + model.blocks * block
 
 
-def estimate(manifest: Manifest, peers: int, cores: int, core_flops: float) -> Estimate:
+@dataclass(frozen=True, slots=True)
+class Core:
+    """How fast one core of a machine is.
+
+    Args:
+        flops: floating point operations per second, of matrix products.
+        step_s: seconds of one step of an empty Python loop.
+    """
+
+    flops: float
+    step_s: float
+
+
+def estimate(manifest: Manifest, peers: int, cores: int, core: Core) -> Estimate:
     """Needs of a run.
 
     Args:
         manifest: of the run.
         peers: processes that serve, or stand by.
         cores: of this machine.
-        core_flops: what one of them computes, floating point operations per second.
+        core: one of them.
     """
     parameters, stages = parameter_count(manifest), manifest.stage_count
     held = parameters * BYTES_PER_PARAMETER * max(1.0, peers / stages)
     memory_bytes = (LIBRARIES_MB + PEER_MB * (peers + 1)) * 1_000_000 + round(held)
-    arithmetic_s = 6 * parameters * manifest.tokens_per_iteration / core_flops
-    overhead_s = STAGE_S * stages * manifest.batch.microbatches
+    arithmetic_s = 6 * parameters * manifest.tokens_per_iteration / core.flops
+    overhead_s = STAGE_STEPS * core.step_s * stages * manifest.batch.microbatches
     at_once = max(1, min(cores, peers))
     return Estimate(parameters, memory_bytes, manifest.run.iterations * (arithmetic_s + overhead_s) / at_once)
 
 
-def measure_core_flops() -> float:
-    """Floating point operations per second of one core, from a few small matrix products: about 20 ms."""
+def measure_core() -> Core:
+    """A few small matrix products and empty loops, the quickest of each: about 30 ms."""
     matrix = np.ones((MATRIX, MATRIX), np.float32)
-    best_s = 1.0
-    for _ in range(4):
-        began_s = time.perf_counter()
-        matrix @ matrix
-        best_s = min(best_s, time.perf_counter() - began_s)
-    return 2 * MATRIX**3 / best_s
+    product_s = min(_seconds(lambda: matrix @ matrix) for _ in range(TRIES))
+    loop_s = min(_seconds(_loop) for _ in range(TRIES))
+    return Core(2 * MATRIX**3 / product_s, loop_s / STEPS)
+
+
+def _loop() -> None:
+    for _ in range(STEPS):
+        pass
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began_s = time.perf_counter()
+    work()
+    return time.perf_counter() - began_s
