@@ -57,6 +57,32 @@ async def test_joiner_finds_run_peers_and_founder_by_invite(world: World) -> Non
     assert (await second.entry_points())[0] == second.addresses[0]
 
 
+async def test_who_is_reached_elsewhere_announces_that(world: World) -> None:
+    """A node behind another address is invited to, and joined, by that one; its own port is kept for the next start."""
+    settings = DirectorySettings(str(world.folder / "bootstrap"), announced=("127.0.0.2", 0), host="0.0.0.0")  # noqa: S104 - on purpose
+    bootstrap = DhtDirectory(settings, world.organiser, world.run, manifest=world.manifest)
+    world.directories.append(bootstrap)
+    await bootstrap.start()
+    await bootstrap.publish_run(60.0)
+    assert bootstrap.addresses == (f"/ip4/127.0.0.2/tcp/{bootstrap.port}/p2p/{world.organiser.peer_id}",)
+    joiner, identity = await world.peer("joiner", bootstrap.addresses)
+    await joiner.announce(announcement_of(identity))
+    assert len(await bootstrap.announcements()) == 1
+
+
+async def test_a_forwarded_port_is_announced_and_not_listened_on(world: World) -> None:
+    """Host and port of a forwarded door stand in the invite; the node listens on its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = DirectorySettings(str(world.folder / "bootstrap"), dht_port=port, announced=("spot.example.org", 4001))
+    bootstrap = DhtDirectory(settings, world.organiser, world.run, manifest=world.manifest)
+    world.directories.append(bootstrap)
+    await bootstrap.start()
+    assert bootstrap.addresses == (f"/dns/spot.example.org/tcp/4001/p2p/{world.organiser.peer_id}",)
+    assert bootstrap.port == port
+
+
 async def test_announcement_is_believed_until_it_expires(world: World) -> None:
     """A peer that falls silent is gone from every view once its lease is over, without anybody removing it."""
     bootstrap = await world.bootstrap()
