@@ -523,9 +523,8 @@ class Assembly:
             await self._take_signed(request, request.action, request.record, str(refusal))
         action = request.action
         if isinstance(action, Replay) and refusal.kind is RefusalKind.FAILED:
-            await asyncio.sleep(
-                self._context.timing.beat_s
-            )  # who gave nothing may have died: by then that is known, and not tried again
+            # Whoever gave nothing may have died: after a beat that is known, and the next try does without it.
+            await asyncio.sleep(self._context.timing.beat_s)
         self._failed(guest, action, is_final=refusal.kind in {RefusalKind.TOO_SLOW, RefusalKind.DISPUTED})
         if refusal.kind is RefusalKind.EXHAUSTED and isinstance(action, (CopyKept, Restore)):
             # It was the builder's own device: that counts once, until another builder's says so, too.

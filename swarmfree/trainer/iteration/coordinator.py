@@ -156,7 +156,8 @@ class Coordinator:
             await self.meeting.give_way()
             raise
         except Diverged as diverged:
-            await end_run(self._context, self.roster, (), (), str(diverged), finished=False)
+            strangers = [a.endpoint for a in await self._context.ports.directory.announcements()]
+            await end_run(self._context, self.roster, (), strangers, str(diverged), finished=False)
             raise
         announced = looking.result() if looking.done() else ()  # a slow directory holds nobody up
         # Who sleeps with a stage that is not written takes over when it wakes, and writes it: told to end it would not.
