@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from swarmfree import __version__
 from swarmfree.cli.bootstrap import bootstrap
 from swarmfree.cli.chaos import chaos
+from swarmfree.cli.complaints import complaint
 from swarmfree.cli.config import config_app
 from swarmfree.cli.endings import OUTPUT_CLOSED, exit_code_of, leave, let_go_of_stdout, one_of
 from swarmfree.cli.local import local
@@ -34,17 +35,19 @@ UsageError: type[Any] = typer.BadParameter.__bases__[0]
 
 
 @contextlib.contextmanager
-def _in_one_line() -> Iterator[None]:
-    """End the command with one line on stderr and an exit code, whatever a person got wrong and whatever failed."""
+def _in_one_line(command: Callable[[], str] = lambda: "swarmfree") -> Iterator[None]:
+    """End the command with one line on stderr and an exit code, whatever a person got wrong and whatever failed.
+
+    `command` is what was asked for, where the error itself does not know.
+    """
     try:
         yield
         return
     except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             raise
-        asked = error.ctx.command_path if error.ctx is not None else "swarmfree"
-        complaint = error.format_message().rstrip(".")
-        told, code = f"{complaint}{'' if complaint.endswith('?') else '.'} See {asked} --help", 2
+        said, asked = complaint(error), error.ctx.command_path if error.ctx is not None else command()
+        told, code = f"{said}{'' if said.endswith('?') else '.'} See {asked} --help", 2
     except (SwarmfreeError, CallFailed, BaseExceptionGroup) as error:
         failure = one_of(error)
         if failure is None:
@@ -74,7 +77,7 @@ class OneLineGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
-        with _in_one_line():
+        with _in_one_line(lambda: " ".join(filter(None, (ctx.command_path, ctx.invoked_subcommand)))):
             return super().invoke(ctx)
 
 

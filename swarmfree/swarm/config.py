@@ -7,6 +7,7 @@ was meant. What the values mean and which go together is said by `manifest` and 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -78,10 +79,7 @@ def read_run(text: str, origin: str, overrides: Sequence[str] = ()) -> RunConfig
         ConfigError: as for `load_run`.
     """
     source = Source(text, origin, overrides)
-    types: dict[str, Any] = {
-        f"{section}.{key}": kind for section, record in SECTIONS.items() for key, kind in types_of(record).items()
-    }
-    types |= {_DATA_PATH: str, _ORGANISER: str}
+    types = _run_types()
     known = tuple(types)
     values: dict[str, Any] = {}
     for name, entry in source.parse().items():
@@ -103,6 +101,18 @@ def read_run(text: str, origin: str, overrides: Sequence[str] = ()) -> RunConfig
         values[path] = typed(types[path], value_text, path, source)
     data_path, organiser = values.pop(_DATA_PATH, ""), values.pop(_ORGANISER, "")
     return RunConfig(_build(values, organiser, source), data_path)
+
+
+def run_keys() -> tuple[str, ...]:
+    """Every key of a run config, with its section."""
+    return tuple(_run_types())
+
+
+def key_like(word: str) -> str:
+    """The key, with its section, that somebody means who says its last part alone, or nearly; "" where there is none."""
+    keys = run_keys()
+    named = {key.rpartition(".")[2]: key for key in reversed(keys)}
+    return next((named[name] for name in difflib.get_close_matches(word.lower(), named, n=1, cutoff=0.8)), "")
 
 
 def manifest_from_bytes(content: bytes) -> Manifest:
@@ -183,6 +193,12 @@ def local_to_toml(config: LocalConfig) -> str:
     """One machine's choices as a TOML file with a comment for each key; `load_local` gives them back."""
     defaults = {field.name: field.default for field in dataclasses.fields(LocalConfig)}
     return "\n".join([f"# {_summary(LocalConfig)}", *_entries(config, defaults)]) + "\n"
+
+
+def _run_types() -> dict[str, Any]:
+    """Type of every key of a run config, by path."""
+    types = {f"{section}.{key}": kind for section, record in SECTIONS.items() for key, kind in types_of(record).items()}
+    return types | {_DATA_PATH: str, _ORGANISER: str}
 
 
 def _build(values: Mapping[str, Any], organiser: str, source: Source) -> Manifest:

@@ -167,18 +167,30 @@ def split_override(override: str, known: Sequence[str]) -> tuple[str, str]:
 def unknown(path: str, known: Iterable[str]) -> str:
     """What to say about a key that nobody knows.
 
-    The key of another section by that very name is meant, else the nearest in its own section, else the nearest anywhere; else all are listed.
+    The same in other letters is meant, else the key of another section by that very name, else the nearest in its own section, else the nearest
+    anywhere; else the keys of its section are listed, or all where it has none.
     """
     section, _, key = path.rpartition(".")
+    paths = tuple(known)
     keys: dict[str, list[str]] = {}
-    for other in known:
+    for other in paths:
         keys.setdefault(other.rpartition(".")[2], []).append(other)
-    here = [name for name, paths in keys.items() if any(other.rpartition(".")[0] == section for other in paths)]
-    near = (key if key in keys else "") or _nearest(key, here) or _nearest(key, keys)
-    if near:
-        meant = next((other for other in keys[near] if other.rpartition(".")[0] == section), keys[near][0])
-        return f"unknown key; did you mean {meant}?"
-    return f"unknown key; known: {', '.join(here or keys)}"
+    here = [other for other in paths if other.rpartition(".")[0] == section]
+    same = next((other for other in paths if other.lower() == path.lower()), "")
+    near = (key if key in keys else "") or _nearest(key, [other.rpartition(".")[2] for other in here]) or _nearest(key, keys)
+    if same or near:
+        return f"unknown key; did you mean {same or next((other for other in keys[near] if other in here), keys[near][0])}?"
+    return f"unknown key; known: {', '.join(here or by_section(paths))}"
+
+
+def by_section(paths: Iterable[str]) -> list[str]:
+    """Keys as they are listed for a person: those of a section together, behind its name."""
+    sections: dict[str, list[str]] = {}
+    for path in paths:
+        section, _, key = path.rpartition(".")
+        sections.setdefault(section, []).append(key)
+    alone = sections.pop("", [])
+    return [*(f"{section}.({', '.join(keys)})" for section, keys in sections.items()), *alone]
 
 
 def unknown_section(name: str, sections: Iterable[str], known: Sequence[str]) -> str:

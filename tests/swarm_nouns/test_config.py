@@ -168,7 +168,7 @@ SECTION_LIST = "run, model, stages, batch, optimizer, data, ring, recovery, timi
         ("[model]\n\n  rows = 3", "runs/x.toml:3: model.rows = 3: unknown key; did you mean batch.rows?"),
         (
             "[run]\nzzz = 3",
-            "runs/x.toml:2: run.zzz = 3: unknown key; known: name, seed, iterations, evaluate_every, evaluate_windows",
+            "runs/x.toml:2: run.zzz = 3: unknown key; known: run.name, run.seed, run.iterations, run.evaluate_every, run.evaluate_windows",
         ),
         ("[modle]\nwidth = 3", "runs/x.toml:1: [modle]: unknown section; did you mean [model]?"),
         ("zork = 3", f"runs/x.toml:1: zork = 3: unknown section; known: {SECTION_LIST}"),
@@ -225,6 +225,7 @@ def test_run_name_is_no_path() -> None:
         ("model.heads=3", "override model.heads = 3: must divide model.width = 128"),
         ("model.widht=3", "override model.widht = 3: unknown key; did you mean model.width?"),
         ("width=3", "override width = 3: unknown key; did you mean model.width?"),
+        ("MODEL.WIDTH=3", "override MODEL.WIDTH = 3: unknown key; did you mean model.width?"),
         ("model.width", 'override "model.width": must be written section.key=value'),
         ("=3", 'override "=3": must be written section.key=value'),
         (
@@ -237,6 +238,13 @@ def test_run_name_is_no_path() -> None:
 def test_a_mistake_in_an_override_is_one_line(override: str, line: str) -> None:
     """A flag's mistake is told as a flag's, not as the file's."""
     assert refusal("", override) == line
+
+
+def test_keys_are_listed_with_their_sections() -> None:
+    """Where nothing is near, all keys are listed behind the names of their sections, as they can be typed."""
+    told = refusal("", "zork.zork=3")
+    assert told.startswith("override zork.zork = 3: unknown key; known: run.(name, seed, iterations, evaluate_every,")
+    assert "optimizer.(rate, " in told and "data.(name, " in told and told.endswith(", organiser")
 
 
 @pytest.mark.parametrize(
