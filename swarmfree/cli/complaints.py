@@ -21,6 +21,7 @@ EXPECTED: Mapping[str, str] = {
     "less_than": "less than {lt}",
 }
 """Kind of a pydantic error -> what the value must be."""
+EXTRA_INVITE = "; one invite is expected, so paste it once, and where it has blanks or line breaks in it, between quotes"
 
 
 def complaint(error: Any) -> str:
@@ -29,7 +30,9 @@ def complaint(error: Any) -> str:
         return _about_option(error, str(option))
     found = getattr(error.__cause__, "errors", None)
     if found is None or getattr(error, "param", None) is None:
-        return str(error.format_message()).rstrip(".")
+        told = str(error.format_message()).rstrip(".")
+        takes_invite = error.ctx is not None and any(each.name == "invite" for each in error.ctx.command.params)
+        return told + EXTRA_INVITE * (takes_invite and told.startswith("Got unexpected extra argument"))
     first = found()[0]
     given, context = first.get("input"), first.get("ctx", {})
     rule = EXPECTED.get(str(first.get("type")), "")

@@ -25,6 +25,10 @@ _LETTERS_MAX = 4096
 _CHECKSUM_SIZE_BYTES = 4
 _FINGERPRINT_SIZE_BYTES = 32
 _COPY_AGAIN = "copy the whole line that the bootstrap node or any peer printed"
+_BLANKS = re.compile(r"[\s\u00ad\u200b-\u200f\u2060\ufeff]")
+"""Mail programs and web pages break lines with letters that nobody sees, too."""
+_WRAPPING = "$'\"`<>()[]{},.;\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb"
+_STAND_INS = frozenset({"invite", "your_invite", "the_invite"})
 _LOOKALIKES = {"0": "o", "1": "l", "8": "b", "9": "g"}
 
 
@@ -59,21 +63,27 @@ def encode_invite(invite: Invite) -> str:
 
 
 def decode_invite(text: str) -> Invite:
-    """Read an invite as a person pasted it; blanks, line breaks, quotes and capitals do no harm.
+    """Read an invite as a person pasted it; blanks, line breaks, quotes, brackets, capitals and a second copy do no harm.
 
     Raises:
         InviteError: one line that says what is wrong and how to mend it.
     """
-    line = "".join(text.split()).strip("'\"`<>()[],.;").lower()
+    pasted = _BLANKS.sub("", text).strip(_WRAPPING)
+    line = pasted.lower()
     if not line:
         raise InviteError(f"the invite is empty: {_COPY_AGAIN}")
+    if line in _STAND_INS:
+        raise InviteError(
+            f"{pasted} stands for an invite, which begins with {PREFIX!r}: {_COPY_AGAIN}, and put that in its place"
+        )
     if not line.startswith(PREFIX):
         if PREFIX.startswith(line):
             raise InviteError(f"the invite is cut off after {len(line)} letters: {_COPY_AGAIN}")
         if re.match(r"swarmfree[2-9]", line):
             raise InviteError(f"the invite begins with {line[:10]!r}: it was made by a newer swarmfree; update this one")
-        raise InviteError(f"{line[:24]!r} is no invite: an invite begins with {PREFIX!r}; {_COPY_AGAIN}")
-    letters = line[len(PREFIX) :]
+        where = f" (one begins at letter {line.index(PREFIX) + 1}: paste it alone)" if PREFIX in line else ""
+        raise InviteError(f"{pasted[:24]!r} is no invite: an invite begins with {PREFIX!r}{where}; {_COPY_AGAIN}")
+    letters = _one_of(line)[len(PREFIX) :]
     if len(letters) > _LETTERS_MAX:
         raise InviteError(f"the invite has {len(line)} letters, far too many: {_COPY_AGAIN}, once")
     for position, letter in enumerate(letters, len(PREFIX) + 1):
@@ -81,6 +91,21 @@ def decode_invite(text: str) -> Invite:
             hint = f" (perhaps {_LOOKALIKES[letter]!r}?)" if letter in _LOOKALIKES else ""
             raise InviteError(f"letter {position} of the invite is {letter!r}, which no invite has{hint}: {_COPY_AGAIN}")
     return _unpack_body(_checked_body(letters))
+
+
+def _one_of(line: str) -> str:
+    """The invite in a line that has it once, or several times alike; no invite has its own beginning in it.
+
+    Raises:
+        InviteError: several that differ.
+    """
+    parts = [part.strip(_WRAPPING) for part in line.split(PREFIX)[1:]]
+    if len(set(parts)) > 1:
+        letters = " and ".join(str(len(PREFIX) + len(part)) for part in parts[:3])
+        raise InviteError(
+            f"one invite is expected; {len(parts)} that differ stand behind each other (of {letters} letters): paste one"
+        )
+    return PREFIX + parts[0]
 
 
 def _checked_body(letters: str) -> bytes:

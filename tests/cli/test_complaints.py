@@ -58,3 +58,10 @@ def test_an_option_that_is_nothing_is_told_as_before() -> None:
 def test_a_missing_value_names_the_help_of_its_command() -> None:
     """An option without its value is answered with the help of the command that was typed."""
     assert _told("local", "--peers") == "Option '--peers' requires an argument. See swarmfree local --help"
+
+
+def test_an_invite_in_pieces_is_told_to_be_one_word() -> None:
+    """An invite that a mail program has broken, pasted without quotes, is told what is expected."""
+    for command in ("peer", "status"):
+        assert "one invite is expected, so paste it once" in _told(command, "swarmfree1abc", "def")
+    assert "invite" not in _told("local", "extra")

@@ -93,11 +93,42 @@ def test_body_with_a_right_checksum_may_still_be_nonsense(body: bytes) -> None:
 
 
 def test_pasting_does_no_harm() -> None:
-    """Line breaks, blanks, quotes and capitals around and in an invite change nothing."""
+    """Line breaks, blanks, quotes, braces and capitals around and in an invite change nothing."""
     text = encode_invite(INVITE)
     broken = "\n  ".join(text[a:b] for a, b in pairwise([0, 40, 80, len(text)]))
-    for pasted in (f"  {text}\n", f"'{text}'", f'"{text}",', f"`{text}`", f"<{text}>.", text.upper(), broken, broken + "\r\n"):
+    for pasted in (
+        f"  {text}\n",
+        f"'{text}'",
+        f'"{text}",',
+        f"`{text}`",
+        f"<{text}>.",
+        text.upper(),
+        broken,
+        broken + "\r\n",
+        f"{{{text}}}",
+    ):
         assert decode_invite(pasted) == INVITE
+
+
+def test_an_invite_pasted_several_times_is_one() -> None:
+    """Copies of one invite are that invite, whatever stands between them; letters that nobody sees do no harm."""
+    text = encode_invite(INVITE)
+    for pasted in (
+        text * 2,
+        f"{text} {text}\n{text}",
+        f"'{text}' '{text}'",
+        f"\u201c{text[:50]}\u200b{text[50:]}\u201d",
+        "\ufeff" + text,
+    ):
+        assert decode_invite(pasted) == INVITE
+
+
+@pytest.mark.parametrize("word", ["INVITE", "{INVITE}", "<invite>", "${INVITE}", "'INVITE'"])
+def test_the_word_that_stands_for_an_invite_is_told_to_be_one(word: str) -> None:
+    """Who types the word of the README itself hears what is to be put in its place."""
+    with pytest.raises(InviteError, match=r"INVITE stands for an invite, which begins with 'swarmfree1': copy .*") as caught:
+        decode_invite(word.upper())
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +146,9 @@ def test_pasting_does_no_harm() -> None:
         (lambda text: text[:30] + "-" + text[31:], "letter 31 of the invite is '-'"),
         (lambda text: text[:60] + ("b" if text[60] != "b" else "c") + text[61:], "checksum"),
         (lambda text: "swarmfree2" + text[10:], "newer swarmfree"),
-        (lambda text: text * 50, "far too many"),
+        (lambda text: text + "a" * 5000, "far too many"),
+        (lambda text: text + text[:60], "one invite is expected; 2 that differ stand behind each other (of 140 and 60 letters)"),
+        (lambda text: "swarmfree peer " + text, "(one begins at letter 14: paste it alone)"),
     ],
 )
 def test_malformed_invite_says_what_is_wrong(change: object, why: str) -> None:
