@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from swarmfree.cli.runs import run_file
+from swarmfree.cli.runs import keys_to_complete, run_file, runs_to_complete
 from swarmfree.cli.watched import EngineKind
 
 
@@ -26,12 +26,17 @@ RunOption = Annotated[
         metavar="FILE|NAME",
         help="Run config: a TOML file, or the name of one that comes with swarmfree (stdlib-small). `swarmfree new` writes one.",
         callback=run_file,
+        autocompletion=runs_to_complete,
     ),
 ]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="SECTION.KEY=VALUE", help="Change one value of the run config; may be repeated.", show_default=False
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Change one value of the run config; may be repeated.",
+        autocompletion=keys_to_complete,
+        show_default=False,
     ),
 ]
 DataOption = Annotated[

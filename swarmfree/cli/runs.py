@@ -35,6 +35,19 @@ def run_file(run: Path) -> Path:
     raise ConfigError(f"{run}: cannot be read: No such file or directory; {listed}; `swarmfree new NAME` writes a run file")
 
 
+def runs_to_complete(incomplete: str) -> list[str]:
+    """What a shell offers behind `--run`: runs by name and files of this folder."""
+    names = [file.stem for file in sorted(RUNS.glob("*.toml"))] + [str(file) for file in sorted(Path().glob("*.toml"))]
+    return [name for name in names if name.startswith(incomplete) and name != "pyproject.toml"]
+
+
+def keys_to_complete(incomplete: str) -> list[str]:
+    """What a shell offers behind `--set`: the keys of a run config, each with its equals sign."""
+    from swarmfree.swarm.config import run_keys  # noqa: PLC0415 - help is fast
+
+    return [f"{key}=" for key in run_keys() if key.startswith(incomplete)]
+
+
 def peers_of(manifest: Manifest) -> int:
     """How many peers a run begins with where nobody says: two for each body stage and one for the ends, within the run's own limits."""
     ends, *body = range(manifest.stage_count)
