@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from swarmfree.cli.journals import open_journal
 from swarmfree.cli.options import Log
-from swarmfree.cli.process import keep_freed_memory, load_gently, settle_garbage
+from swarmfree.cli.peer_start import KEPT, announced_of
+from swarmfree.cli.process import load_gently, settle_garbage
 from swarmfree.cli.watched import EngineKind, from_any_thread, integer_tokens, make_engine, watched
 from swarmfree.cockpit.own import Means
 from swarmfree.lab.kept_weights import KEEP_SIGNAL
@@ -29,16 +30,14 @@ from swarmfree.storage.shelf import FolderShelf
 from swarmfree.storage.tokens import CorpusTokens
 from swarmfree.storage.weights import FolderWeights
 from swarmfree.storage.whole import write_whole
-from swarmfree.swarm.config import load_local
 from swarmfree.swarm.engine_port import Engine
-from swarmfree.swarm.errors import ConfigError, DataError
+from swarmfree.swarm.errors import DataError
 from swarmfree.swarm.events import DirectoryReplaced, Note
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.names import Member
 from swarmfree.swarm.ports import Journal, Ports, Tokens
 from swarmfree.trainer.life.peer import run_peer
-from swarmfree.wire.addresses import address_of, parse_host_and_port
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.identity import draw_incarnation, load_or_create_identity, next_life_number
 from swarmfree.wire.invite import ENTRY_POINTS_MAX, Invite, encode_invite
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     from swarmfree.cli.peer_screen import PeerScreen
 
 T = TypeVar("T")
-KEPT = "kept"
 
 
 class SystemClock:
@@ -79,41 +77,10 @@ class ThreadExecutor:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def local_config(**flags: object) -> LocalConfig:
-    """This machine's choices from flags, with the folder's default filled in, and checked as far as that can be done at once.
-
-    Raises:
-        ConfigError: one line that names the flag and the rule.
-    """
-    folder = str(flags.get("folder") or Path.home() / ".swarmfree" / "peer")
-    weights = str(flags.get("weights_folder") or Path(folder) / "weights")
-    local = load_local(None, {**flags, "folder": folder, "weights_folder": weights})
-    announced_of(local)
-    return local
-
-
-def announced_of(local: LocalConfig) -> tuple[str, int]:
-    """Host and port that this peer announces; port 0 = the one on which it listens.
-
-    Raises:
-        ConfigError: they are not HOST:PORT, or the host is neither an IP address nor a name.
-    """
-    if not local.announce:
-        return local.announced_host or local.host, 0
-    try:
-        host, port = parse_host_and_port(local.announce)
-        address_of(host, port, "anybody")
-    except ConfigError as error:
-        raise ConfigError(f"--announce {local.announce}: {error}") from error
-    return host, port
-
-
 class PeerLife:
     """One peer from its invite to its exit code."""
 
-    def __init__(
-        self, invite: Invite, local: LocalConfig, log: Log, *, engine: EngineKind = EngineKind.TORCH, is_watched: bool = False
-    ) -> None:
+    def __init__(self, invite: Invite, local: LocalConfig, log: Log, *, engine: EngineKind, is_watched: bool) -> None:
         """Keep what was asked for; `run` does the rest.
 
         Args:
@@ -137,8 +104,8 @@ class PeerLife:
         self._leave.set()
         return self._may_leave
 
-    async def run(self) -> int:
-        """Live it.
+    async def run(self, screen: PeerScreen | None) -> int:
+        """Live it; what happens is shown on the screen, or else told as `log` says.
 
         Returns:
             Exit code of the trainer.
@@ -146,20 +113,8 @@ class PeerLife:
         Raises:
             SwarmfreeError: why the peer cannot be, or go on.
         """
-        keep_freed_memory()
         asyncio.get_running_loop().add_signal_handler(KEEP_SIGNAL, self._keep.set)
-        async with contextlib.AsyncExitStack() as opened:
-            screen: PeerScreen | None = None
-            if self._log is Log.TEXT:
-                from swarmfree.cli.peer_screen import PeerScreen  # noqa: PLC0415 - a peer of a local swarm has no screen
-
-                screen = PeerScreen(sys.stdout, Path(self._local.folder) / KEPT)
-                screen.start()
-                opened.callback(screen.close)
-            return await self._live(screen or open_journal(self._log, sys.stdout), screen)
-
-    async def _live(self, journal: Journal, screen: PeerScreen | None) -> int:
-        local = self._local
+        local, journal = self._local, screen or open_journal(self._log, sys.stdout)
         await load_gently("swarmfree.wire.dht_keeper", *(["swarmfree.model.engine"] if self._kind is EngineKind.TORCH else []))
         if screen is not None:
             screen.say("looking for the run at the invite's addresses")

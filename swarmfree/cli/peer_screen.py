@@ -11,7 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from swarmfree.cockpit.live import FRAME_S, LiveView, open_view
 from swarmfree.cockpit.own import Means, OwnState, begin, hear, look, own_lines
@@ -22,8 +22,9 @@ from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.messages import GetPlan, PlanAnswer
 from swarmfree.swarm.names import Member
 from swarmfree.swarm.plan import Plan
-from swarmfree.trainer.life.glance import glance_of
-from swarmfree.trainer.life.peer import Peer
+
+if TYPE_CHECKING:
+    from swarmfree.trainer.life.peer import Peer
 
 PLAIN_LINE_S = 10.0
 ASK_S = 5.0
@@ -94,6 +95,8 @@ class PeerScreen:
     def _frame(self) -> None:
         now_s = time.time()
         if self._peer is not None:
+            from swarmfree.trainer.life.glance import glance_of  # noqa: PLC0415 - loaded with the peer, after the first picture
+
             if now_s - self._weighed_s >= WEIGH_S:
                 self._weighed_s, self._disk_bytes = now_s, size_bytes(self._kept)
             self._own = look(self._own, glance_of(self._peer, self._told), now_s, self._disk_bytes, self._standbys)

@@ -17,6 +17,7 @@ LOADED = (
     "swarmfree.cli.founding",
     "swarmfree.cli.journals",
     "swarmfree.cli.peer_life",
+    "swarmfree.cli.peer_start",
     "swarmfree.model.engine",
     "swarmfree.storage.journal",
     "swarmfree.wire.dht_keeper",
