@@ -1,6 +1,6 @@
 """The first lines of every command: what has to hold before anything else is imported, which takes up to seconds on a busy machine.
 
-Ctrl-C ends the process at once and without a word, as nothing has begun that would have to be ended: until `endings` takes the signal over, or a
+Ctrl-C ends the process at once with one line, as nothing has begun that would have to be ended: until `endings` takes the signal over, or a
 command that is interrupted by an exception calls `interrupt_by_exception`.
 """
 
@@ -12,7 +12,10 @@ import sys
 
 
 def _end_at_once(_number: int, _frame: object) -> None:
-    os._exit(130)
+    try:
+        os.write(2, b"swarmfree: interrupted\n")
+    finally:
+        os._exit(130)
 
 
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

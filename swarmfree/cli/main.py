@@ -62,7 +62,7 @@ def _in_one_line(command: Callable[[], str] = lambda: "swarmfree") -> Iterator[N
         let_go_of_stdout()
         told, code = f"the output cannot be written: {error.strerror}", 1
     except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+        told, code = "interrupted", INTERRUPTED
     typer.echo(f"swarmfree: {' '.join(told.split())}", err=True)
     raise typer.Exit(code)
 
