@@ -111,6 +111,33 @@ def test_a_disk_is_full() -> None:
     assert len(lines(result, "Ended", "code=0", DONE)) == 7
 
 
+class SiblingFalls(Once):
+    """The second of stage 2 dies half a second after the first one was told to write."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(
+            lambda moment: bids_farewell(write=True)(moment) and moment.receiver.member.peer_id == first,
+            lambda director, _: director.after(0.5, lambda: director.kill(*(m for m in director.peers() if m.peer_id == second))),
+        )
+        self._first = first
+
+    def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
+        """What the first one answers when it is told to write takes 0.4 s."""
+        del sender
+        is_told = isinstance(request, Goodbye) and request.write_weights and receiver.member.peer_id == self._first
+        return Fate(request_delay_s=0.002, payload_delay_s=0.001, response_delay_s=0.4) if is_told else None
+
+
+def test_the_sibling_of_a_full_disk_falls_before_that_one_was_tried_again() -> None:
+    """It is told to write as soon as the other one could not for the first time, and so has written when it falls."""
+    setup = swarm(faults=GONE)
+    first, second = of_stage_2(setup)
+    script = SiblingFalls(first, second)
+    result = play(setup, script, factories=with_full_disks(first))
+    assert script.struck
+    assert written(result) == [0, 1, 2, 3]
+
+
 def test_each_first_try_to_write_fails() -> None:
     """Nobody else holds the stages: each is asked once more, all are written, and everybody ends well."""
 

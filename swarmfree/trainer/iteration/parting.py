@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmfree.policy.election import claim_order
-from swarmfree.swarm.errors import CallFailed, PeerUnreachable, RefusalKind, Refused
+from swarmfree.swarm.errors import CallFailed, PeerUnreachable, Refused
 from swarmfree.swarm.events import Note
 from swarmfree.swarm.messages import Farewell, Goodbye
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.plan import Plan
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.roster import Guest, Roster
+
+ASKED_MAX = 2
+"""Who could not write its stage's weights is asked once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +49,14 @@ async def write_weights(context: Context, roster: Roster) -> Written:
     all_before = False
 
     async def ask(guest: Guest) -> str:
-        """Why it has not written; it is asked again as long as it answers beats, and once more where it failed."""
+        """Why it has not written; it is asked again as long as it answers beats."""
         nonlocal all_before
-        waits, is_first, may_fail = context.backoff_s(), True, True
+        waits, is_first = context.backoff_s(), True
         while True:
             try:
                 reply = await context.call(guest.endpoint, request)
             except Refused as refusal:
-                if refusal.kind is not RefusalKind.FAILED or not may_fail:
-                    roster.excuse(guest)
-                    return str(refusal)
-                may_fail = False  # a device may have been out of memory for a moment
+                return str(refusal)
             except CallFailed as error:
                 if roster.get(guest.member) is not guest or roster.is_deposed:
                     return str(error)
@@ -68,14 +69,19 @@ async def write_weights(context: Context, roster: Roster) -> Written:
             await asyncio.sleep(next(waits))
 
     async def write(stage: int) -> None:
-        asked, why = set[Guest](), "nobody holds it"  # one that is called for anew is asked anew
-        # Others before this peer: they write while it still looks after the end.
-        while rest := [guest for guest in roster.holders(stage) if guest not in asked]:
-            guest = min(rest, key=lambda g: (g.member == context.me, g.opened is None, g.admitted))
-            asked.add(guest)
+        asked, waits, why = Counter[Guest](), context.backoff_s(), "nobody holds it"  # one that is called for anew is asked anew
+        # Others before this peer: they write while it still looks after the end. Once more who could not, after all others: it may have been
+        # for a moment, and a sibling that can may fall while it is tried again.
+        while rest := [guest for guest in roster.holders(stage) if asked[guest] < ASKED_MAX]:
+            guest = min(rest, key=lambda g: (asked[g], g.member == context.me, g.opened is None, g.admitted))
+            if asked[guest]:
+                await asyncio.sleep(next(waits))
+            asked[guest] += 1
             why = await ask(guest)
             if not why:
                 return
+            if asked[guest] == ASKED_MAX:
+                roster.excuse(guest)
         missing[stage] = why
 
     async with asyncio.TaskGroup() as group:
