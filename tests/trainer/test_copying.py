@@ -11,7 +11,7 @@ import pytest
 
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
-from swarmfree.swarm.books import GENESIS_LINEAGE
+from swarmfree.swarm.books import GENESIS_LINEAGE, Record
 from swarmfree.swarm.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.messages import Average, GetAverage, GetRecord, GetState, RecordAnswer, Request, State
@@ -75,14 +75,14 @@ class Donors(Source):
                 raise Refused(RefusalKind.GONE, "not here")
 
 
-def _copy(donors: Donors, past: dict[int, str] | None = None) -> IntegerEngine:
-    """What a joiner has that begins after the first iteration; `past` is what it knows of lineages, and comes to know."""
+def _copy(donors: Donors, past: dict[int, str] | None = None, record: Record | None = None) -> IntegerEngine:
+    """What a joiner has that begins after the first iteration, or this record; `past` is what it knows of lineages, and comes to know."""
     machine, engine = Machine(), IntegerEngine(MANIFEST)
     engine.blank(0)
     ports = Ports(donors, None, machine, machine, engine, None, None, None, None, None)  # type: ignore[arg-type]
     context = Context(ports, MANIFEST, LocalConfig("memory"), random.Random(1), MANIFEST.fingerprint())
     device = Device(machine, machine)
-    copying = Copying(context, Place(engine, device, lanes=1), 0, (BAD, GOOD), 1, donors.first)
+    copying = Copying(context, Place(engine, device, lanes=1), 0, (BAD, GOOD), 1, record or donors.first)
     copying.past = {} if past is None else past
 
     async def main() -> None:
@@ -117,6 +117,14 @@ def test_a_copy_goes_on_with_the_past_that_its_donors_follow(*, is_ours: bool) -
     assert past == {i: record.before for i, record in enumerate(donors.records) if is_ours or i} | {
         2: donors.records[1].lineage()
     }
+
+
+def test_a_state_of_another_lineage_is_not_copied() -> None:
+    """The donors have parted from whoever orders the copy, and are as far: no commit would show that what they hold is another stage's past."""
+    donors = Donors()
+    with pytest.raises(ExceptionGroup) as failure:
+        _copy(donors, record=replace(donors.first, forced=(0,)))
+    assert failure.group_contains(Refused, match="disputed.*another lineage")
 
 
 def test_a_copy_whose_donors_have_died_between_two_iterations_fails() -> None:

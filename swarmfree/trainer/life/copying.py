@@ -85,12 +85,13 @@ class Copying:
         self.received_bytes = 0
         self.past: dict[int, str] = {}
         self._asked = -1
+        self._is_other = False
 
     async def run(self) -> None:
         """Return when all parts are at the newest committed iteration.
 
         Raises:
-            CallFailed: no donor answers.
+            CallFailed: no donor answers, or one stands on another record than whoever ordered the copy.
         """
         seen, since_s = None, self._context.now_s()
         while True:
@@ -105,6 +106,10 @@ class Copying:
             if failed:
                 raise failed[0]
             await self._advance()
+            if self._is_other:
+                raise Refused(
+                    RefusalKind.DISPUTED, f"a donor of stage {self._stage} is of another lineage than whoever ordered the copy"
+                )
             # A part may have come from a donor that was already further than what this peer has heard of.
             if not self._waiting and all(version == self.level for version in self._versions):
                 return
@@ -150,6 +155,9 @@ class Copying:
         """Step the parts that are here by what was committed since."""
         newest = await self._newest()
         if self.record is not None:
+            is_as_far = newest is not None and newest.iteration == self.record.iteration
+            if newest is not None and is_as_far and newest != self.record:  # both are hashed only where they may differ
+                self._is_other |= newest.lineage() != self.record.lineage()
             await self._step_by(self.record)  # parts that were under way, from a donor that had not stepped yet
         for part, version in enumerate(self._versions):
             if UNKNOWN < version < self.level:
