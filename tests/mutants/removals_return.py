@@ -239,6 +239,21 @@ def word_of_a_standby(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assembly, "_use_standbys", careless)
 
 
+def second_word_of_a_barred_one(patch: pytest.MonkeyPatch) -> None:
+    """Who is barred tells what it holds with its first hello, or never (3.6)."""
+    hello = Assembly.hello
+
+    def careless(self: Assembly, sender: Endpoint, said: Any, iteration: int) -> Any:
+        guest = self._roster.get(sender.member)
+        before = guest is not None and (guest.hello, guest.is_ours)
+        place = hello(self, sender, said, iteration)
+        if guest is not None and before and self._roster.is_barred(sender.member):
+            guest.hello, guest.is_ours = before
+        return place
+
+    patch.setattr(Assembly, "hello", careless)
+
+
 def place_of_a_feeder(patch: pytest.MonkeyPatch) -> None:
     """Who can feed, and serves another stage alone, stays there when stage 0 is lost (A run's life)."""
     move_to = Assembly._move_to

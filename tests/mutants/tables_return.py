@@ -373,6 +373,21 @@ def standby_that_holds_a_lost_stage() -> object:
     return _assembly(story)
 
 
+def barred_that_says_hello_once_more() -> object:
+    """A barred member stands by with a state that it can vouch for only later; its sibling is lost beside another standby: who is placed there."""
+
+    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> list[str]:
+        roster.admit(endpoint("e"), Hello(False, True, "", 0), STANDBY)
+        roster.bar(ME.member, "it cannot average with its sibling")
+        assembly.hello(ME, Hello(False, False, "", 0), 5)
+        assembly.hello(ME, _hello(1), 5)
+        roster.fence(SIBLING.member, "nobody listens")
+        assembly._use_standbys()
+        return [one.member.peer_id for one in roster.of_stage(1)]
+
+    return _assembly(story)
+
+
 def past_of_a_builder() -> object:
     """A newcomer is to build a stage, and coordinates later: of which iterations it knows the lineage then."""
 

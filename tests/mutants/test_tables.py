@@ -147,6 +147,7 @@ ROWS = (
     Row(removals_return.bar_at_readmission, tables_return.back_while_barred, (False, 0)),
     Row(removals_return.state_of_a_standby, tables_return.standby_that_holds_a_lost_stage, ("b", "Stay")),
     Row(removals_return.state_of_a_standby, tables_return.standby_with_a_state, ["b"]),
+    Row(removals_return.second_word_of_a_barred_one, tables_return.barred_that_says_hello_once_more, ["b"]),
     Row(removals_return.word_of_a_standby, tables_return.standby_that_has_just_said_hello, ["b"]),
     Row(removals_return.place_of_a_feeder, tables_return.feeder_that_serves_alone, [(2, 2), (2, 0)]),
     Row(removals_return.word_of_a_feeder, tables_return.feeder_that_serves_alone, [(2, 2), (2, 0)]),

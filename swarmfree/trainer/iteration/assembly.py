@@ -146,7 +146,7 @@ class Assembly:
             guest.is_ours = is_ours
             self._context.tell(Placed(sender.member.peer_id, place.stage))
             self.start_joins()
-        if guest.stage == STANDBY and hello.stage != STANDBY and is_ours and not is_barred:
+        if guest.stage == STANDBY and hello.stage != STANDBY and is_ours:
             guest.hello, guest.is_ours = hello, True  # it is no use now, and may be the last one soon
         return Place(self._context.here, guest.stage, self._roster.waiting_for, accepted=True)
 
