@@ -155,8 +155,8 @@ def vote_of_an_incarnation(patch: pytest.MonkeyPatch) -> None:
 
 def sealed_record_at_the_claim(patch: pytest.MonkeyPatch) -> None:
     """A successor begins the iteration anew, whatever record of it somebody stored (3.1)."""
-    patch.setattr(election, "newest_sealed", lambda promises: None)
-    patch.setattr(coordination, "newest_sealed", lambda promises: None)
+    patch.setattr(election, "newest_sealed", lambda promises, lineage: None)
+    patch.setattr(coordination, "newest_sealed", lambda promises, lineage: None)
 
 
 def term_at_members(patch: pytest.MonkeyPatch) -> None:

@@ -70,11 +70,24 @@ def silence_without_majority(patch: pytest.MonkeyPatch) -> None:
 def highest_sealed_record(patch: pytest.MonkeyPatch) -> None:
     """Of several stored records the first one told counts (3.1)."""
 
-    def first(promises: Iterable[Promise]) -> Record | None:
+    def first(promises: Iterable[Promise], lineage: str) -> Record | None:
         return next((promise.sealed for promise in promises if promise.sealed is not None), None)
 
     patch.setattr(coordination, "newest_sealed", first)
     patch.setattr(election, "newest_sealed", first)
+
+
+def lineage_of_a_vote(patch: pytest.MonkeyPatch) -> None:
+    """A stored record counts whatever lineage it follows (3.1)."""
+    newest = coordination.newest_sealed
+
+    def of_any(promises: Iterable[Promise], lineage: str) -> Record | None:
+        said = list(promises)
+        found = [newest(said, promise.sealed.before) for promise in said if promise.sealed is not None]
+        return found[-1] if found else None
+
+    patch.setattr(coordination, "newest_sealed", of_any)
+    patch.setattr(election, "newest_sealed", of_any)
 
 
 def share_of_this_plan(patch: pytest.MonkeyPatch) -> None:

@@ -287,7 +287,15 @@ def record_with_the_highest_position() -> object:
     """Two records of one iteration were stored, one in a later term: the loss of the one that is gone on with."""
     older = Promise(0, record(loss=1.0), at(9))
     newer = Promise(0, record(loss=2.0), at(1, LATER))
-    found = coordination.newest_sealed([older, newer])
+    found = coordination.newest_sealed([older, newer], GENESIS_LINEAGE)
+    return found.loss if found is not None else None
+
+
+def vote_on_a_lineage_that_was_left() -> object:
+    """A member has stored a record of this iteration, and then joined this lineage from another one: the loss of the record that is gone on with."""
+    here = Promise(0, record(loss=1.0), at(1))
+    left = Promise(0, record(loss=2.0, before="f" * 64), at(1, LATER))
+    found = coordination.newest_sealed([here, left], GENESIS_LINEAGE)
     return found.loss if found is not None else None
 
 

@@ -80,6 +80,7 @@ ROWS = (
     Row(removals.majority_for_seal, tables_lead.seal_without_votes, "waits"),
     Row(removals_lead.forced_but_once, tables_lead.forced_once, "deposed"),
     Row(removals_lead.silence_without_majority, tables_lead.without_majority, "deposed"),
+    Row(removals_lead.lineage_of_a_vote, tables_lead.vote_on_a_lineage_that_was_left, 1.0),
     Row(removals_lead.highest_sealed_record, tables_lead.record_with_the_highest_position, 2.0),
     Row(removals_lead.silent_joiners, tables_lead.joiner_that_is_silent, [False, True]),
     Row(removals_lead.joiners_that_cannot_step, tables_lead.joiner_that_cannot_step, ["Commit", "Build"]),

@@ -364,7 +364,7 @@ class Coordinator:
         for guest in asked:
             if guest.member in promises:
                 guest.opened = plan.position
-        sealed = newest_sealed(p for p in promises.values() if isinstance(p, Promise))
+        sealed = newest_sealed((p for p in promises.values() if isinstance(p, Promise)), plan.lineage)
         while not self._may_force and not self._may_decide(set(promises)):
             self._rolling.check(plan)
             self._check_quorum()

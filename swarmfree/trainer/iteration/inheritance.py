@@ -38,7 +38,7 @@ class Inheritance:
         iteration: undecided.
         lineage, record: of the last committed one; None before the first.
         plan: the newest anybody has, None before the first.
-        sealed: a record of this iteration that somebody stored: it may be decided, and no other one may be.
+        sealed: a record of this iteration and lineage that somebody stored: it may be decided, and no other one may be.
         forced: no majority promised within `split_wait_s`.
         promises: who follows.
         seniority: members, senior first.
@@ -75,15 +75,17 @@ class Inheritance:
         return tuple(found)
 
 
-def newest_sealed(promises: Iterable[Promise]) -> Record | None:
-    """The sealed record among the promises, the one with the highest position where there are several; None where there is none.
+def newest_sealed(promises: Iterable[Promise], lineage: str) -> Record | None:
+    """The sealed record of this lineage among the promises, the one with the highest position where there are several; None where there is none.
+
+    A member that has joined another lineage keeps its vote on the one that it left.
 
     Source: protocol section 3.1.
     """
     sealed = [
         (promise.sealed_at, promise.sealed)
         for promise in promises
-        if promise.sealed is not None and promise.sealed_at is not None
+        if promise.sealed is not None and promise.sealed_at is not None and promise.sealed.before == lineage
     ]
     return max(sealed, key=lambda pair: pair[0])[1] if sealed else None
 

@@ -206,7 +206,7 @@ class Election:
             lineage=standing.lineage,
             record=standing.record_of(-1),
             plan=newest,
-            sealed=newest_sealed(known),
+            sealed=newest_sealed(known, standing.lineage),
             forced=not majority,
             promises=poll.promises,
             seniority=tuple(sorted(poll.promises, key=lambda e: (order.get(e.member, len(order)), e.member))),
