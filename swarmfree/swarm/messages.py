@@ -45,9 +45,9 @@ class Hello:
         standby: would rather wait for a lost stage.
         corpus_hash: of the corpus it holds, empty if none.
         memory_bytes: what it offers.
-        stage: whose state it holds, -1 for none: a member that was fenced keeps its state.
-        iteration: the iteration that state is ready for.
-        lineage: of the last record in it, empty without a stage.
+        stage: whose state it holds, -1 for none that it can vouch for: a member that was fenced keeps its state.
+        iteration: the iteration that its state is ready for.
+        lineage: of the last record in it, empty for a peer that neither vouches for a state nor is a member.
         forced: iterations of that lineage's records that had no majority; -1 alone where it is given up for whatever the receiver has.
     """
 

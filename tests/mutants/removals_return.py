@@ -14,7 +14,7 @@ from swarmfree.policy.placement import STANDBY
 from swarmfree.swarm.actions import Stay
 from swarmfree.swarm.announcement import Announcement
 from swarmfree.swarm.errors import RefusalKind, Refused
-from swarmfree.swarm.messages import Build, GetState
+from swarmfree.swarm.messages import Build, GetState, Hello
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.context import Context
@@ -89,6 +89,30 @@ def hope_for_a_coordinator(patch: pytest.MonkeyPatch) -> None:
         return self._is_led() or self._context.now_s() - self._alone_since_s < self._context.timing.split_wait_s
 
     patch.setattr(Election, "hopes", property(hopes))
+
+
+def lineage_of_whoever_rebuilt(patch: pytest.MonkeyPatch) -> None:
+    """A member that cannot vouch for its state goes over to any lineage, and is led there when its own chooses a coordinator (3.4)."""
+    hello = Joining.hello
+
+    def careless(self: Joining) -> Hello:
+        said = hello(self)
+        return said if self._books.standing.vouched else Hello(said.can_feed, said.standby, said.corpus_hash, 0)
+
+    patch.setattr(Joining, "hello", careless)
+
+
+def voucher_of_a_state(patch: pytest.MonkeyPatch) -> None:
+    """What a peer holds counts, though it cannot vouch for it, where its lineage is the one that is led (3.3)."""
+    hello = Assembly.hello
+
+    def careless(self: Assembly, sender: Endpoint, said: Any, iteration: int) -> Any:
+        place, guest = hello(self, sender, said, iteration), self._roster.get(sender.member)
+        if guest is not None:
+            guest.is_ours = self.past.get(said.iteration) == said.lineage
+        return place
+
+    patch.setattr(Assembly, "hello", careless)
 
 
 def order_of_candidates(patch: pytest.MonkeyPatch) -> None:

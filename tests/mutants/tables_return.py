@@ -257,6 +257,26 @@ def lineage_that_nobody_leads() -> object:
     return [_campaign(_silent, partial(judge, is_member=is_member)) for is_member in (True, False)]
 
 
+def state_that_is_not_vouched_for() -> object:
+    """What a peer says that was told to build a stage, before an Open and after it; whether its state counts where it says so."""
+
+    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> tuple[object, ...]:
+        async def lead(inherited: object) -> bool:
+            raise AssertionError(inherited)
+
+        joining, told = Joining(alone.context, alone.books, alone.tasks, lead), []
+        alone.standing.install(1, 5, LINEAGE, replace(record(forced=(2,)), iteration=4))
+        for in_force in (None, plan(2, iteration=5, lineage=LINEAGE)):
+            alone.standing.plan = in_force
+            hello = joining.hello()
+            told.append((hello.stage, hello.iteration, hello.forced))
+        assembly.hello(ME, hello, 5)
+        guest = roster.get(ME.member)
+        return *told, guest is not None and guest.is_ours
+
+    return _assembly(story)
+
+
 def electorate_of_a_missed_record() -> object:
     """By a record that the candidate missed others decide than by its own last one, and they do not answer: whether it leads."""
 

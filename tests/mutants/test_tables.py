@@ -41,6 +41,7 @@ class Row:
     right: object
 
 
+REBUILT = ((-1, 0, (-1,)), (-1, 5, (2,)), False)
 ROWS = (
     # a member
     Row(removals_member.order_of_revisions, tables_member.older_open, ["Promise", "superseded"]),
@@ -171,6 +172,8 @@ ROWS = (
     Row(removals_return.coordinator_of_others, tables_return.coordinator_that_others_hear, False),
     Row(removals_return.promise_of_the_coordinator, tables_return.coordinator_that_follows_another, True),
     Row(removals_return.hope_for_a_coordinator, tables_return.lineage_that_nobody_leads, [[(), (), (-1,)]] * 2),
+    Row(removals_return.lineage_of_whoever_rebuilt, tables_return.state_that_is_not_vouched_for, REBUILT),
+    Row(removals_return.voucher_of_a_state, tables_return.state_that_is_not_vouched_for, REBUILT),
     Row(removals_return.word_of_the_coordinator, tables_return.coordinator_that_fenced_a_candidate, (True,) * 3),
     Row(removals_return.majority_after_catching_up, tables_return.electorate_of_a_missed_record, False),
     # building, replaying, copying

@@ -128,7 +128,7 @@ class Assembly:
         Who holds a state of this lineage takes its place again, without a download where nothing or one step is missing, or where nobody else
         holds the stage. Until the first Seal what was built in its absence gives way to it.
         """
-        is_ours = self.past.get(hello.iteration) == hello.lineage
+        is_ours = hello.stage != STANDBY and self.past.get(hello.iteration) == hello.lineage
         guest = self._roster.get(sender.member)
         is_alone = hello.stage != STANDBY and not self._roster.holders(hello.stage)  # then it has nobody to differ from
         is_barred = self._roster.is_barred(sender.member) and not is_alone

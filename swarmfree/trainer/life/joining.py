@@ -53,9 +53,11 @@ class Joining:
         can_feed = self._context.ports.tokens is not None
         corpus_hash = self._context.manifest.data.corpus_hash if can_feed else ""
         standing = self._books.standing
-        if standing.stage == NO_STAGE or not standing.vouched:
+        if standing.stage == NO_STAGE or not (standing.vouched or standing.plan):
             return Hello(can_feed, self._context.local.standby, corpus_hash, 0)
-        last, held = standing.record_of(-1), (standing.stage, standing.iteration, standing.lineage)
+        # A member that cannot vouch for its state may lead its lineage, or be led there, all the same.
+        stage = standing.stage if standing.vouched else NO_STAGE
+        last, held = standing.record_of(-1), (stage, standing.iteration, standing.lineage)
         forced = (last.forced if last is not None else ()) if self._election.hopes else (-1,)
         return Hello(can_feed, self._context.local.standby, corpus_hash, 0, *held, forced)
 
