@@ -23,7 +23,6 @@ LOADED = (
     "swarmfree.wire.dht_keeper",
     "swarmfree.wire.dht_node",
     "swarmfree.wire.dht_validator",
-    "torch.fx.experimental.symbolic_shapes",  # with SymPy: 1.8 s, at the first backward pass
 )
 
 

@@ -52,9 +52,6 @@ class TorchEngine:
         self._average_is_old = False
         self._digests: Digests | None = None
         self._reserve = Reserve()
-        # The first backward pass of a process loads sympy (0.4 s of CPU): now, and not while a swarm waits for a lost stage.
-        one = torch.zeros(1, requires_grad=True)
-        torch.autograd.backward(one * 1, torch.zeros(1))
 
     # -- state
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -349,3 +352,16 @@ def test_stages_of_unequal_depth_have_parts_in_proportion() -> None:
     assert len(per_block) == 1
     deeper = TorchEngine(dataclasses.replace(MANIFEST, stages=StagesSection(body=1)), 1)
     assert deeper.part_count(1) == MANIFEST.model.blocks * per_block.pop()
+
+
+def test_a_whole_iteration_loads_no_sympy() -> None:
+    """Forward and backward passes of all stages and a step need no symbols, which would cost each peer 37 MB."""
+    code = (
+        "import sys; from model_world import EngineRing, RandomTokens, manifest_of, scalars_of; m = manifest_of(); ring = EngineRing(m);"
+        "ring.train(0, RandomTokens(m).microbatch(0)); ring.step(scalars_of()); print('sympy' in sys.modules)"
+    )
+    paths = {"PYTHONPATH": ":".join(path for path in sys.path if path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=100, env=os.environ | paths
+    )
+    assert done.stdout == "False\n"
