@@ -16,18 +16,21 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hivemind.dht.node import DHTNode
-from hivemind.dht.protocol import ValidationError
-from hivemind.dht.routing import DHTID
-from hivemind.p2p import P2P, PeerID
-from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError, P2PHandlerError
-from hivemind.utils.logging import use_hivemind_log_handler
-from hivemind.utils.multiaddr import Multiaddr
-
 from swarmfree.swarm.errors import ConfigError
 from swarmfree.wire.addresses import Address, address_of, parse_address
 from swarmfree.wire.dht_validator import SignedRecordValidator
 from swarmfree.wire.dht_values import DhtFault, Entry, Listening, SignedRecord
+from swarmfree.wire.hivemind_parts import (
+    DHTID,
+    P2P,
+    DHTNode,
+    Multiaddr,
+    P2PDaemonError,
+    P2PHandlerError,
+    PeerID,
+    ValidationError,
+    use_hivemind_log_handler,
+)
 from swarmfree.wire.identity import Identity
 from swarmfree.wire.listening import free_port
 from swarmfree.wire.socket_folder import SocketFolder

@@ -14,9 +14,8 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]  # comes with hivemind
 from cryptography.hazmat.primitives import serialization
-from hivemind.dht.crypto import RSASignatureValidator
-from hivemind.utils.crypto import RSAPrivateKey
 
+from swarmfree.wire.hivemind_parts import RSAPrivateKey, RSASignatureValidator
 from swarmfree.wire.identity import Identity, peer_id_of_ssh
 
 VALUE_SIZE_BYTES_MAX = (1 << 16) + 1024

@@ -270,6 +270,14 @@ def test_importing_the_directory_is_cheap() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_directory_loads_no_more_of_hivemind_than_it_uses() -> None:
+    """Of hivemind the directory's half is loaded, and neither experts, optimizers and averagers nor what they need."""
+    unused = "{'hivemind.moe', 'hivemind.optim', 'hivemind.averaging', 'scipy'}"
+    code = f"import sys, swarmfree.wire.dht_keeper as k; print(sorted({unused} & set(sys.modules)), 'hivemind.dht.node' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100)
+    assert done.stdout == "[] True\n"
+
+
 def test_genesis_key_is_the_runs_own(world: World) -> None:
     """A genesis that the organiser signed for one run does not name a founder for another."""
     genesis = make_genesis(world.organiser, world.manifest, world.organiser.peer_id)
