@@ -23,7 +23,7 @@ from swarmfree.lab.processes import Child, start_child, stop_children
 from swarmfree.lab.report import write_whole
 from swarmfree.lab.study_report import write_report
 from swarmfree.lab.study_table import Row, last_line, pairs_of, pipeline_gap_percent, pipeline_stall, rows_of, summaries
-from swarmfree.storage.corpus import prepare_corpus
+from swarmfree.storage.corpus import prepare_corpus, require_text
 from swarmfree.swarm.errors import ConfigError, SwarmfreeError
 from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, OptimizerSection, RunSection, StagesSection
 
@@ -145,7 +145,8 @@ class RecoveryStudy:
             0 when everything was tried.
 
         Raises:
-            ConfigError: the folder holds another study.
+            ConfigError: the folder holds another study, or something else.
+            DataError: the text is of no use.
             DataError: the text cannot be had.
             SwarmfreeError: a worker failed.
         """
@@ -190,6 +191,11 @@ class RecoveryStudy:
         }
         encoded = json.dumps(content, indent=1).encode()
         path = self._out / STUDY_FILE
+        if self._out.is_dir() and not path.exists() and any(self._out.iterdir()):
+            raise ConfigError(
+                f"--out {self._out}: the folder is not empty and holds no study; name a new one, or that of a study to go on with"
+            )
+        require_text(self._data, manifest.tokens_per_iteration + 1)
         (self._out / "trials").mkdir(parents=True, exist_ok=True)
         if path.exists() and path.read_bytes() != encoded:
             raise ConfigError(f"--out {self._out}: holds another study, with other settings or data; name another folder")

@@ -15,6 +15,8 @@ from swarmfree.lab.serving import iteration_at
 
 WINDOW = 10
 """Iterations on either side of a loss over which training losses are averaged: a single one is four microbatches' noise."""
+GUESSING = 8.0
+"""Bits per byte of whoever takes all bytes for equally likely."""
 WAYS = {
     "Replay": "came back by replay",
     "Restore": "came back from an older copy",
@@ -117,12 +119,23 @@ def headline(state: SwarmState, code: int, why: str) -> str:
         why: why it ended, empty if it did all its iterations.
     """
     name = state.name or "swarm"
-    told = _losses(state)
+    told = "; ".join(filter(None, (_worse(state), _losses(state))))
     if code == 0 and not why:
         return f"{name}: {told or _without_loss(state)}"
     so_far = f"{state.committed_count:,} of {state.iterations:,} iterations"
     ended = f"ended early, after {so_far}: {why or 'no reason given'}"
     return f"{name}: {ended}; {told}" if told else f"{name}: {ended}"
+
+
+def _worse(state: SwarmState) -> str:
+    """Where the model ended worse than it began and than guessing: the rate was too high, though every number stayed finite."""
+    if len(state.evaluations) < 2:
+        return ""
+    first, last = (bits_per_byte(state.evaluations[at].loss) for at in (0, -1))
+    if last <= max(first, GUESSING):
+        return ""
+    rose = f"held-out loss rose from {first:.2f} to {last:.2f} bits per byte, where guessing costs {GUESSING:.0f}"
+    return f"nothing was learned: {rose}; a smaller optimizer.rate may help"
 
 
 def _without_loss(state: SwarmState) -> str:

@@ -107,8 +107,18 @@ def test_a_study_tries_everything_and_goes_on_where_it_was_ended(text: Path, tmp
 
 
 def test_text_that_cannot_be_had_is_told_before_anything_starts(tmp_path: Path) -> None:
-    """One line, and no worker."""
+    """One line, no worker, and no folder."""
     said: list[str] = []
-    with pytest.raises(DataError, match="nowhere"):
-        asyncio.run(study(tmp_path / "nowhere", tmp_path / "out", said).run())
-    assert not said
+    (tmp_path / "short.txt").write_text("short")
+    for name, why in (("nowhere", "no such file"), ("short.txt", "too short: 5 bytes")):
+        with pytest.raises(DataError, match=rf"{name}: {why}"):
+            asyncio.run(study(tmp_path / name, tmp_path / "out", said).run())
+    assert not said and not (tmp_path / "out").exists()
+
+
+def test_a_study_is_not_written_among_other_things(text: Path, tmp_path: Path) -> None:
+    """A folder that holds something and no study is refused, and left as it was."""
+    said: list[str] = []
+    with pytest.raises(ConfigError, match="is not empty and holds no study"):
+        asyncio.run(study(text, text, said).run())
+    assert not said and sorted(path.name for path in text.iterdir()) == [f"{number}.txt" for number in range(6)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,6 +63,17 @@ def test_what_was_interrupted_is_told_so() -> None:
         "made-up: ended early, after 60 of 60 iterations: interrupted; stage 1 was lost"
     )
     assert headline(SwarmState(), 1, "") == "swarm: ended early, after 0 of 0 iterations: no reason given"
+
+
+def test_a_run_that_got_worse_is_told_so() -> None:
+    """A model that ends worse than it began and than guessing has learned nothing, and the first line says so; one below that is not told it."""
+    state = fold_all(RunMadeUp(()).happenings)
+    first, *_, last = state.evaluations
+    for nats, is_worse in ((70.0, True), (5.5, False)):
+        ended = replace(state, evaluations=(replace(first, loss=5.8), replace(last, loss=nats)))
+        assert (
+            headline(ended, 0, "").startswith("made-up: nothing was learned: held-out loss rose from 8.37 to 100.99") == is_worse
+        )
 
 
 def test_a_merge_costs_what_the_held_out_loss_rose_by() -> None:
