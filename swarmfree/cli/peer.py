@@ -64,12 +64,18 @@ def peer(  # noqa: PLR0913 - one parameter per option
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from swarmfree.cli.checks import require_folder  # noqa: PLC0415 - help is fast
     from swarmfree.cli.endings import run_until_told  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.corpus import require_files  # noqa: PLC0415 - help is fast
     from swarmfree.wire.invite import decode_invite  # noqa: PLC0415 - help is fast
     from swarmfree.wire.listening import require_listening  # noqa: PLC0415 - help is fast
     from swarmfree.wire.own_address import reach_of  # noqa: PLC0415 - help is fast
+    from swarmfree.wire.socket_folder import require_unused  # noqa: PLC0415 - help is fast
 
     decoded = decode_invite(invite)
-    require_folder("--folder", Path(folder or "~/.swarmfree/peer").expanduser())
+    own = Path(folder or "~/.swarmfree/peer").expanduser()
+    require_folder("--folder", own)
+    require_unused(own)
+    if feed:
+        require_files(data)
     reach = reach_of(host, decoded.entry_points, is_announced=bool(announce))
     require_listening(reach.host, port)
     from swarmfree.cli.peer_start import PeerStart, local_config  # noqa: PLC0415 - help is fast

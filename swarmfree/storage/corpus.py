@@ -109,6 +109,16 @@ def prepare_corpus(data_path: str, cache_folder: Path, held_out_percent: int) ->
     raise DataError(f"{folder}: somebody else removed or changed the corpus {_TRIES} times as soon as it was written")
 
 
+def require_files(data_path: str) -> None:
+    """Look whether data is there at all; what is in it is not looked at.
+
+    Raises:
+        DataError: one line with what was found.
+    """
+    if data_path:
+        _files_of(Path(data_path).expanduser())
+
+
 def require_text(data_path: str, bytes_min: int) -> None:
     """Look at data before it is read whole: it is there, there is enough of it, and what it begins with is text in UTF-8.
 

@@ -85,12 +85,7 @@ class SocketFolder:
             os.close(self._descriptors.pop())
 
     def _lock(self, folder: Path) -> None:
-        try:
-            fcntl.flock(self._opened(folder), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigError(
-                f"folder {folder} is in use by another running peer: give each peer one of its own, --folder {folder}-2"
-            ) from error
+        _take(self._opened(folder), folder)
         self._locked = True
 
     def _opened(self, folder: Path) -> int:
@@ -110,3 +105,26 @@ class SocketFolder:
         for path in self._folder.glob(f"*{_SUFFIX}"):
             with contextlib.suppress(OSError):
                 path.unlink()
+
+
+def require_unused(folder: Path) -> None:
+    """Whether no running peer uses a folder, as far as can be said before it is used; it need not be there.
+
+    Raises:
+        ConfigError: one does.
+    """
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _take(descriptor, folder)
+        finally:
+            os.close(descriptor)
+
+
+def _take(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ConfigError(
+            f"folder {folder} is in use by another running peer: give each peer one of its own, --folder {folder}-2"
+        ) from error

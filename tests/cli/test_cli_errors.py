@@ -16,6 +16,7 @@ from swarmfree.cli.main import app
 from swarmfree.storage.corpus import require_text
 from swarmfree.swarm.errors import ConfigError, DataError, Excluded, InviteError, PeerSilent, RunEnded, SwarmfreeError
 from swarmfree.wire.invite import Invite, encode_invite
+from swarmfree.wire.socket_folder import SocketFolder
 
 RUN = '[run]\nname = "small"\niterations = 4\n[stages]\nbody = 3\n'
 PEER_ID = "QmUHPRwTVD6VufJiSHscHvsZMvkprm7pc6VXQH2iUTuBSv"
@@ -280,3 +281,17 @@ def test_an_address_or_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path, 
             _told_in_one_line(_invoke(*command, "--folder", str(tmp_path / "file" / "x")), 2, "--folder", "is a file")
         _told_in_one_line(_invoke("peer", invite, *folder, "--port", port), 1, f"port {port}", "taken by another process")
     assert not (tmp_path / "node").exists()
+
+
+def test_what_a_volunteer_names_is_looked_at_before_anything_is_loaded(tmp_path: Path) -> None:
+    """Text that is not there, and a folder that another running peer uses, are one line within a moment."""
+    invite = encode_invite(Invite("0" * 64, (f"/ip4/127.0.0.1/tcp/9/p2p/{PEER_ID}",)))
+    own = tmp_path / "peer"
+    asked = ("peer", invite, "--folder", str(own), "--data", str(tmp_path / "nowhere"))
+    _told_in_one_line(_invoke(*asked), 2, "nowhere: no such file or folder")
+    assert not own.exists()
+    used = SocketFolder(own)
+    try:
+        _told_in_one_line(_invoke("peer", invite, "--folder", str(own)), 2, "in use by another running peer", f"--folder {own}-2")
+    finally:
+        used.close()
