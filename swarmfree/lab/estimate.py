@@ -10,7 +10,7 @@ import numpy as np
 
 from swarmfree.swarm.manifest import Manifest
 
-LIBRARIES_MB, PEER_MB = 320, 160
+LIBRARIES_MB, PEER_MB = 250, 160
 """Torch, gRPC and hivemind, once for all processes that are forked from one; what each peer and its libp2p daemon have of their own besides."""
 BYTES_PER_PARAMETER = 28
 """float32 weights, gradient sum, average, two moments, and what is kept for others."""
