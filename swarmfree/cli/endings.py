@@ -1,4 +1,4 @@
-"""How commands end: exit codes, Ctrl-C and SIGTERM within a limit, a closed stdout.
+"""How commands end: exit codes, Ctrl-C, SIGTERM and SIGHUP within a limit, a closed stdout.
 
 A signal cancels the command's main task, which cleans up; what has not ended `CLEAN_END_S` later is ended from outside the event loop, because
 a device thread in the middle of a long piece of work would be waited for.
@@ -20,7 +20,8 @@ from swarmfree.swarm.errors import ConfigError, DataError, Excluded, InviteError
 CLEAN_END_S = 4.5
 LEAVE_END_S = 19.5
 OUTPUT_CLOSED = 141
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else ()))
+"""A terminal that is closed ends a command as SIGTERM does, but for one that was told by `nohup` to go on."""
 
 
 def exit_code_of(error: SwarmfreeError) -> int:
@@ -60,7 +61,7 @@ def let_go_of_stdout() -> None:
 
 
 def run_until_told(work: Callable[[], Coroutine[Any, Any, int]], leave: Callable[[], bool] | None = None) -> int:
-    """Run a command's main coroutine; SIGINT and SIGTERM cancel it.
+    """Run a command's main coroutine; SIGINT, SIGTERM and SIGHUP cancel it.
 
     Args:
         work: the command.
@@ -68,7 +69,7 @@ def run_until_told(work: Callable[[], Coroutine[Any, Any, int]], leave: Callable
             has `LEAVE_END_S` to end by itself, and a further signal cancels it.
 
     Returns:
-        What `work` returns; 130 after Ctrl-C, 143 after SIGTERM.
+        What `work` returns; 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
 
     Raises:
         SwarmfreeError, BaseExceptionGroup: as `work`.

@@ -86,7 +86,7 @@ app = typer.Typer(
     name="swarmfree",
     help="Train a language model on machines that may vanish at any minute.",
     epilog="Exit codes: 0 done, 1 operating failure, 2 bad input, 3 the run has ended for this peer, 4 the swarm refuses this "
-    "peer, 130 Ctrl-C, 141 output closed, 143 SIGTERM.",
+    "peer, 129 terminal closed, 130 Ctrl-C, 141 output closed, 143 SIGTERM.",
     add_completion=True,
     no_args_is_help=True,
     rich_markup_mode=None,
