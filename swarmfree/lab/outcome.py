@@ -119,9 +119,9 @@ def headline(state: SwarmState, code: int, why: str) -> str:
         why: why it ended, empty if it did all its iterations.
     """
     name = state.name or "swarm"
-    told = "; ".join(filter(None, (_worse(state), _losses(state))))
+    told = _losses(state)
     if code == 0 and not why:
-        return f"{name}: {told or _without_loss(state)}"
+        return f"{name}: {'; '.join(filter(None, (_worse(state), told))) or _without_loss(state)}"
     so_far = f"{state.committed_count:,} of {state.iterations:,} iterations"
     ended = f"ended early, after {so_far}: {why or 'no reason given'}"
     return f"{name}: {ended}; {told}" if told else f"{name}: {ended}"

@@ -74,6 +74,7 @@ def test_a_run_that_got_worse_is_told_so() -> None:
         assert (
             headline(ended, 0, "").startswith("made-up: nothing was learned: held-out loss rose from 8.37 to 100.99") == is_worse
         )
+        assert "nothing was learned" not in headline(ended, 1, "training diverged")
 
 
 def test_a_merge_costs_what_the_held_out_loss_rose_by() -> None:
