@@ -11,9 +11,10 @@ import dataclasses
 import json
 import secrets
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 
+from swarmfree.cli.peer_life import SystemClock
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import require_enough
 from swarmfree.storage.whole import write_whole
@@ -21,14 +22,39 @@ from swarmfree.swarm.config import RunConfig, manifest_from_bytes
 from swarmfree.swarm.errors import ConfigError, DataError
 from swarmfree.swarm.events import DirectoryReplaced, Ended, Note, Started
 from swarmfree.swarm.manifest import DataSection, Manifest
+from swarmfree.swarm.names import Founder, Member
 from swarmfree.swarm.ports import Journal
+from swarmfree.trainer.life.founding import FoundersWatch
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.identity import Identity, draw_incarnation, load_or_create_identity
 from swarmfree.wire.invite import Invite, encode_invite
+from swarmfree.wire.network import GrpcNetwork
 
 MANIFEST_FILE, PORT_FILE, FOUNDER_FILE = "manifest.json", "port.json", "founder.json"
-LOOK_S = 0.5
 PUBLISH_MORE_OFTEN = 3
+
+
+class NamingDirectory:
+    """Implements `OrganisersDirectory`: a founder is written down before it is published.
+
+    Args:
+        directory: of the organiser.
+        keep: writes a founder down.
+        lease_s: of the run's papers.
+    """
+
+    def __init__(self, directory: DhtDirectory, keep: Callable[[Founder], None], lease_s: float) -> None:
+        """Nobody is named yet."""
+        self._directory, self._keep, self._lease_s = directory, keep, lease_s
+        self.announce, self.publish_run = directory.announce, directory.publish_run
+        self.announcements, self.founder = directory.announcements, directory.founder
+
+    async def name(self, founder: Founder) -> None:
+        """Write down who founds, then publish it; where another one counts more, keep that one."""
+        self._keep(founder)
+        counts = await self._directory.name_founder(founder, self._lease_s)
+        if (counts.number, counts.founder) != (founder.number, founder.peer_id):
+            self._keep(Founder(counts.number, counts.founder))
 
 
 class Founding:
@@ -90,53 +116,51 @@ class Founding:
     async def _serve(self, directory: DhtDirectory, manifest: Manifest, identity: Identity) -> int:
         lease_s = manifest.timing.papers_lease_s
         write_whole(self._folder / PORT_FILE, json.dumps({"port": directory.port}).encode())
-        founder = self._kept_founder(manifest)
-        if founder:
-            await directory.name_founder(founder, lease_s)
+        kept = self._kept_founder(manifest)
+        if kept is not None:
+            await directory.name_founder(kept, lease_s)
         else:
             await directory.publish_run(lease_s)
         print(encode_invite(Invite(manifest.fingerprint(), directory.addresses[:1])), flush=True)
         sys.stderr.write(self.hint)
-        self._journal.tell(Started(identity.peer_id, draw_incarnation(secrets.token_hex), directory.addresses[0]))
+        member = Member(identity.peer_id, draw_incarnation(secrets.token_hex))
+        self._journal.tell(Started(member.peer_id, member.incarnation, directory.addresses[0]))
         self._journal.tell(
             Note(f"run {manifest.run.name} ({manifest.fingerprint()[:12]}), {manifest.data.name}: waits for a peer that can feed")
         )
         try:
-            while not founder:
-                founder = await self._look_for_founder(directory, manifest)
-            while True:
-                await asyncio.sleep(lease_s / PUBLISH_MORE_OFTEN)
-                await directory.publish_run(lease_s)
+            async with GrpcNetwork(manifest.fingerprint(), member, self._host) as network, asyncio.TaskGroup() as group:
+                group.create_task(self._watch(directory, manifest, network))
+                while True:
+                    await asyncio.sleep(lease_s / PUBLISH_MORE_OFTEN)
+                    await directory.publish_run(lease_s)
         finally:
             self._journal.tell(Ended(0, "told to end; peers that are there go on"))
 
     # ---- the founder -------------------------------------------------------------------------------------------------
 
-    async def _look_for_founder(self, directory: DhtDirectory, manifest: Manifest) -> str:
-        """Name the first peer that can feed data; empty while there is none. Waits a moment, and keeps the run's papers alive."""
-        lease_s = manifest.timing.papers_lease_s
-        until_s = time.monotonic() + lease_s / PUBLISH_MORE_OFTEN
-        while time.monotonic() < until_s:
-            feeders = [a for a in await directory.announcements() if a.can_feed]
-            if feeders:
-                chosen = await directory.founder() or feeders[0].endpoint.member.peer_id
-                self._keep_founder(manifest, chosen)
-                named = (await directory.name_founder(chosen, lease_s)).founder
-                if named != chosen:
-                    self._keep_founder(manifest, named)
-                self._journal.tell(Note(f"{named} is the founder of run {manifest.run.name}"))
-                return named
-            await asyncio.sleep(LOOK_S)
-        await directory.publish_run(lease_s)
-        return ""
+    async def _watch(self, directory: DhtDirectory, manifest: Manifest, network: GrpcNetwork) -> None:
+        """Until a record is sealed, the run has a founder that this node can call."""
 
-    def _keep_founder(self, manifest: Manifest, founder: str) -> None:
-        content = {"run": manifest.fingerprint(), "founder": founder}
+        def keep(founder: Founder) -> None:
+            self._keep_founder(manifest, founder)
+
+        def tell(what: str) -> None:
+            self._journal.tell(Note(what))
+
+        named = NamingDirectory(directory, keep, manifest.timing.papers_lease_s)
+        await FoundersWatch(named, network, SystemClock(), manifest.timing, tell).keep()
+
+    def _keep_founder(self, manifest: Manifest, founder: Founder) -> None:
+        content = {"run": manifest.fingerprint(), "number": founder.number, "founder": founder.peer_id}
         write_whole(self._folder / FOUNDER_FILE, json.dumps(content).encode())
 
-    def _kept_founder(self, manifest: Manifest) -> str:
+    def _kept_founder(self, manifest: Manifest) -> Founder | None:
         content = self._read_json(FOUNDER_FILE)
-        return str(content["founder"]) if content.get("run") == manifest.fingerprint() else ""
+        number, peer_id = content.get("number"), content.get("founder")
+        if content.get("run") != manifest.fingerprint() or not isinstance(number, int) or not isinstance(peer_id, str):
+            return None
+        return Founder(number, peer_id)
 
     # ---- what is kept ------------------------------------------------------------------------------------------------
 

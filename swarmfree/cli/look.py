@@ -93,7 +93,7 @@ class Lookout:
         points = invite_points(await self._directory.entry_points(), announcements, self._invite.entry_points)
         return Status(
             manifest=self._manifest,
-            founder=founder,
+            founder=founder.peer_id if founder is not None else None,
             announcements=announcements,
             answered_by=str(by.member) if by is not None else "",
             plan=plan.plan if plan is not None else None,

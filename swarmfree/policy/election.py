@@ -13,7 +13,18 @@ from swarmfree.swarm.plan import Plan
 
 NOBODY = Member("", "")
 """Votes on the first iteration where its founder is not known: no majority can come together, so going on is forced."""
-FOUNDERS_TERM = 1
+TERMS_OF_A_GENESIS = 1000
+"""A founder leads in the first of these: whoever has promised an earlier founder, or a candidate meanwhile, follows a later one."""
+
+
+def founders_term(number: int) -> int:
+    """In which term the founder of a genesis leads."""
+    return 1 + TERMS_OF_A_GENESIS * (number - 1)
+
+
+def is_founders(term_number: int) -> bool:
+    """Whether a founder leads in this term, as long as there is no record."""
+    return term_number % TERMS_OF_A_GENESIS == 1
 
 
 def claim_order(plan: Plan, electorate: Sequence[Member]) -> tuple[Member, ...]:
@@ -50,6 +61,6 @@ def electorate_of(last_record: Record | None, plan: Plan | None) -> tuple[Member
     """
     if last_record is not None:
         return last_record.electorate
-    if plan is not None and plan.position.term.number == FOUNDERS_TERM:
+    if plan is not None and is_founders(plan.position.term.number):
         return (plan.position.term.member,)
     return (NOBODY,)

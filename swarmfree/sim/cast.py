@@ -8,8 +8,10 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
+from swarmfree.sim.bootstrap import Bootstrap
 from swarmfree.sim.breaks import Break
 from swarmfree.sim.life import Life, Stage
+from swarmfree.sim.opening import Fall, Opening
 from swarmfree.sim.peer_ports import WORK_SPREAD_MAX, DeviceError
 from swarmfree.sim.transcript import Transcript
 from swarmfree.swarm.names import Endpoint, Member
@@ -45,6 +47,7 @@ class Cast:
         """Nobody is there."""
         self._stage, self._group, self._transcript, self._stream = stage, group, transcript, stream
         self._rng = stream("cast")
+        self.bootstrap = Bootstrap(stage, group, transcript)
         self._peer_count, self._life_count, self._port = 0, 0, FIRST_PORT
         self._strangers = stream("strangers")
         self._is_open = True
@@ -72,6 +75,9 @@ class Cast:
         roles = [(True, False)] * (setup.feeders - 1) + [(False, False)] * setup.bodies + [(False, True)] * setup.standbys
         roles += [(True, True)] * setup.feeding_standbys
         self._start(self._new_peer_id(), can_feed=True, standby=False)
+        if setup.opening is not None:
+            self.bootstrap.start()
+            self._open(setup.opening)
         for can_feed, standby in roles:
             self._later(self._rng.uniform(0, setup.start_spread_s), self._new_peer_id(), can_feed=can_feed, standby=standby)
 
@@ -115,19 +121,60 @@ class Cast:
         life.begin(self._group)
 
     # -- falling
+    def _open(self, opening: Opening) -> None:
+        """What befalls the first feeder and the bootstrap node, each at its time."""
+        later = self._stage.hub.later
+        if opening.fall is not None:
+            later(opening.fall_s, self._fall_first, opening)
+        if opening.bootstrap_down_s < math.inf:
+            later(opening.bootstrap_down_s, self.bootstrap.kill)
+        if opening.bootstrap_up_s < math.inf:
+            later(opening.bootstrap_up_s, self._raise_bootstrap)
+
+    def _raise_bootstrap(self) -> None:
+        if self._is_open and self._stage.checks.newest is None:
+            self._changed_s = self._stage.loop.time()
+            self.bootstrap.start()
+
+    def _fall_first(self, opening: Opening) -> None:
+        """The first feeder falls before anything is committed."""
+        life = next(iter(self.lives.values()), None)
+        if life is None or not life.is_alive or self._stage.checks.newest is not None:
+            return
+        if opening.fall is Fall.FROZEN:
+            self.freeze(life, opening.fall_for_s)
+        elif opening.fall is Fall.UNREACHABLE:
+            self.shut(life, opening.fall_for_s)
+        else:
+            self.kill(life, "first falls", "it came first", is_final=opening.fall is Fall.GONE)
+
+    def shut(self, life: Life, duration_s: float) -> None:
+        """Nobody listens where a peer says it does, for so long."""
+        self._transcript.tell(str(life.member), f"cannot be called for {duration_s:.3f} s")
+        self.disturbed("unreachable")
+        self.hindered_s[life.member.peer_id] = math.inf
+        self._stage.hub.close_port(life.member)
+
+        def open_again() -> None:
+            self._changed_s = self.hindered_s[life.member.peer_id] = self._stage.loop.time()
+            self._stage.hub.open_port(life.member)
+
+        self._stage.hub.later(duration_s, open_again)
+
     def disturbed(self, kind: str) -> None:
         """Count a fault."""
         self.faults[kind] += 1
         self._changed_s = self._stage.loop.time()
 
-    def kill(self, life: Life, kind: str, why: str) -> None:
-        """A peer dies; somebody will come for it."""
+    def kill(self, life: Life, kind: str, why: str, *, is_final: bool = False) -> None:
+        """A peer dies; somebody will come for it, unless that is final."""
         self._transcript.tell(str(life.member), f"killed: {why}")
         self.disturbed(kind)
         self.killed.add(life.member)
         self.hindered_s.pop(life.member.peer_id, None)
         life.kill()
-        self._replace(life)
+        if not is_final:
+            self._replace(life)
         if self._stage.setup.faults.stranger_share and self._strangers.random() < self._stage.setup.faults.stranger_share:
             self._stage.hub.later(self._strangers.uniform(0, STRANGER_S_MAX), self._settle_stranger, life.endpoint.addresses[0])
 
@@ -347,6 +394,7 @@ class Cast:
     def kill_all(self) -> None:
         """The rehearsal is over."""
         self.close()
+        self.bootstrap.kill()
         for life in self.lives.values():
             if life.is_alive:
                 life.kill()

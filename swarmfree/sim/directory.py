@@ -1,18 +1,23 @@
 """The directory in memory: announcements that land late, are read stale and expire, and a genesis record that is made once.
 
-One hub for all peers plays the bootstrap node as well: it names the first peer that can feed data as founder, once. Nothing here is signed;
-signatures are `wire`'s.
+One hub for all peers. Who founds is named by the bootstrap node (`bootstrap`), or at once where nothing befalls the beginning; a
+read of it may find the genesis before the newest, as one of an announcement may. Nothing here is signed; signatures are `wire`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
 
 from swarmfree.sim.faults import FaultPlan
 from swarmfree.sim.peer_ports import Pace
 from swarmfree.swarm.announcement import Announcement
+from swarmfree.swarm.names import Founder
+
+GENESIS_S = 2.0
+"""A peer reads no genesis again before; as `wire`'s."""
 
 
 class DirectoryHub:
@@ -21,16 +26,18 @@ class DirectoryHub:
     Args:
         plan: `stale_rate` and the delays of messages.
         rng: stream of all draws.
+        names_first: nobody plays the bootstrap node: the first peer that can feed founds as soon as it is announced.
 
     Attributes:
+        geneses: who was named, in order.
         wait_s: everything takes so much longer at the moment.
         shows_nothing: nobody finds anybody at the moment.
     """
 
-    def __init__(self, plan: FaultPlan, rng: random.Random) -> None:
+    def __init__(self, plan: FaultPlan, rng: random.Random, *, names_first: bool = False) -> None:
         """It is empty, and nobody is founder."""
-        self.plan, self.rng = plan, rng
-        self.founder: str | None = None
+        self.plan, self.rng, self._names_first = plan, rng, names_first
+        self.geneses: list[Founder] = []
         self.wait_s = 0.0
         self.shows_nothing = False
         self.runs_published = 0
@@ -46,8 +53,8 @@ class DirectoryHub:
                 return
             self._before[peer_id] = held
         self._newest[peer_id] = announcement
-        if self.founder is None and announcement.can_feed:
-            self.founder = peer_id
+        if self._names_first and not self.geneses and announcement.can_feed:
+            self.geneses.append(Founder(1, peer_id))
 
     def find(self, wall_s: float) -> tuple[Announcement, ...]:
         """What one read finds: each announcement in its newest version, or at times in the one before, or not at all."""
@@ -60,6 +67,13 @@ class DirectoryHub:
             if announcement is not None and announcement.expires_s > wall_s:
                 found.append(announcement)
         return tuple(found)
+
+    def founder(self) -> Founder | None:
+        """What one read finds: the newest genesis, or at times the one before."""
+        if self.shows_nothing or not self.geneses:
+            return None
+        is_stale = len(self.geneses) > 1 and self.rng.random() < self.plan.stale_rate
+        return self.geneses[-2 if is_stale else -1]
 
 
 class MemoryDirectory:
@@ -75,6 +89,8 @@ class MemoryDirectory:
     def __init__(self, hub: DirectoryHub, wall_s: Callable[[], float], is_alive: Callable[[], bool], pace: Pace) -> None:
         """Connect."""
         self._hub, self._wall_s, self._is_alive, self._pace = hub, wall_s, is_alive, pace
+        self._founder: Founder | None = None
+        self._founder_s = -math.inf
 
     async def announce(self, announcement: Announcement) -> None:
         """Publish after a delay."""
@@ -93,10 +109,15 @@ class MemoryDirectory:
         assert lease_s > 0, "a lease lasts"
         self._hub.runs_published += 1
 
-    async def founder(self) -> str | None:
-        """The founder, once there is one."""
+    async def founder(self) -> Founder | None:
+        """Who founds, once somebody is named; what was read once is never replaced by what is older."""
         await self._travel()
-        return self._hub.founder
+        if self._founder is None or self._wall_s() - self._founder_s >= GENESIS_S:
+            found = self._hub.founder()
+            self._founder_s = self._wall_s()
+            if found is not None and (self._founder is None or found.number > self._founder.number):
+                self._founder = found
+        return self._founder
 
     async def _travel(self) -> None:
         plan = self._hub.plan

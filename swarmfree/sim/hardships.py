@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from swarmfree.sim.faults import TRANSFER_S_MAX
+from swarmfree.sim.opening import Fall, Opening
 from swarmfree.swarm.manifest import Manifest, TimingSection
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ SHIPPED_BOUND_S = 240.0
 LONG_RUN = 20
 """Runs of more iterations than this are not slowed down as well."""
 PAIR_STAGES_MIN = 3
+OPENING_S, UNREACHABLE_S_MAX = 2.0, 20.0
+"""From the last start to the first commit, about; how long the first feeder hangs, or cannot be called."""
+BOOTSTRAP_SHARE, BOOTSTRAP_AWAY_S_MAX = 0.3, 8.0
 USUAL_WORK_S = 0.008
 """Devices that take longer than this have been slowed down already."""
 
@@ -181,6 +185,16 @@ def _lone(setup: Setup, rng: random.Random) -> Setup:
     return replace(alone, standbys=max(1, setup.standbys))
 
 
+def _opening(setup: Setup, rng: random.Random) -> Setup:
+    """The first feeder falls, or cannot be called, before anything is committed; the bootstrap node goes and comes back."""
+    fall, within_s = rng.choice((None, *Fall)), setup.start_spread_s + OPENING_S
+    opening = Opening(fall, rng.uniform(0, within_s), rng.uniform(1, UNREACHABLE_S_MAX))
+    if fall is None or rng.random() < BOOTSTRAP_SHARE:
+        down_s = rng.uniform(0, within_s)
+        opening = replace(opening, bootstrap_down_s=down_s, bootstrap_up_s=down_s + rng.uniform(0.1, BOOTSTRAP_AWAY_S_MAX))
+    return replace(setup, opening=opening, feeders=setup.feeders + 1)
+
+
 HARDSHIPS: dict[str, Hardship] = {
     "quiet": Hardship(0.15, _quiet),
     "transfer": Hardship(0.12, _transfer),
@@ -200,4 +214,5 @@ HARDSHIPS: dict[str, Hardship] = {
     "feeding standby": Hardship(0.12, _feeding_standby),
     "shipped limits": Hardship(0.1, _shipped_limits),
     "lone": Hardship(0.1, _lone),
+    "opening": Hardship(0.1, _opening),
 }

@@ -113,6 +113,18 @@ class MemoryHub:
         self.strangers[address] = None
         return True
 
+    def close_port(self, member: Member) -> None:
+        """From now on nobody listens where a peer says that it does; it lives, and calls others."""
+        peer = self._peers.get(member)
+        if peer is not None and self._by_address.get(peer.endpoint.addresses[0]) is peer:
+            del self._by_address[peer.endpoint.addresses[0]]
+
+    def open_port(self, member: Member) -> None:
+        """It can be called again."""
+        peer = self._peers.get(member)
+        if peer is not None:
+            self._by_address.setdefault(peer.endpoint.addresses[0], peer)
+
     def freeze(self, member: Member) -> None:
         """A peer stands still, as under SIGSTOP: its tasks and timers too."""
         peer = self._peers[member]

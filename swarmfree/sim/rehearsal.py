@@ -130,7 +130,7 @@ class _Rehearsal:
             setup=setup,
             loop=loop,
             hub=self.hub,
-            directory=DirectoryHub(faults, self._stream("directory")),
+            directory=DirectoryHub(faults, self._stream("directory"), names_first=setup.opening is None),
             checks=self.checks,
             written=self.written,
             run_peer=factories.run_peer,

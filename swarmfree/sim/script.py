@@ -120,6 +120,12 @@ class Director:
         if life is not None:
             self._cast.slow(life, factor, duration_s, disk=True)
 
+    def shut(self, member: Member, duration_s: float) -> None:
+        """Nobody listens where this one says that it does for so long; it lives, and calls others."""
+        life = self._life(member)
+        if life is not None:
+            self._cast.shut(life, duration_s)
+
     def _life(self, member: Member) -> Life | None:
         life = self._cast.lives.get(member)
         return life if life is not None and life.is_alive else None

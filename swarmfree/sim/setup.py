@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from swarmfree.sim.faults import FaultPlan
 from swarmfree.sim.hardships import harden
+from swarmfree.sim.opening import Opening
 from swarmfree.swarm.actions import MergeMode
 from swarmfree.swarm.manifest import (
     SWAP_STAGES_MIN,
@@ -40,6 +41,8 @@ class Setup:
         cache_bytes_max: stored outputs and answers a peer keeps for repair; an integer tensor has 24 bytes.
         progress_bound_s: after the last disturbance a commit must come within this time (I6).
         feeding_standbys: peers that wait for a lost stage and can feed.
+        opening: what befalls the first feeder and the bootstrap node before anything is committed; None = nothing does, and who is announced first
+            founds at once.
     """
 
     manifest: Manifest
@@ -54,6 +57,7 @@ class Setup:
     cache_bytes_max: int = 1 << 30
     progress_bound_s: float = 60.0
     feeding_standbys: int = 0
+    opening: Opening | None = None
 
 
 CLIPPED_SHARE = 0.1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from swarmfree.policy.commit import is_majority
-from swarmfree.policy.election import FOUNDERS_TERM
+from swarmfree.policy.election import is_founders
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.names import Member, Position, Term
 
@@ -32,7 +32,7 @@ class Votes:
         self._applied: dict[str, dict[Member, None]] = {}
         self._promised: dict[Member, Position] = {}
         self._promised_s: dict[Member, float] = {}
-        self._founder: Member | None = None
+        self._founders: dict[Member, None] = {}
         self.unforced: dict[str, dict[Member, None]] = {}
 
     # -- what members say
@@ -90,9 +90,9 @@ class Votes:
         self._promised.pop(member, None)
 
     def founded(self, term: Term) -> None:
-        """A coordinator speaks: the first one is the founder."""
-        if self._founder is None and term.number == FOUNDERS_TERM:
-            self._founder = term.member
+        """A coordinator speaks: one of a founder's term founds, as long as there is no record."""
+        if is_founders(term.number):
+            self._founders.setdefault(term.member)
 
     # -- what follows
     def holders(self, lineage: str) -> tuple[Member, ...]:
@@ -115,11 +115,11 @@ class Votes:
         before = self._records.get(record.before)
         if before is None and record.iteration:
             return True  # what it stands on was never shown: nobody knows who votes
-        electorate = before.electorate if before is not None else (self._founder,) if self._founder is not None else ()
-        holders = self.holders(lineage)
+        electorate, holders = before.electorate if before is not None else (), self.holders(lineage)
+        is_founded = before is None and any(founder in holders for founder in self._founders)  # each of them decides alone
         living = [member for member in electorate if self._is_alive(member)]
         is_all = 0 < len(living) < len(electorate) and all(member in holders for member in living)
-        if electorate and (is_majority(electorate, holders) or is_all):
+        if is_founded or (electorate and (is_majority(electorate, holders) or is_all)):
             self.unforced[lineage] = dict.fromkeys(holders)
             return True
         return False

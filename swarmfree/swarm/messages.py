@@ -537,15 +537,24 @@ class RecordAnswer:
 
 @dataclass(frozen=True, slots=True)
 class GetPlan:
-    """The plan in force; for `status` and for members that missed Open."""
+    """The plan in force; for `status`, for members that missed Open, and for the organiser's watch."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanAnswer:
-    """The plan, None before the first Open; and what the run waits for, empty if nothing."""
+    """The plan, and whether there is somebody to go on with it.
+
+    Args:
+        plan: in force, None before the first Open.
+        waiting_for: what the run waits for, empty if nothing.
+        coordinator: whom the answering peer hears, itself where it coordinates; None if nobody.
+        records: how many of its lineage it holds, applied or not.
+    """
 
     plan: Plan | None
     waiting_for: str
+    coordinator: Endpoint | None = None
+    records: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import enum
 import hashlib
 from dataclasses import dataclass
 
-PROTOCOL_REVISION = 8
+PROTOCOL_REVISION = 9
 ENDS_STAGE = 0
 
 
@@ -47,6 +47,32 @@ class Endpoint:
 
     member: Member
     addresses: tuple[str, ...]
+
+    @property
+    def where(self) -> str:
+        """Host and port for people; the address as it is where it names none."""
+        parts = self.addresses[0].split("/") if self.addresses else [""]
+        if len(parts) < len(("", "ip4", "host", "tcp", "port")):
+            return "/".join(parts)
+        return f"[{parts[2]}]:{parts[4]}" if parts[1] == "ip6" else f"{parts[2]}:{parts[4]}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Founder:
+    """Who leads first, as a genesis says; of several the highest number counts.
+
+    Args:
+        number: of the genesis, from 1.
+        peer_id: of the founder.
+    """
+
+    number: int
+    peer_id: str
+
+    @property
+    def short(self) -> str:
+        """For people: the last six characters of the peer id, as of a member."""
+        return self.peer_id[-6:]
 
 
 @dataclass(frozen=True, slots=True, order=True)

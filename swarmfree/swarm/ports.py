@@ -13,7 +13,7 @@ from swarmfree.swarm.announcement import Announcement
 from swarmfree.swarm.engine_port import Engine, Pieces
 from swarmfree.swarm.events import Event
 from swarmfree.swarm.messages import Header, Request, Response
-from swarmfree.swarm.names import Endpoint
+from swarmfree.swarm.names import Endpoint, Founder
 
 T = TypeVar("T")
 
@@ -135,8 +135,8 @@ class Directory(Protocol):
         """Republish the manifest and, where known, the genesis record."""
         ...
 
-    async def founder(self) -> str | None:
-        """Peer id named by the genesis record, None while there is none."""
+    async def founder(self) -> Founder | None:
+        """Whom the newest genesis record names, read again at most every two seconds; None while there is none."""
         ...
 
 

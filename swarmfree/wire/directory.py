@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from swarmfree.swarm.announcement import Announcement
 from swarmfree.swarm.config import manifest_from_bytes
-from swarmfree.swarm.errors import ConfigError, InviteError, ProtocolViolation, SwarmfreeError
+from swarmfree.swarm.errors import ConfigError, InviteError, SwarmfreeError
 from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.names import Founder
 from swarmfree.wire.addresses import parse_address
 from swarmfree.wire.announcement_record import (
     ADDRESSES_MAX,
@@ -35,7 +36,7 @@ from swarmfree.wire.announcement_record import (
     run_record_to_bytes,
 )
 from swarmfree.wire.dht_values import DhtFault, Entry, Listening, SignedRecord
-from swarmfree.wire.genesis import Genesis, make_genesis, read_genesis
+from swarmfree.wire.genesis import Genesis, make_genesis, newest_genesis
 from swarmfree.wire.identity import Identity
 from swarmfree.wire.invite import ENTRY_POINTS_MAX
 from swarmfree.wire.known_peers import read_known_peers, write_known_peers
@@ -59,6 +60,7 @@ _OPEN_LIMIT_S = 20.0
 _CLOSE_LIMIT_S = 3.0
 _GRACE_S = 1.0  # the keeper bounds its own work; this bounds a thread that does not answer at all
 _LOOK_AGAIN_S = 0.5
+_GENESIS_S = 2.0  # it is not read again before
 _WRONG_RUN_S = 3.0
 _log = logging.getLogger(__name__)
 
@@ -125,6 +127,7 @@ class DhtDirectory:
         self._wall_s = wall_s
         self._on_replaced = on_replaced
         self._genesis: Genesis | None = None
+        self._genesis_read_s = -_GENESIS_S
         self._keeps_copies = False
         self._seen: dict[str, PeerRecord] = {}
         self._known: tuple[str, ...] = ()
@@ -223,32 +226,35 @@ class DhtDirectory:
                 )
             await asyncio.sleep(_LOOK_AGAIN_S)
 
-    async def name_founder(self, founder: str, lease_s: float) -> Genesis:
-        """Make the genesis record and publish it; where one is known already, that one stays.
+    async def name_founder(self, founder: Founder, lease_s: float) -> Genesis:
+        """Make a genesis record and publish it; where one that counts more is known, that one stays.
 
         Raises:
             ConfigError: this peer is not the run's organiser, or `founder` is no peer id.
         """
         assert self._manifest is not None, "the organiser has the manifest"
-        if await self.founder() is None:
-            self._genesis = make_genesis(self._identity, self._manifest, founder)
+        genesis = make_genesis(self._identity, self._manifest, founder)
+        await self._read_genesis()
+        if genesis.counts_more_than(self._genesis):
+            self._genesis, self._keeps_copies = genesis, True
         assert self._genesis is not None, "found or made"
         await self.publish_run(lease_s)
         return self._genesis
 
-    async def founder(self) -> str | None:
-        """Peer id named by the genesis record; None while there is none, or while the manifest is not known."""
-        if self._genesis is None and self._manifest is not None:
-            found = await self._read((self._key("genesis"),), _CALL_LIMIT_S)
-            valid: list[Genesis] = []
-            for record in found.get(self._key("genesis"), ()):
-                try:
-                    valid.append(read_genesis(record.value, self._manifest))
-                except ProtocolViolation as violation:
-                    _log.debug("a record of %s is passed over: %s", record.owner, violation)
-            # An organiser that named two is not to be trusted, but all peers shall read the same.
-            self._genesis = min(valid, key=Genesis.canonical, default=None)
-        return None if self._genesis is None else self._genesis.founder
+    async def founder(self) -> Founder | None:
+        """Whom the newest genesis record names; None while there is none, or while the manifest is not known."""
+        if asyncio.get_running_loop().time() - self._genesis_read_s >= _GENESIS_S:
+            await self._read_genesis()
+        return None if self._genesis is None else Founder(self._genesis.number, self._genesis.founder)
+
+    async def _read_genesis(self) -> None:
+        if self._manifest is None:
+            return
+        found = await self._read((self._key("genesis"),), _CALL_LIMIT_S if self._genesis is None else _GENESIS_S)
+        copies = (record.value for record in found.get(self._key("genesis"), ()))
+        self._genesis = newest_genesis(copies, self._manifest, self._genesis)
+        if self._genesis is not None:
+            self._genesis_read_s = asyncio.get_running_loop().time()
 
     async def publish_run(self, lease_s: float) -> None:
         """Republish the manifest and, where known, the genesis record, unless enough others keep copies."""
@@ -259,8 +265,11 @@ class DhtDirectory:
         await self.founder()
         if not self._keeps_copies:
             found = await self._read((self._key("manifest"), self._key("genesis")), _CALL_LIMIT_S)
-            wanted = [self._key("manifest")] + ([self._key("genesis")] if self._genesis is not None else [])
-            copies = min(sum(r.expires_s > now_s + lease_s / 2 for r in found.get(key, ())) for key in wanted)
+            fresh = {key: [r for r in found.get(key, ()) if r.expires_s > now_s + lease_s / 2] for key in found}
+            copies = len(fresh.get(self._key("manifest"), ()))
+            if self._genesis is not None:
+                newest = self._genesis.canonical()
+                copies = min(copies, sum(r.value == newest for r in fresh.get(self._key("genesis"), ())))
             if copies >= COPIES_MIN:
                 return
         self._keeps_copies = True

@@ -1,4 +1,6 @@
-"""Genesis: who founds a run. One record, made once by the organiser and signed with its key; joining never creates one.
+"""Genesis: who founds a run. A numbered record, made by the organiser and signed with its key; joining never creates one.
+
+Of several the highest number counts: until a record is sealed the organiser may name another founder.
 
 It is checked against the manifest, which names the organiser's peer id: whoever holds the fingerprint can tell a true
 genesis from a forged one without asking anybody.
@@ -10,15 +12,21 @@ from __future__ import annotations
 
 import base64
 import binascii
+import dataclasses
 import json
+import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from swarmfree.swarm.errors import ConfigError, ProtocolViolation
 from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.names import Founder
 from swarmfree.wire.identity import Identity, is_peer_id, peer_id_of, verify
 
 GENESIS_SIZE_BYTES_MAX = 4096
-_PURPOSE = "swarmfree genesis 1"
+_PURPOSE = "swarmfree genesis 2"
+_NUMBER_MAX = 10**9
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,25 +35,38 @@ class Genesis:
 
     Args:
         fingerprint: of the manifest, 64 hex digits.
+        number: from 1; the higher one counts.
         founder: peer id of the first member; the first electorate is this peer alone.
         organiser_key: the organiser's public key, DER SubjectPublicKeyInfo; its peer id must be the manifest's `organiser`.
         signature: of `signed_bytes`, by the organiser.
     """
 
     fingerprint: str
+    number: int
     founder: str
     organiser_key: bytes
     signature: bytes
 
     def signed_bytes(self) -> bytes:
-        """What the signature covers: purpose, fingerprint and founder as canonical JSON."""
-        return _canonical({"purpose": _PURPOSE, "fingerprint": self.fingerprint, "founder": self.founder})
+        """What the signature covers: purpose, fingerprint, number and founder as canonical JSON."""
+        words: dict[str, str | int] = {
+            "purpose": _PURPOSE,
+            "fingerprint": self.fingerprint,
+            "number": self.number,
+            "founder": self.founder,
+        }
+        return _canonical(words)
+
+    def counts_more_than(self, other: Genesis | None) -> bool:
+        """Whether peers that read both follow this one; an organiser that gave two the same number is not to be trusted, but all read the same."""
+        return other is None or (-self.number, self.canonical()) < (-other.number, other.canonical())
 
     def canonical(self) -> bytes:
         """The bytes that are published: JSON, sorted keys, no spaces, keys and signature in base64."""
         return _canonical(
             {
                 "fingerprint": self.fingerprint,
+                "number": self.number,
                 "founder": self.founder,
                 "organiser_key": base64.b64encode(self.organiser_key).decode(),
                 "signature": base64.b64encode(self.signature).decode(),
@@ -53,18 +74,20 @@ class Genesis:
         )
 
 
-def make_genesis(identity: Identity, manifest: Manifest, founder: str) -> Genesis:
+def make_genesis(identity: Identity, manifest: Manifest, founder: Founder) -> Genesis:
     """Name the founder of a run.
 
     Raises:
-        ConfigError: `identity` is not the run's organiser, or `founder` is no peer id.
+        ConfigError: `identity` is not the run's organiser, or `founder` is no peer id, or has no number.
     """
     if identity.peer_id != manifest.organiser:
         raise ConfigError(f"only the organiser {manifest.organiser or '(none)'} can name a founder, not {identity.peer_id}")
-    if not is_peer_id(founder):
-        raise ConfigError(f"founder {founder!r} is no libp2p peer id")
-    unsigned = Genesis(manifest.fingerprint(), founder, identity.public_key, b"")
-    return Genesis(unsigned.fingerprint, founder, identity.public_key, identity.sign(unsigned.signed_bytes()))
+    if not is_peer_id(founder.peer_id):
+        raise ConfigError(f"founder {founder.peer_id!r} is no libp2p peer id")
+    if not 0 < founder.number <= _NUMBER_MAX:
+        raise ConfigError(f"genesis {founder.number}: a number from 1 on is expected")
+    unsigned = Genesis(manifest.fingerprint(), founder.number, founder.peer_id, identity.public_key, b"")
+    return dataclasses.replace(unsigned, signature=identity.sign(unsigned.signed_bytes()))
 
 
 def read_genesis(content: bytes, manifest: Manifest) -> Genesis:
@@ -90,19 +113,36 @@ def read_genesis(content: bytes, manifest: Manifest) -> Genesis:
     return genesis
 
 
+def newest_genesis(contents: Iterable[bytes], manifest: Manifest, known: Genesis | None) -> Genesis | None:
+    """Of what stands under the key, and of the one that is known, the genesis that counts; what is none is passed over."""
+    for content in contents:
+        try:
+            genesis = read_genesis(content, manifest)
+        except ProtocolViolation as violation:
+            _log.debug("a genesis is passed over: %s", violation)
+            continue
+        if genesis.counts_more_than(known):
+            known = genesis
+    return known
+
+
 def _parsed(content: bytes) -> Genesis:
     if len(content) > GENESIS_SIZE_BYTES_MAX:
         raise ValueError(f"{len(content)} bytes, at most {GENESIS_SIZE_BYTES_MAX} expected")
     values = json.loads(content)
-    if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
-        raise TypeError("an object of texts is expected")
+    if not isinstance(values, dict):
+        raise TypeError("an object is expected")
+    number = values.pop("number")
+    if type(number) is not int or not 0 < number <= _NUMBER_MAX or not all(isinstance(value, str) for value in values.values()):
+        raise TypeError("a number and texts are expected")
     return Genesis(
         values["fingerprint"],
+        number,
         values["founder"],
         base64.b64decode(values["organiser_key"], validate=True),
         base64.b64decode(values["signature"], validate=True),
     )
 
 
-def _canonical(values: dict[str, str]) -> bytes:
+def _canonical(values: dict[str, str | int]) -> bytes:
     return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()

@@ -36,6 +36,7 @@ CODES: dict[RefusalKind, StatusCode] = {
     RefusalKind.FRESH: StatusCode.ABORTED,
     RefusalKind.TOO_SLOW: StatusCode.ABORTED,
     RefusalKind.DISPUTED: StatusCode.ABORTED,
+    RefusalKind.UNREACHED: StatusCode.FAILED_PRECONDITION,
     RefusalKind.UNKNOWN_DICTIONARY: StatusCode.FAILED_PRECONDITION,
 }
 VIOLATION_CODE = StatusCode.INVALID_ARGUMENT

@@ -13,6 +13,7 @@ from swarmfree.cli.journals import TextJournal
 from swarmfree.swarm.config import RunConfig
 from swarmfree.swarm.errors import ConfigError, DataError
 from swarmfree.swarm.manifest import DataSection, Manifest, RunSection
+from swarmfree.swarm.names import Founder
 from swarmfree.wire.identity import Identity, load_or_create_identity
 
 
@@ -88,10 +89,10 @@ def test_a_given_name_of_the_text_is_kept(tmp_path: Path, small_manifest: Manife
 def test_the_founder_is_kept_for_its_run_alone(tmp_path: Path, small_manifest: Manifest) -> None:
     """A founder that was written down is named again after a restart, but not for another run."""
     founding = _founding(tmp_path, small_manifest)
-    assert founding._kept_founder(small_manifest) == ""
-    founding._keep_founder(small_manifest, "QmFounder")
-    assert founding._kept_founder(small_manifest) == "QmFounder"
-    assert founding._kept_founder(dataclasses.replace(small_manifest, organiser="other")) == ""
+    assert founding._kept_founder(small_manifest) is None
+    founding._keep_founder(small_manifest, Founder(2, "QmFounder"))
+    assert founding._kept_founder(small_manifest) == Founder(2, "QmFounder")
+    assert founding._kept_founder(dataclasses.replace(small_manifest, organiser="other")) is None
     assert json.loads((tmp_path / FOUNDER_FILE).read_bytes())["founder"] == "QmFounder"
 
 

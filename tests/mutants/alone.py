@@ -85,6 +85,13 @@ def _nobody(to: Endpoint, request: Request) -> Reply:
     raise PeerSilent(f"{to.member} says nothing")
 
 
+class Nowhere:
+    """A directory in which nobody is named founder."""
+
+    async def founder(self) -> None:
+        """Nobody."""
+
+
 class Alone:
     """One peer in virtual time, with its line, its device and its books; it holds stage 1 in first weights.
 
@@ -99,7 +106,7 @@ class Alone:
         self.engine = IntegerEngine(MANIFEST)
         self.engine.draw(1, 0)
         line = self.line
-        ports = Ports(line, None, machine, machine, self.engine, None, None, None, line, lambda: IntegerEngine(MANIFEST))  # type: ignore[arg-type]
+        ports = Ports(line, Nowhere(), machine, machine, self.engine, None, None, None, line, lambda: IntegerEngine(MANIFEST))  # type: ignore[arg-type]
         self.context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
         self.books = MemberBooks(self.context, group)
         self.standing = self.books.standing

@@ -33,7 +33,7 @@ from swarmfree.swarm.messages import (
     RecordAnswer,
     Request,
 )
-from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint
+from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Founder
 from swarmfree.swarm.plan import Rebuilt, Replica
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.iteration.assembly import Assembly
@@ -593,8 +593,8 @@ def founder_that_was_started_again() -> object:
         async def lead(inherited: object) -> bool:
             return inherited is not None
 
-        async def founder() -> str:
-            return ME.member.peer_id
+        async def founder() -> Founder:
+            return Founder(1, ME.member.peer_id)
 
         ports = replace(alone.context.ports, directory=SimpleNamespace(founder=founder))  # type: ignore[arg-type]
         alone.line.answer = lambda to, request: Reply(Place(D, STANDBY, "", accepted=False))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from swarmfree.sim.rehearsal import RehearsalResult
-from tests.mutants import removals, situations
+from tests.mutants import removals, removals_begin, situations, situations_begin
 from tests.mutants.removals import Removal
 
 
@@ -37,7 +37,13 @@ MUTANTS = (
     Mutant(removals.sealed_record_at_the_claim, situations.commit_reaches_nobody, "two records of iteration 1 were committed"),
     Mutant(removals.own_pause, situations.coordinator_naps, "MemberLost"),
     Mutant(removals.vouched_state, situations.builder_is_left_alone, "hold gradients of other weights"),
-    Mutant(removals.term_at_members, situations.coordinator_sleeps_long, "promised term 1 after term 2"),
+    Mutant(removals.term_at_members, situations.coordinator_sleeps_long, "I3 at"),
+    Mutant(removals_begin.another_founder, situations_begin.first_is_gone, "I6 at"),
+    Mutant(removals_begin.plan_behind, situations_begin.first_is_gone, "I6 at"),
+    Mutant(removals_begin.later_sign_of_a_beginning, situations_begin.first_is_gone, "I6 at"),
+    Mutant(removals_begin.founder_that_answers, situations_begin.first_cannot_be_called, "(genesis 2)"),
+    Mutant(removals_begin.call_back, situations_begin.first_cannot_be_called, "MemberLost member=Peer01"),
+    Mutant(removals_begin.term_of_a_later_founder, situations_begin.first_sleeps, "I6 at"),
 )
 
 

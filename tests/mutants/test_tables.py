@@ -11,9 +11,11 @@ import pytest
 
 from tests.mutants import (
     removals,
+    removals_begin,
     removals_lead,
     removals_member,
     removals_return,
+    situations_begin,
     tables_copies,
     tables_lead,
     tables_member,
@@ -23,7 +25,7 @@ from tests.mutants import (
 from tests.mutants.removals import Removal
 from tests.mutants.test_mutants import MUTANTS
 
-REMOVALS = (removals, removals_member, removals_lead, removals_return)
+REMOVALS = (removals, removals_begin, removals_member, removals_lead, removals_return)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,8 @@ ROWS = (
     Row(removals_return.back_during_a_build, tables_return.build_beside_one_that_came_back, 0),
     Row(removals_return.hello_once_more, tables_return.state_that_is_vouched_for_later, [-1, 1]),
     Row(removals_return.founding_once, tables_return.founder_that_was_started_again, [True, False, False]),
+    Row(removals_begin.plan_of_an_earlier_founder, situations_begin.member_with_an_old_plan, [True, False]),
+    Row(removals_begin.way_for_a_later_founder, situations_begin.coordinator_that_reads_of_a_founder, [False, True]),
     Row(removals_return.copies_of_older_states, tables_return.copy_from_who_stays, (1, [False, True])),
     Row(removals_return.time_for_a_keeper, tables_return.keeper_that_is_missed, [False, True, True]),
     Row(removals_return.copies_begun_again, tables_return.copy_once_more, (2, True)),

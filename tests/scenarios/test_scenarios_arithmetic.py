@@ -107,7 +107,7 @@ def test_what_a_joiner_had_built_is_compared_with_the_record() -> None:
                 newcomer.append(sender.member.peer_id)
                 Odd.which = len(Odd.stepping)
             del receiver
-            return Fate(1.5 if request.part else 0.001, 0.001, 0.001) if is_part else None  # type: ignore[union-attr]
+            return Fate(1.4 if request.part else 0.001, 0.001, 0.001) if is_part else None  # type: ignore[union-attr]
 
     script: Script = Slow(
         is_asked(Train, key__iteration=1, key__stage=STAGE), lambda director, _: director.kill(director.members(STAGE)[0])

@@ -20,7 +20,7 @@ def hard(faults: FaultPlan, **shape: int) -> Setup:
     return swarm(sources=2, faults=faults, **shape)  # type: ignore[arg-type]
 
 
-def counted(setup: Setup, seeds: int = 3) -> Counter[str]:
+def counted(setup: Setup, seeds: int = 6) -> Counter[str]:
     """Faults by kind of a few seeds; what becomes of the swarm is not looked at."""
     return sum((rehearse(seed, setup=setup).statistics.faults for seed in range(seeds)), Counter[str]())
 

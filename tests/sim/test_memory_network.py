@@ -354,7 +354,7 @@ def test_headers_of_other_runs_and_revisions_are_refused() -> None:
     assert check_header(right, RUN, here) is None
     for header, kind in (
         (replace(right, run="0" * 64), RefusalKind.WRONG_RUN),
-        (replace(right, revision=9), RefusalKind.WRONG_REVISION),
+        (replace(right, revision=PROTOCOL_REVISION + 1), RefusalKind.WRONG_REVISION),
         (replace(right, receiver_incarnation="7"), RefusalKind.WRONG_INCARNATION),
     ):
         refusal = check_header(header, RUN, here)

@@ -18,6 +18,7 @@ from directory_world import World, announcement_of, is_running, until, world_of
 from swarmfree.swarm.announcement import PeerState
 from swarmfree.swarm.errors import ConfigError, InviteError, SwarmfreeError
 from swarmfree.swarm.manifest import Manifest, RunSection
+from swarmfree.swarm.names import Founder
 from swarmfree.wire.announcement_record import PeerRecord, canonical_json, peer_record_to_bytes
 from swarmfree.wire.directory import RUNS_KEY, DhtDirectory, DirectorySettings
 from swarmfree.wire.genesis import Genesis, make_genesis
@@ -41,9 +42,9 @@ async def test_joiner_finds_run_peers_and_founder_by_invite(world: World) -> Non
     second, second_id = await world.peer("second", invite.entry_points)
     assert await second.fetch_manifest(1.0) == world.manifest
     assert await second.founder() is None
-    genesis = await bootstrap.name_founder(first_id.peer_id, 60.0)
-    assert await bootstrap.name_founder(second_id.peer_id, 60.0) == genesis
-    assert [await one.founder() for one in (bootstrap, first, second)] == [first_id.peer_id] * 3
+    genesis = await bootstrap.name_founder(Founder(1, first_id.peer_id), 60.0)
+    assert await bootstrap.name_founder(Founder(1, first_id.peer_id), 60.0) == genesis
+    assert [await one.founder() for one in (bootstrap, first, second)] == [Founder(1, first_id.peer_id)] * 3
 
     said = {identity.peer_id: announcement_of(identity) for identity in (first_id, second_id)}
     await first.announce(said[first_id.peer_id])
@@ -99,12 +100,30 @@ async def test_members_republish_the_run(world: World) -> None:
     """Manifest and genesis outlive the bootstrap node: members keep copies, at least five of them where there are so many."""
     bootstrap = await world.bootstrap()
     member, identity = await world.peer("member", bootstrap.addresses)
-    await bootstrap.name_founder(identity.peer_id, 60.0)
+    await bootstrap.name_founder(Founder(1, identity.peer_id), 60.0)
     await member.publish_run(60.0)
     await bootstrap.close()
     late, _ = await world.peer("late", member.addresses)
     assert await late.fetch_manifest(5.0) == world.manifest
-    assert await late.founder() == identity.peer_id
+    assert await late.founder() == Founder(1, identity.peer_id)
+
+
+async def test_a_later_founder_is_read_by_those_who_knew_an_earlier_one(world: World) -> None:
+    """Within two seconds everybody follows the second genesis, whoever still keeps copies of the first; the organiser never goes back."""
+    bootstrap = await world.bootstrap()
+    member, member_id = await world.peer("member", bootstrap.addresses)
+    first, second = Founder(1, member_id.peer_id), Founder(2, world.organiser.peer_id)
+    await bootstrap.name_founder(first, 60.0)
+    assert await member.founder() == first
+    await member.publish_run(60.0)
+    await bootstrap.name_founder(second, 60.0)
+    async with asyncio.timeout(3.0):
+        while await member.founder() != second:
+            await asyncio.sleep(0.1)
+    await member.publish_run(60.0)
+    assert (await bootstrap.name_founder(first, 60.0)).number == 2
+    late, _ = await world.peer("late", member.addresses)
+    assert await late.founder() == second
 
 
 async def test_forged_records_change_nothing(world: World) -> None:
@@ -116,7 +135,7 @@ async def test_forged_records_change_nothing(world: World) -> None:
     expires_s = time.time() + 100.0
     lie = peer_record_to_bytes(PeerRecord(dataclasses.replace(announcement_of(honest_id, stage=3), expires_s=expires_s), ()))
     own = dataclasses.replace(announcement_of(forger_id), expires_s=expires_s + 1)  # not when the record expires
-    genesis = Genesis(world.run, forger_id.peer_id, forger_id.public_key, b"")
+    genesis = Genesis(world.run, 9, forger_id.peer_id, forger_id.public_key, b"")
     genesis = dataclasses.replace(genesis, signature=forger_id.sign(genesis.signed_bytes()))
     for rubbish in (lie, b"", b"\xff", b"[]", b"[" * 4000, peer_record_to_bytes(PeerRecord(own, ()))):
         expires_s += 0.001
@@ -130,8 +149,8 @@ async def test_forged_records_change_nothing(world: World) -> None:
     assert await late.fetch_manifest(5.0) == world.manifest
     assert await late.founder() is None
     assert set(await late.entry_points()) == {one.addresses[0] for one in (late, bootstrap, honest)}
-    await bootstrap.name_founder(honest_id.peer_id, 60.0)
-    assert await late.founder() == honest_id.peer_id
+    await bootstrap.name_founder(Founder(1, honest_id.peer_id), 60.0)
+    assert await late.founder() == Founder(1, honest_id.peer_id)
 
 
 async def test_unsigned_records_are_not_stored(world: World) -> None:
@@ -280,7 +299,7 @@ def test_a_directory_loads_no_more_of_hivemind_than_it_uses() -> None:
 
 def test_genesis_key_is_the_runs_own(world: World) -> None:
     """A genesis that the organiser signed for one run does not name a founder for another."""
-    genesis = make_genesis(world.organiser, world.manifest, world.organiser.peer_id)
+    genesis = make_genesis(world.organiser, world.manifest, Founder(1, world.organiser.peer_id))
     assert re.fullmatch("[0-9a-f]{64}", genesis.fingerprint) and genesis.fingerprint == world.run
 
 

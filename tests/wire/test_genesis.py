@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from swarmfree.swarm.errors import ConfigError, ProtocolViolation
 from swarmfree.swarm.manifest import Manifest
-from swarmfree.wire.genesis import Genesis, make_genesis, read_genesis
+from swarmfree.swarm.names import Founder
+from swarmfree.wire.genesis import Genesis, make_genesis, newest_genesis, read_genesis
 from swarmfree.wire.identity import Identity, load_or_create_identity
 
-FOUNDER = "QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG"
+FOUNDER = Founder(1, "QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def test_genesis_is_believed_by_whoever_has_the_manifest(organiser: Identity, ma
     """A published genesis is read back as it was made, and making it again gives the same bytes."""
     genesis = make_genesis(organiser, manifest, FOUNDER)
     assert read_genesis(genesis.canonical(), manifest) == genesis
-    assert (genesis.fingerprint, genesis.founder) == (manifest.fingerprint(), FOUNDER)
+    assert (genesis.fingerprint, genesis.number, genesis.founder) == (manifest.fingerprint(), 1, FOUNDER.peer_id)
     assert make_genesis(organiser, manifest, FOUNDER).canonical() == genesis.canonical()
 
 
@@ -50,10 +51,34 @@ def test_only_the_organiser_names_a_founder(stranger: Identity, manifest: Manife
             make_genesis(stranger, one, FOUNDER)
 
 
+def test_of_several_the_highest_number_counts(organiser: Identity, stranger: Identity, manifest: Manifest) -> None:
+    """Whatever is read first, all follow the newest genesis, of two with one number the smaller one; a forged one counts for nothing."""
+    first, again = (make_genesis(organiser, manifest, Founder(1, peer)) for peer in (FOUNDER.peer_id, stranger.peer_id))
+    second = make_genesis(organiser, manifest, Founder(2, stranger.peer_id))
+    forged = dataclasses.replace(second, number=3)
+    both = min((first, again), key=Genesis.canonical)
+    for one, other in ((first, again), (again, first)):
+        assert newest_genesis([one.canonical(), b"", other.canonical()], manifest, None) == both
+        assert newest_genesis([second.canonical(), one.canonical(), forged.canonical()], manifest, other) == second
+    assert newest_genesis([first.canonical()], manifest, second) == second
+
+
+@pytest.mark.parametrize("number", [0, -1, 10**9 + 1])
+def test_a_genesis_has_a_number(organiser: Identity, manifest: Manifest, number: int) -> None:
+    """The first one is 1; what is no number, or too large, is neither made nor read."""
+    with pytest.raises(ConfigError, match="a number from 1 on is expected"):
+        make_genesis(organiser, manifest, Founder(number, FOUNDER.peer_id))
+    genesis = dataclasses.replace(make_genesis(organiser, manifest, FOUNDER), number=number)
+    genesis = dataclasses.replace(genesis, signature=organiser.sign(genesis.signed_bytes()))
+    for content in (genesis.canonical(), genesis.canonical().replace(str(number).encode(), b"true", 1)):
+        with pytest.raises(ProtocolViolation, match="malformed"):
+            read_genesis(content, manifest)
+
+
 def test_founder_is_a_peer_id(organiser: Identity, manifest: Manifest) -> None:
     """What is no peer id cannot be named."""
     with pytest.raises(ConfigError, match="'nobody' is no libp2p peer id"):
-        make_genesis(organiser, manifest, "nobody")
+        make_genesis(organiser, manifest, Founder(1, "nobody"))
 
 
 def test_forged_genesis_is_refused(organiser: Identity, stranger: Identity, manifest: Manifest) -> None:

@@ -161,7 +161,7 @@ RESPONSES: dict[str, tuple[str, Response]] = {
     "average": ("GetAverage", messages.Average()),
     "state": ("GetState", messages.State(9, 7, (4096, 1024))),
     "record_answer": ("GetRecord", messages.RecordAnswer(RECORD)),
-    "plan_answer": ("GetPlan", messages.PlanAnswer(PLAN, "")),
+    "plan_answer": ("GetPlan", messages.PlanAnswer(PLAN, "", AT_ALICE, 8)),
     "plan_answer_empty": ("GetPlan", messages.PlanAnswer(None, "a replica of stage 2")),
     "manifest_answer": ("GetManifest", messages.ManifestAnswer()),
     "farewell": ("Goodbye", messages.Farewell("good luck", all_written=True)),

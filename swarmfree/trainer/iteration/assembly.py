@@ -153,6 +153,8 @@ class Assembly:
     def _welcome_back(self, sender: Endpoint, hello: Hello, iteration: int) -> Guest | None:
         """Its old place, for a peer that holds a state of this lineage; None where it has to load the state anew."""
         stage, rebuilt, holders = hello.stage, self._rebuilt.get(hello.stage), self._roster.holders(hello.stage)
+        if holders and self._present[2] is None:
+            return None  # first weights are the same whoever draws them
         built = hello.iteration >= iteration - 1 and rebuilt is None
         if rebuilt is not None and not rebuilt.disputes and hello.iteration == iteration and not self.is_sealing:
             del self._rebuilt[stage]  # its bytes are better than whatever was made in their place

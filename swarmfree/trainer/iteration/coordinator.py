@@ -15,7 +15,7 @@ from functools import partial
 
 from swarmfree.policy.answers import fitting_record
 from swarmfree.policy.commit import is_majority, may_decide
-from swarmfree.policy.election import FOUNDERS_TERM, electorate_of
+from swarmfree.policy.election import electorate_of, founders_term, is_founders
 from swarmfree.policy.lineages import Tip
 from swarmfree.policy.router import deal_again, deal_shares
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float64
@@ -27,10 +27,12 @@ from swarmfree.swarm.plan import AS_RECORDED, Plan, Replica, Share
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.assembly import Assembly
 from swarmfree.trainer.iteration.dealing import replicas_of
+from swarmfree.trainer.iteration.genesis import GenesisWatch
 from swarmfree.trainer.iteration.inheritance import Inheritance, newest_sealed
 from swarmfree.trainer.iteration.losses import all_losses, told
 from swarmfree.trainer.iteration.meeting import Meeting
 from swarmfree.trainer.iteration.parting import Written, end_run, name_heir, tell_all_written, write_weights
+from swarmfree.trainer.iteration.reaching import Reaching
 from swarmfree.trainer.iteration.recording import (
     Circumstances,
     StageAverage,
@@ -52,14 +54,14 @@ LOOK_S = 1.0
 class Coordinator:
     """One peer's coordination, from its claim until the run ends or somebody else leads.
 
-    Watches run in `tasks`; `inherited` is what a successor goes on from, None for the founder.
+    Watches run in `tasks`; `inherited` is what a successor goes on from, None for the founder of genesis number `genesis`.
     """
 
-    def __init__(self, context: Context, tasks: Tasks, inherited: Inheritance | None = None) -> None:
+    def __init__(self, context: Context, tasks: Tasks, inherited: Inheritance | None = None, genesis: int = 1) -> None:
         """Nothing opened yet."""
         self._context = context
         self._tasks = tasks
-        self._term = Term(FOUNDERS_TERM, context.me)
+        self._term = Term(founders_term(genesis), context.me)
         self._revisions = itertools.count(1)
         self._iteration = 0
         self._attempt = 0
@@ -81,6 +83,8 @@ class Coordinator:
             self._inherit(inherited)
         self.meeting = Meeting(context, self.roster, self._term, lambda: self._record, self.is_whole, self.assembly.past)
         self.roster.has_left = self.meeting.has_left
+        self._genesis = GenesisWatch(context, self.roster, self._term, self._is_open)
+        self._reaching = Reaching(context)
         self.assembly.expects_members = self.meeting.expects_members
 
     def _inherit(self, inherited: Inheritance) -> None:
@@ -116,6 +120,20 @@ class Coordinator:
             )
         return self.assembly.hello(sender, hello, self._iteration)
 
+    async def receive(self, sender: Endpoint, hello: Hello) -> Place:
+        """As `hello`; whoever is no guest is called back first.
+
+        Raises:
+            Refused: `unreached`, it cannot be called.
+        """
+        if self.roster.get(sender.member) is None:
+            await self._reaching.require(sender)
+        return self.hello(sender, hello)
+
+    def _is_open(self) -> bool:
+        """Whether nothing is sealed yet, and nothing is about to be."""
+        return self._record is None and self._sealed is None and not self.assembly.is_sealing
+
     def is_whole(self) -> bool:
         """Whether the swarm goes on under this peer: every stage is served, and a majority follows."""
         heard = [guest for guest in self._holders() if guest.silent_since_s is None]
@@ -131,9 +149,10 @@ class Coordinator:
             Diverged: a loss or a gradient is not finite; everybody else was told to end, and nothing was sealed.
         """
         self._tasks.start(self.meeting.keep(), "meet strangers")
+        self._tasks.start(self._genesis.keep(), "look for a later founder")
         iterations, begun = self._context.manifest.run.iterations, self._iteration
         try:
-            if self._record is not None and self._term.number > FOUNDERS_TERM:
+            if self._record is not None:
                 self._context.tell(committed_event(self._record, 0.0, 0))  # the last coordinator may not have told anyone
                 await self._telling.bring_up(self._holders(), self._record)
             if self._sealed is not None:
@@ -201,6 +220,9 @@ class Coordinator:
             sealed = self._make_record(plan, averages, await all_losses(self.roster, plan))
             if why := divergence(sealed, self._context.manifest):
                 raise Diverged(why)
+            if self._record is None:
+                await self._genesis.look()
+                self.roster.check()
         await self._decide(sealed)
         return sealed
 
@@ -279,7 +301,7 @@ class Coordinator:
 
     def _electorate(self) -> tuple[Member, ...]:
         """Who decides on this iteration."""
-        if self._record is None and self._term.number == FOUNDERS_TERM:
+        if self._record is None and is_founders(self._term.number):
             return (self._context.me,)
         return electorate_of(self._record, self._plan)
 
@@ -362,7 +384,7 @@ class Coordinator:
         asked = [g for g in self.roster.guests() if g.built and g.member in named]
         promises = await self._promises(plan, asked)
         for guest in asked:
-            if guest.member in promises:
+            if guest.member in promises and guest.built:  # else what it held gave way meanwhile
                 guest.opened = plan.position
         sealed = newest_sealed((p for p in promises.values() if isinstance(p, Promise)), plan.lineage)
         while not self._may_force and not self._may_decide(set(promises)):

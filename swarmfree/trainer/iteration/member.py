@@ -188,6 +188,17 @@ class MemberBooks:
         self.beaten.tell()
         self.tied.tell()
 
+    async def forget_plan(self) -> None:
+        """Nobody goes on with the plan that this peer follows: its founder is gone, nothing was sealed, and another one was named."""
+
+        async def act() -> Reply:
+            await self._end_work(Refused(RefusalKind.STALE, "another founder was named"))
+            self.standing.plan = self.standing.known_plan = None
+            self.standing.moved.tell()
+            return Reply(Committed(self.standing.iteration))
+
+        await self._in_turn(act)
+
     async def let_go(self) -> None:
         """Hold no stage from now on: something else is about to be built here."""
 

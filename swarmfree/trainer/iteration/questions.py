@@ -62,5 +62,7 @@ async def get_record(books: MemberBooks, request: GetRecord) -> Reply:
 
 
 async def get_plan(books: MemberBooks, _: GetPlan) -> Reply:
-    """The plan in force and what the run waits for."""
-    return Reply(PlanAnswer(books.standing.known_plan, books.waiting_for))
+    """The plan in force, what the run waits for, who is heard to lead it, and how many records are held."""
+    standing = books.standing
+    leader = standing.coordinator if books.hears_coordinator else None
+    return Reply(PlanAnswer(standing.known_plan, books.waiting_for, leader, standing.records_held))

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from swarmfree.policy.blame import two_faced
-from swarmfree.policy.election import FOUNDERS_TERM
 from swarmfree.policy.repair import Ledger, plan_segments
 from swarmfree.policy.roll import Cover, choose_addends
 from swarmfree.swarm.books import Addend, MicrobatchSet, Roll
@@ -350,7 +349,7 @@ class Rolling:
 
 def _first_of(plan: Plan) -> int:
     """Rounds and redos are counted from here: no name is used twice, nor by two coordinators; members still know what bore the first one."""
-    return ROUNDS_OF_A_TERM * (plan.position.term.number - FOUNDERS_TERM)
+    return ROUNDS_OF_A_TERM * (plan.position.term.number - 1)
 
 
 def _checked(roll: Roll, member: Member, reply: Response | CallFailed) -> Response | CallFailed:

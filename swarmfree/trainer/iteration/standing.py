@@ -81,6 +81,16 @@ class Standing:
         return self.iteration >= self._context.manifest.run.iterations
 
     @property
+    def records_held(self) -> int:
+        """How many records of this lineage are applied, and the one that is stored."""
+        return self.iteration + (self.sealed is not None and self.sealed.iteration == self.iteration)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether this peer knows of something that a founder must not pass over: a plan, or a record."""
+        return self.known_plan is not None or self.records_held > 0
+
+    @property
     def first_microbatch(self) -> int:
         """Number of the present iteration's first microbatch in the whole run."""
         return self.iteration * self._context.manifest.batch.microbatches

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from swarmfree.policy.answers import fitting_plan, fitting_record
 from swarmfree.policy.commit import is_majority, may_decide
-from swarmfree.policy.election import electorate_of, rank
+from swarmfree.policy.election import electorate_of, founders_term, rank
 from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.swarm.events import Note
@@ -98,7 +98,7 @@ class Election:
                 return None
         refused, pause_s, look_at_s = 0, timing.silence_s / 4, self._context.now_s() + LOOK_S
         number = self._next_number()
-        while not self._is_led():
+        while not (self._is_led() or await self._is_passed_over(plan)):
             waited_s = self._context.now_s() - self._alone_since_s
             term = Term(number, self._context.me)
             poll = await self._ask(term, plan, only_asking=True)
@@ -137,6 +137,13 @@ class Election:
     def _is_led(self) -> bool:
         """Whether a coordinator has been heard since the campaign began."""
         return self._books.beat_count != self._beats_before
+
+    async def _is_passed_over(self, plan: Plan) -> bool:
+        """Whether a later founder was named than this plan's, and nothing is sealed: nobody goes on with it."""
+        if self._books.standing.records_held:
+            return False
+        founder = await self._context.ports.directory.founder()
+        return founder is not None and plan.position.term.number < founders_term(founder.number)
 
     def _next_number(self) -> int:
         promised = self._books.standing.promised

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from swarmfree.policy.election import founders_term
 from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.errors import CallFailed, DeviceStuck, Excluded, PeerSilent, PeerUnreachable, RefusalKind, Refused, RunEnded
 from swarmfree.swarm.events import Note, Waiting
 from swarmfree.swarm.messages import Hello, Place
-from swarmfree.swarm.names import Endpoint
+from swarmfree.swarm.names import Endpoint, Founder
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.iteration.inheritance import Inheritance
 from swarmfree.trainer.iteration.member import TICK_S, MemberBooks
@@ -24,7 +25,8 @@ from swarmfree.trainer.tasks import Tasks
 
 ASK_AGAIN_S, ASK_AGAIN_S_MAX = 0.4, 1.5
 STRANGERS_MAX = 3
-FOUND_ROUNDS = 4
+FOUND_ROUNDS, FOUND_ROUNDS_LATER = 4, 2
+"""Under a later genesis the organiser has called everybody as well."""
 UNWELCOME_ROUNDS = 3
 """Rounds in a row in which all who answered were of another run or protocol: then this peer is wrong, and not an address."""
 
@@ -32,7 +34,11 @@ Lead = Callable[[Inheritance | None], Awaitable[bool]]
 
 
 class Joining:
-    """This peer's tie to the coordinator."""
+    """This peer's tie to the coordinator.
+
+    Attributes:
+        genesis: the highest number of a genesis that this peer has read; 1 before that.
+    """
 
     def __init__(self, context: Context, books: MemberBooks, keeping: Tasks, lead: Lead) -> None:
         """`lead` coordinates, as the founder or from what it inherits, until this peer is no coordinator any more; whether another is."""
@@ -47,6 +53,8 @@ class Joining:
         self._all_answered = True
         self._is_heard, self._are_led, self._unwelcome, self._unwelcome_rounds = False, False, "", 0
         self._rounds = 0
+        self.genesis, self._is_unreached = 1, False
+        self._unanswered: set[str] = set()
 
     def hello(self) -> Hello:
         """What this peer says about itself."""
@@ -83,13 +91,14 @@ class Joining:
                 await asyncio.sleep(TICK_S)  # a place is of no use to a peer whose device hangs
             began_s = self._context.now_s()
             self._all_answered, self._is_heard, self._are_led, self._unwelcome = True, False, False, ""
+            self._is_unreached, self._unanswered = False, set()
             known = self._whom_it_knows()
             if await self._ask_each(known):
                 return True  # also while the directory is slow
             announced = await self._context.ports.directory.announcements()
             self._context.lives.hear(a.endpoint.member for a in announced)
             self._election.announced = announced
-            if await self._ask_each([e for e in await self._strangers(announced) if e not in known]):
+            if not self._is_unreached and await self._ask_each([e for e in await self._strangers(announced) if e not in known]):
                 return True
             self._unwelcome_rounds = (
                 self._unwelcome_rounds + 1 if self._unwelcome and not self._is_heard and self._all_answered else 0
@@ -113,10 +122,11 @@ class Joining:
 
     async def _strangers(self, announced: Sequence[Announcement]) -> list[Endpoint]:
         """Some announced peers: the founder and those that serve first."""
-        founder = await self._context.ports.directory.founder()
+        founder = await self._founder()
+        first = founder.peer_id if founder is not None else ""
         others = [a for a in announced if a.endpoint.member.peer_id != self._context.me.peer_id]
         self._context.rng.shuffle(others)
-        others.sort(key=lambda a: (a.endpoint.member.peer_id != founder, a.state is not PeerState.SERVING))
+        others.sort(key=lambda a: (a.endpoint.member.peer_id != first, a.state is not PeerState.SERVING))
         return [a.endpoint for a in others[:STRANGERS_MAX]]
 
     async def _ask_each(self, endpoints: Sequence[Endpoint]) -> bool:
@@ -126,6 +136,8 @@ class Joining:
             if endpoint.member not in {self._context.me, stalled and stalled.member} and await self._ask(endpoint):
                 self._has_begun = True
                 return True
+            if self._is_unreached:
+                break  # it was a coordinator that said so
         return False
 
     async def _ask(self, endpoint: Endpoint) -> bool:
@@ -137,6 +149,7 @@ class Joining:
                 reply = await self._context.call(endpoint, hello, silence_s=timing.silence_s / 2)
             except (PeerUnreachable, PeerSilent):
                 self._all_answered = False
+                self._unanswered.add(endpoint.member.peer_id)
                 return False
             except Refused as refusal:
                 if refusal.kind in {RefusalKind.WRONG_RUN, RefusalKind.WRONG_REVISION}:
@@ -145,8 +158,14 @@ class Joining:
                 self._is_heard = True
                 if refusal.kind is RefusalKind.SUPERSEDED:
                     raise RunEnded(refusal.detail) from refusal
-                self._has_begun |= refusal.kind is RefusalKind.BEHIND
-                if refusal.kind is not RefusalKind.WRONG_INCARNATION:
+                self._is_unreached = refusal.kind is RefusalKind.UNREACHED
+                if refusal.kind is RefusalKind.BEHIND and self.genesis == 1:
+                    self._has_begun = True
+                self._are_led |= refusal.kind in {
+                    RefusalKind.BEHIND,
+                    RefusalKind.UNREACHED,
+                }  # or may be: later on they may be gone
+                if refusal.kind not in {RefusalKind.WRONG_INCARNATION, RefusalKind.NOT_YET}:
                     self._say(refusal.detail)
                 return False
             except CallFailed as error:
@@ -177,26 +196,56 @@ class Joining:
         if siblings:
             self._keeping.start(keep_up(self._context, self._books, siblings), "keep up")
 
+    async def _founder(self) -> Founder | None:
+        """Whom the newest genesis names. A later one than was read before means that nothing is sealed: what an earlier founder began is over."""
+        founder = await self._context.ports.directory.founder()
+        if founder is None:
+            return None
+        if founder.number > self.genesis:
+            self.genesis, self._has_begun, self._rounds = founder.number, False, 0
+        standing = self._books.standing
+        plan = standing.known_plan
+        is_earlier = plan is not None and plan.position.term.number < founders_term(self.genesis)
+        if is_earlier and not (standing.records_held or self._books.hears_coordinator):
+            await self._books.forget_plan()
+        return founder
+
     async def _found(self, announced: Sequence[Announcement]) -> bool:
         """Lead from nothing, if the genesis record names this peer and no announced peer says that the run has begun; whether it did.
 
-        Where some do not answer, they are asked a few times more before that.
+        Where some do not answer, they are asked a few times more before that. Under a later genesis others may only be left over from an earlier one.
         """
-        founder = await self._context.ports.directory.founder()
+        founder, me = await self._founder(), self._context.me
+        others = [a for a in announced if a.endpoint.member != me]
+        is_first = self.genesis == 1
+        self._has_begun |= any(a.iteration > 0 for a in others)
         if founder is None:
-            self._say("waiting for the bootstrap to name a founder")
+            self._say("waiting for the bootstrap to name a founder: a peer that can feed, and that it can call")
             return False
-        if founder != self._context.me.peer_id:
-            self._say(self._said or "waiting for the coordinator")
+        if founder.peer_id != me.peer_id:
+            if not self._are_led:
+                self._say(self._said if self._has_begun and self._said else self._waits_for(founder, others))
             return False
-        others = [a for a in announced if a.endpoint.member != self._context.me]
-        self._has_begun |= any(a.state is PeerState.SERVING or a.iteration > 0 for a in others)
+        self._has_begun |= is_first and any(a.state is PeerState.SERVING for a in others)
         if self._are_led or len(others) == len(announced):
             return False  # a directory that does not even show this peer does not show all others either
         self._rounds += 1
-        if self._has_begun or not (self._all_answered or self._rounds >= FOUND_ROUNDS) or self._books.standing.stage != NO_STAGE:
+        has_asked = self._all_answered or self._rounds >= (FOUND_ROUNDS if is_first else FOUND_ROUNDS_LATER)
+        if self._has_begun or not has_asked or self._books.standing.has_begun:
             return False
+        if self._books.standing.stage != NO_STAGE:
+            await self._books.let_go()  # first weights, under a founder that is gone
         return not await self._lead(None)
+
+    def _waits_for(self, founder: Founder, others: Sequence[Announcement]) -> str:
+        """Who is waited for, and what is known of it."""
+        if self._has_begun:
+            return "waiting for the coordinator"
+        shown = [a.endpoint for a in others if a.endpoint.member.peer_id == founder.peer_id]
+        if not shown:
+            return f"waiting for founder {founder.short} to lead: it is not announced"
+        why = f": it does not answer at {shown[0].where}" if founder.peer_id in self._unanswered else ""
+        return f"waiting for founder {shown[0].member} to lead{why}"
 
     async def count_ticks(self) -> None:
         """Count this peer's ticks, for ever; each beat begins anew.

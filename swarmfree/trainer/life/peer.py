@@ -174,7 +174,7 @@ class Peer:
             case Build():
                 return await self.builder.build(header.sender, request)
             case Hello():
-                return Reply(self._hello(header.sender, request))
+                return Reply(await self._hello(header.sender, request))
             case Meet():
                 return Reply(self._meet(header.sender, request))
             case GetManifest():
@@ -184,13 +184,13 @@ class Peer:
             case _:
                 raise Refused(RefusalKind.FAILED, f"{type(request).__name__} is not served here")
 
-    def _hello(self, sender: Endpoint, request: Hello) -> Place:
+    async def _hello(self, sender: Endpoint, request: Hello) -> Place:
         self.context.lives.hear([sender.member])
         if self.coordinator is not None:
-            return self.coordinator.hello(sender, request)
+            return await self.coordinator.receive(sender, request)
         coordinator = self.books.standing.coordinator
         led = coordinator is not None and self.books.hears_coordinator
-        if not led and self.books.standing.stage != NO_STAGE:
+        if not led and self.books.standing.stage != NO_STAGE and self.books.standing.has_begun:
             raise Refused(RefusalKind.BEHIND, "the run has begun, and its members are choosing a coordinator")
         if coordinator is None or not led:
             raise Refused(RefusalKind.NOT_YET, "this peer hears no coordinator")
@@ -274,7 +274,7 @@ class Peer:
             self.end(End(4, str(error)))
 
     def _make_coordinator(self, inherited: Inheritance | None) -> Coordinator:
-        return Coordinator(self.context, self._coordination, inherited)
+        return Coordinator(self.context, self._coordination, inherited, self.joining.genesis)
 
     async def _lead(self, inherited: Inheritance | None) -> bool:
         """Coordinate until the run is over or this peer leads no longer; whether another does."""
@@ -299,14 +299,17 @@ class Peer:
         return True
 
     async def _announce(self) -> None:
-        """Keep this peer's announcement and the run's papers in the directory; at once when its place changes, or a stage beside it is lost."""
+        """Keep this peer's announcement and the run's papers up to date; at once when its place changes, the run begins, or a neighbour is lost."""
         timing, standing = self.context.timing, self.books.standing
         stage_told, lineage_told, announced_s, published_s = NO_STAGE - 1, "", -math.inf, -math.inf
+        begun_told = False
         while True:
             now_s = self.context.now_s()
             is_wanted = lineage_told != standing.lineage == standing.wanted
-            if standing.stage != stage_told or is_wanted or now_s - announced_s >= timing.lease_s / 3:
+            has_begun = standing.iteration > 0  # others found nothing as soon as they know
+            if standing.stage != stage_told or has_begun != begun_told or is_wanted or now_s - announced_s >= timing.lease_s / 3:
                 stage_told, lineage_told, announced_s = standing.stage, standing.lineage, now_s
+                begun_told = has_begun
                 await self.context.ports.directory.announce(self._announcement())
                 self.has_announced = True
                 continue  # it may have to be renewed by now

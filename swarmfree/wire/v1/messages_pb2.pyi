@@ -1521,20 +1521,30 @@ class GetPlanResponse(google.protobuf.message.Message):
 
     PLAN_FIELD_NUMBER: builtins.int
     WAITING_FOR_FIELD_NUMBER: builtins.int
+    COORDINATOR_FIELD_NUMBER: builtins.int
+    RECORDS_FIELD_NUMBER: builtins.int
     waiting_for: builtins.str
     """What the run waits for; empty if nothing."""
+    records: builtins.int
+    """How many records of its lineage the receiver holds, applied or not."""
     @property
     def plan(self) -> swarmfree.wire.v1.books_pb2.Plan:
         """Absent before the first Open."""
+
+    @property
+    def coordinator(self) -> swarmfree.wire.v1.names_pb2.Endpoint:
+        """Whom the receiver hears coordinate, itself where it does; absent if nobody."""
 
     def __init__(
         self,
         *,
         plan: swarmfree.wire.v1.books_pb2.Plan | None = ...,
         waiting_for: builtins.str = ...,
+        coordinator: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
+        records: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["plan", b"plan"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["plan", b"plan", "waiting_for", b"waiting_for"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["coordinator", b"coordinator", "plan", b"plan"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "plan", b"plan", "records", b"records", "waiting_for", b"waiting_for"]) -> None: ...
 
 global___GetPlanResponse = GetPlanResponse
 

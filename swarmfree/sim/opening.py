@@ -1,0 +1,35 @@
+"""What may befall a run before its first record: the first feeder falls, or cannot be called, and the bootstrap node comes and goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Fall(StrEnum):
+    """How the first feeder falls."""
+
+    KILLED = "killed"
+    GONE = "gone"
+    FROZEN = "frozen"
+    UNREACHABLE = "unreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The first seconds of a rehearsal; times are of virtual time, and nothing here happens once a record is committed.
+
+    Args:
+        fall: of the first feeder: killed, and itself or another comes for it; gone, and nobody comes; frozen for `fall_for_s`; unreachable, so that
+            nobody listens at its address, though it lives and calls others.
+        fall_s: when it falls; an unreachable one is so from then on.
+        fall_for_s: how long it stands still or cannot be called.
+        bootstrap_down_s: when the bootstrap node is killed; infinite = never.
+        bootstrap_up_s: when it is started again in its folder.
+    """
+
+    fall: Fall | None = None
+    fall_s: float = 0.0
+    fall_for_s: float = 0.0
+    bootstrap_down_s: float = float("inf")
+    bootstrap_up_s: float = float("inf")

@@ -1,0 +1,49 @@
+"""Whoever is to get a place is called back first: one that nobody can call would hold it in vain.
+
+Source: protocol, "A run's life".
+"""
+
+from __future__ import annotations
+
+from swarmfree.swarm.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.swarm.events import Note
+from swarmfree.swarm.messages import GetPlan
+from swarmfree.swarm.names import Endpoint
+from swarmfree.trainer.context import Context
+
+SOMEBODY_ELSE = frozenset({RefusalKind.WRONG_RUN, RefusalKind.WRONG_REVISION, RefusalKind.WRONG_INCARNATION})
+TOLD_MAX = 256
+
+
+class Reaching:
+    """A coordinator's calls back."""
+
+    def __init__(self, context: Context) -> None:
+        """Nobody was called."""
+        self._context = context
+        self._told: dict[Endpoint, None] = {}
+
+    async def require(self, newcomer: Endpoint) -> None:
+        """Call a newcomer where it says that it is.
+
+        Raises:
+            Refused: `unreached`, nobody answers there, or somebody else does.
+        """
+        try:
+            await self._context.call(newcomer, GetPlan(), silence_s=self._context.timing.silence_s / 2)
+        except (PeerUnreachable, PeerSilent) as error:
+            raise self._refusal(newcomer) from error
+        except Refused as refusal:
+            if refusal.kind in SOMEBODY_ELSE:
+                raise self._refusal(newcomer) from refusal
+        self._told.pop(newcomer, None)
+
+    def _refusal(self, newcomer: Endpoint) -> Refused:
+        """It is told every time, everybody here once."""
+        if newcomer not in self._told and len(self._told) < TOLD_MAX:
+            self._told[newcomer] = None
+            self._context.tell(Note(f"{newcomer.member} gets no place: nobody can reach it at {newcomer.where}"))
+        return Refused(
+            RefusalKind.UNREACHED,
+            f"nobody can reach you at {newcomer.where}: open the port, or start with --announce HOST:PORT",
+        )

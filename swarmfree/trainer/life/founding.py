@@ -1,0 +1,137 @@
+"""The organiser's watch: a run has a founder that can be called, until its first record is sealed.
+
+It knows ports only, so that rehearsals play it as the bootstrap node runs it. It keeps nothing but what it has named. Source: protocol, "A run that
+always begins".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from swarmfree.policy.founding import Patience, next_founder
+from swarmfree.swarm.announcement import Announcement
+from swarmfree.swarm.errors import CallFailed
+from swarmfree.swarm.manifest import TimingSection
+from swarmfree.swarm.messages import GetPlan, PlanAnswer
+from swarmfree.swarm.names import Founder
+from swarmfree.swarm.ports import Clock, Directory, Network
+
+LOOK_S, FIRST_LOOK_S = 1.0, 0.25
+"""Where nobody is named yet, the first one that comes waits for nothing else."""
+ASKED_MAX = 64
+SHOWN_MAX = 3
+
+
+class OrganisersDirectory(Directory, Protocol):
+    """The directory, for whoever made the run."""
+
+    async def name(self, founder: Founder) -> None:
+        """Write down who founds, then publish it."""
+        ...
+
+
+class FoundersWatch:
+    """Names a founder, and another one where that one is gone before anything is sealed.
+
+    Args:
+        directory: of the organiser.
+        network: to call peers.
+        clock: monotonic.
+        timing: of the run.
+        tell: is told each sentence for people once.
+    """
+
+    def __init__(
+        self,
+        directory: OrganisersDirectory,
+        network: Network,
+        clock: Clock,
+        timing: TimingSection,
+        tell: Callable[[str], None],
+    ) -> None:
+        """Nobody has been seen."""
+        self._directory, self._network, self._clock, self._timing = directory, network, clock, timing
+        self._tell, self._said = tell, ""
+        self._seen: dict[str, Announcement] = {}
+        self._named = Counter[str]()
+        self._present: Founder | None = None
+        self._answered_s = self._led_s = 0.0
+
+    async def keep(self) -> None:
+        """Watch until somebody announces that it has applied a record."""
+        while not await self._look():
+            await asyncio.sleep(LOOK_S if self._present is not None else FIRST_LOOK_S)
+
+    async def _look(self) -> bool:
+        """One look; whether the run has begun."""
+        announced = {a.endpoint.member.peer_id: a for a in await self._directory.announcements()}
+        known = [peer for peer in self._seen if peer in announced]
+        self._seen = {peer: announced[peer] for peer in (*known, *announced)}
+        if any(a.iteration > 0 for a in announced.values()):
+            return True
+        now_s, present = self._clock.now_s(), await self._directory.founder()
+        if present != self._present:
+            self._present, self._answered_s, self._led_s = present, now_s, now_s
+        asked = dict[str, PlanAnswer]()
+        patience = Patience.of(self._timing, present.number if present is not None else 1)
+        if present is not None:
+            asked = await self._ask([present.peer_id])
+            self._note(asked.values())
+            now_s = self._clock.now_s()
+            if not patience.is_over(now_s - self._answered_s, now_s - self._led_s):
+                return False
+        asked |= await self._ask([peer for peer in self._seen if peer not in asked][:ASKED_MAX])
+        if present is not None and patience.leaves_it_to(asked.values(), now_s - self._led_s):
+            self._say("waits for those who have a plan to go on with it")
+            return False
+        feeders = [peer for peer, shown in self._seen.items() if shown.can_feed]
+        chosen = next_founder(present, [peer for peer in feeders if peer in asked], self._named)
+        if chosen is None:
+            self._say(self._waits_for(feeders))
+            return False
+        if self._named[chosen.peer_id] == 0 or present is None or chosen.peer_id != present.peer_id:
+            gone = f"{present.short} is gone before anything was sealed: " if present is not None else ""
+            self._say(f"{gone}{self._seen[chosen.peer_id].endpoint.member} is the founder (genesis {chosen.number})")
+        self._named[chosen.peer_id] += 1
+        await self._directory.name(chosen)
+        return False
+
+    def _note(self, answers: Iterable[PlanAnswer]) -> None:
+        """The founder has answered, or not."""
+        for answer in answers:
+            self._answered_s = self._clock.now_s()
+            if answer.coordinator is not None or answer.records:
+                self._led_s = self._answered_s
+
+    async def _ask(self, peers: Iterable[str]) -> dict[str, PlanAnswer]:
+        """What those say that answer at the address that they announce."""
+        answers: dict[str, PlanAnswer] = {}
+
+        async def one(peer: str) -> None:
+            try:
+                reply = await self._network.call(self._seen[peer].endpoint, GetPlan(), silence_s=self._timing.silence_s / 2)
+            except CallFailed:
+                return
+            assert isinstance(reply.message, PlanAnswer), "the network checks response types"
+            answers[peer] = reply.message
+
+        async with asyncio.TaskGroup() as group:
+            for peer in peers:
+                if peer in self._seen:
+                    group.create_task(one(peer))
+        return answers
+
+    def _waits_for(self, feeders: Iterable[str]) -> str:
+        silent = [self._seen[peer].endpoint for peer in feeders][:SHOWN_MAX]
+        if not silent:
+            return "waits for a peer that can feed"
+        shown = ", ".join(f"{endpoint.member} at {endpoint.where}" for endpoint in silent)
+        return f"waits for a peer that can feed and can be called; nobody answers for {shown}: its port is closed, or --announce is missing"
+
+    def _say(self, what: str) -> None:
+        if what != self._said:
+            self._said = what
+            self._tell(what)

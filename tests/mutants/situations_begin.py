@@ -1,0 +1,96 @@
+"""Situations before the first record in which a rule of the beginning matters."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+
+from swarmfree.sim.opening import Fall, Opening
+from swarmfree.sim.rehearsal import RehearsalResult
+from swarmfree.sim.script import Director, Moment, Script
+from swarmfree.sim.setup import Setup
+from swarmfree.swarm.messages import Build
+from swarmfree.swarm.names import Founder, Term
+from swarmfree.trainer.iteration.genesis import GenesisWatch
+from swarmfree.trainer.iteration.roster import Roster
+from swarmfree.trainer.life.election import Election
+from tests.mutants import situations
+from tests.mutants.alone import ME, TERM, Alone, at, plan, play
+from tests.scenarios.scenario_world import STEADY, Once, is_asked, swarm, unhurried
+
+FOREVER_S = 1000.0
+
+
+def _small(opening: Opening, *, feeders: int = 2) -> Setup:
+    """Two body stages with one replica each; nobody comes for the dead."""
+    setup = swarm(body=2, replicas=1, sources=2, standbys=0, faults=replace(STEADY, replaced_share=0.0))
+    stages = replace(setup.manifest.stages, replicas_min=1)
+    return replace(setup, manifest=replace(setup.manifest, stages=stages), feeders=feeders, bodies=3, opening=opening)
+
+
+def first_is_gone() -> RehearsalResult:
+    """The founder dies when stages are built and nothing is opened; one other peer can feed."""
+    return situations.play(_small(Opening(Fall.GONE, 0.6)), Script())
+
+
+def first_cannot_be_called() -> RehearsalResult:
+    """The first peer lives, and nobody can call it."""
+    setup = _small(Opening(Fall.UNREACHABLE, 0.0, FOREVER_S), feeders=3)
+    return situations.play(replace(setup, start_spread_s=3.0), Script())
+
+
+def first_sleeps() -> RehearsalResult:
+    """The founder stands still as it has the first stage built, and goes on when another one leads."""
+
+    def strike(director: Director, moment: Moment) -> None:
+        director.freeze(moment.sender.member, 12.0)
+
+    return situations.play(unhurried(_small(Opening()), iterations=12), Once(is_asked(Build), strike))
+
+
+def _named(number: int) -> SimpleNamespace:
+    """A directory in which a founder is named."""
+
+    async def founder() -> Founder:
+        return Founder(number, "d")
+
+    async def announcements() -> tuple[()]:
+        return ()
+
+    return SimpleNamespace(founder=founder, announcements=announcements)
+
+
+def member_with_an_old_plan() -> object:
+    """A member holds the plan of the first founder, nothing is sealed; under the first and the second genesis: whether it asks for the lead."""
+
+    async def story(alone: Alone) -> list[bool]:
+        asks = []
+        for number in (1, 2):
+            ports = replace(alone.context.ports, directory=_named(number))  # type: ignore[arg-type]
+            alone.standing.known_plan, alone.standing.coordinator = plan(1), None
+            alone.line.asked.clear()
+            election = Election(replace(alone.context, ports=ports), alone.books)
+            campaign = alone.tasks.start(election.campaign(), "campaign")
+            await asyncio.sleep(8.0)
+            campaign.cancel()
+            asks.append(bool(alone.line.asked))
+        return asks
+
+    return play(story)
+
+
+def coordinator_that_reads_of_a_founder() -> object:
+    """A coordinator in term 1 reads the first genesis, and the second one: whether it leads no longer."""
+
+    async def story(alone: Alone) -> list[bool]:
+        deposed = []
+        for number in (1, 2):
+            ports = replace(alone.context.ports, directory=_named(number))  # type: ignore[arg-type]
+            context = replace(alone.context, ports=ports)
+            roster = Roster(context, alone.tasks, lambda: at(1))
+            await GenesisWatch(context, roster, Term(TERM.number, ME.member), lambda: True).look()
+            deposed.append(roster.is_deposed)
+        return deposed
+
+    return play(story)
