@@ -237,6 +237,11 @@ def call_for_who_was_missed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "miss", careless)
 
 
+def average_that_somebody_has(patch: pytest.MonkeyPatch) -> None:
+    """An average counts, though everybody who had it is gone (3.8)."""
+    patch.setattr(Rolling, "_drop_lost", lambda self, plan: None)
+
+
 def absent_in_a_record(patch: pytest.MonkeyPatch) -> None:
     """A rebuilt state counts for nothing where its holder was fenced before that was decided, whatever is decided then (3.3)."""
     patch.setattr(Absent, "vouch", lambda self, base: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -436,6 +437,24 @@ def averages_of_siblings() -> object:
 def sibling_without_the_average() -> object:
     """One replica has reported; the other one is there, and has not."""
     return _judged(_report(), PeerSilent("nothing"))
+
+
+def average_of_who_is_gone() -> object:
+    """Every stage is averaged; who reported one of them is fenced, and its sibling has come since: whether that average counts still."""
+
+    async def story(alone: Alone, coordinator: Coordinator) -> list[int]:
+        rolling, roster = coordinator._rolling, coordinator.roster
+        reported = {0: A, 1: SIBLING, 2: D}
+        rolling._averages = {stage: StageAverage("sum", "", "state", (one.member,)) for stage, one in reported.items()}
+        for guest in roster.guests():
+            guest.opened = at(1)
+        roster.fence(SIBLING.member, "it does not answer")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await rolling.average(plan(1))
+        return sorted(rolling._averages)
+
+    return _lead(story)
 
 
 def sums_of_a_fenced_member() -> object:

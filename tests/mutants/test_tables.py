@@ -96,6 +96,7 @@ ROWS = (
     Row(removals_lead.states_alike, tables_lead.states_of_siblings, "StatesDiffer"),
     Row(removals_lead.averages_alike, tables_lead.averages_of_siblings, "str"),
     Row(removals_lead.average_of_everybody, tables_lead.sibling_without_the_average, "str"),
+    Row(removals_lead.average_that_somebody_has, tables_lead.average_of_who_is_gone, [0, 2]),
     Row(removals.fenced_addends, tables_lead.sums_of_a_fenced_member, []),
     Row(removals_lead.seniority_in_a_record, tables_lead.order_of_the_electorate, "c"),
     Row(removals_lead.vouched_voters, tables_lead.voter_with_a_built_state, False),

@@ -133,6 +133,7 @@ class Rolling:
         self._stale.clear()
         self._spoilt.clear()
         self._differing.clear()
+        self._drop_lost(plan)
         averages = self._averages
         gone: set[tuple[int, int]] = set()
         stages = range(len(plan.replicas))
@@ -167,6 +168,13 @@ class Rolling:
                     self._context.tell(RoundRetried(plan.iteration, stage, outcome))
             await self._pause(plan)
         return tuple(averages[stage] for stage in stages)
+
+    def _drop_lost(self, plan: Plan) -> None:
+        """Who reported an average may be gone since, and who holds its stage now have come later, without it: it is made again."""
+        there = {guest.member for guest in self.live(plan)}
+        for stage in [stage for stage, average in self._averages.items() if there.isdisjoint(average.members)]:
+            del self._averages[stage]
+            self._failures[stage] = self._failures.get(stage, 0) + 1
 
     async def _pause(self, plan: Plan) -> None:
         """Let members that could not reach each other be, unless somebody falls meanwhile: then the next roll goes without it."""
