@@ -526,3 +526,13 @@ def members_of_a_rival(patch: pytest.MonkeyPatch) -> None:
 def higher_term_of_a_lineage(patch: pytest.MonkeyPatch) -> None:
     """Of two coordinators of one lineage nobody gives way (3.4)."""
     _meets(patch, lambda self, rival: False if rival.tip.lineage == self.tip().lineage else None)
+
+
+def strangers_that_may_end(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is through tells every stranger to end, whatever lineage it comes from (3.4)."""
+
+    async def careless(self: Meeting, stranger: Endpoint) -> bool:
+        del self, stranger
+        return True
+
+    patch.setattr(Meeting, "may_end", careless)

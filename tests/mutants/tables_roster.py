@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TypeVar
 
 from swarmfree.swarm.announcement import Announcement
-from swarmfree.swarm.books import float64_bits
+from swarmfree.swarm.books import GENESIS_LINEAGE, float64_bits
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.messages import (
     Farewell,
@@ -25,6 +25,7 @@ from swarmfree.swarm.names import Endpoint
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.iteration import meeting
 from swarmfree.trainer.iteration.meeting import Meeting, Rival
+from swarmfree.trainer.iteration.parting import end_run
 from swarmfree.trainer.iteration.roster import Deposed, Guest, Roster
 from swarmfree.trainer.life.ending import Ending
 from swarmfree.trainer.life.peer import Peer
@@ -503,3 +504,23 @@ def two_rivals() -> object:
         return not roster.is_deposed
 
     return play(story, A)
+
+
+def strangers_at_the_end() -> object:
+    """A lineage that was forced once is through; of three strangers one was never forced, one is at its beginning, one is silent: who is told."""
+
+    async def story(alone: Alone, roster: Roster) -> list[str]:
+        mine = Meeting(alone.context, roster, TERM, lambda: record(forced=(0,)), lambda: True, {0: GENESIS_LINEAGE})
+        own = {endpoint("v"): ("e" * 64, 9), endpoint("w"): (GENESIS_LINEAGE, 0)}
+
+        def met(to: Endpoint, request: Request) -> Reply:
+            if to not in own:
+                raise PeerSilent(f"{to.member} says nothing")
+            lineage, iterations = own[to]
+            return Reply(Met(iterations, lineage, (), None, None, whole=False) if isinstance(request, Meet) else Farewell())
+
+        alone.line.answer = met
+        await end_run(alone.context, roster, (), (*own, endpoint("x")), "through", may_end=mine.may_end)
+        return sorted({member.peer_id for member, request in alone.line.asked if isinstance(request, Goodbye)})
+
+    return _roster(story, ME)

@@ -133,6 +133,7 @@ ROWS = (
     Row(removals_lead.higher_term_of_a_lineage, tables_roster.two_terms_of_one_lineage, True),
     Row(removals_lead.run_that_ended, tables_roster.run_that_ends_elsewhere, [("Farewell", 1, [0]), ("stale", 0, [])]),
     Row(removals_lead.look_before_the_end, tables_roster.end_before_a_second_look, False),
+    Row(removals_lead.strangers_that_may_end, tables_roster.strangers_at_the_end, ["b", "w"]),
     Row(removals_lead.next_stranger, tables_roster.rival_behind_those_that_have_ended, True),
     Row(removals_lead.rival_that_is_looked_at, tables_roster.two_rivals, False),
     Row(removals_lead.digest_of_a_joiner, tables_roster.joiner_with_another_state, False),

@@ -176,13 +176,13 @@ class Coordinator:
             raise
         except Diverged as diverged:
             strangers = [a.endpoint for a in await self._context.ports.directory.announcements()]
-            await end_run(self._context, self.roster, (), strangers, str(diverged), finished=False)
+            await end_run(self._context, self.roster, (), strangers, str(diverged), finished=False, may_end=self.meeting.may_end)
             raise
         announced = looking.result() if looking.done() else ()  # a slow directory holds nobody up
         # Who sleeps with a stage that is not written takes over when it wakes, and writes it: told to end it would not.
         strangers = [a.endpoint for a in announced if a.stage not in written.missing]
         why = f"all {self._iteration} iterations are committed"
-        await end_run(self._context, self.roster, written.by, strangers, why)
+        await end_run(self._context, self.roster, written.by, strangers, why, may_end=self.meeting.may_end)
         return why
 
     # ---- one iteration -----------------------------------------------------------------------------------------------

@@ -79,6 +79,11 @@ class Meeting:
         """Whether a peer comes from another lineage that was forced later, and may have a coordinator again soon: this one would give way."""
         return self._past.get(tip.iterations) != tip.lineage and forced_later(tip.forced, self.tip().forced)
 
+    async def may_end(self, stranger: Endpoint) -> bool:
+        """Whether a stranger may be told that the run is over: who says nothing may not, nor a member of a lineage that counts more and goes on."""
+        met = await self._meet(stranger) or await self._meet(stranger)
+        return met is not None and not self.counts_less_than(Tip(met.forced, met.iteration, met.lineage))
+
     async def has_left(self, endpoint: Endpoint) -> bool:
         """Whether a peer has joined a lineage that gives way to this one: whom it follows there leads nobody here."""
         met = await self._meet(endpoint)

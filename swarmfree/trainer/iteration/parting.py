@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmfree.policy.election import claim_order
@@ -114,6 +114,7 @@ async def end_run(
     why: str,
     *,
     finished: bool = True,
+    may_end: Callable[[Endpoint], Awaitable[bool]] | None = None,
 ) -> None:
     """Tell everyone else that the run is over; those who wrote come last, so that a successor finds one that knows of it.
 
@@ -121,11 +122,14 @@ async def end_run(
 
     Args:
         finished: it has all its iterations; else it failed.
+        may_end: asks one that is announced first; it may be of another lineage, that counts more than this one.
     """
     roster.close()
     request = Goodbye(run_over=True, finished=finished, why=why)
 
     async def one(endpoint: Endpoint, *, known: bool = True) -> None:
+        if not known and may_end is not None and not await may_end(endpoint):
+            return
         for last in (False, True):
             try:
                 await context.call(endpoint, request, silence_s=context.timing.silence_s / 2)
