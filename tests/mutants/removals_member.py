@@ -10,10 +10,10 @@ import pytest
 
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import RefusalKind, Refused
-from swarmfree.swarm.messages import Commit, GetAverage, Open, Promise, Seal, TakeRoll
+from swarmfree.swarm.messages import Commit, GetAverage, Loss, Open, Promise, Seal, TakeRoll
 from swarmfree.swarm.names import Endpoint, Position
 from swarmfree.swarm.plan import Plan
-from swarmfree.swarm.ports import Reply
+from swarmfree.swarm.ports import Incoming, Reply
 from swarmfree.trainer.iteration import averaging
 from swarmfree.trainer.iteration.averaging import Averaging
 from swarmfree.trainer.iteration.member import MemberBooks
@@ -274,3 +274,14 @@ def members_of_a_roll(patch: pytest.MonkeyPatch) -> None:
 def share_put_back(patch: pytest.MonkeyPatch) -> None:
     """A share that was refused counts as fed under its base (3.5)."""
     patch.setattr(Source, "_put_back", lambda *_: None)
+
+
+def share_of_a_loss(patch: pytest.MonkeyPatch) -> None:
+    """A source adds the loss of any microbatch, also of one that another source feeds (3.9)."""
+    answer = Source.loss
+
+    async def careless(self: Source, request: Loss, incoming: Incoming) -> Reply:
+        self._begun.add(self._standing.offset_of(request.key))
+        return await answer(self, request, incoming)
+
+    patch.setattr(Source, "loss", careless)

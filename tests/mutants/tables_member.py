@@ -16,6 +16,7 @@ from swarmfree.swarm.messages import (
     Claim,
     Commit,
     GetAverage,
+    Loss,
     Open,
     Promise,
     Reduce,
@@ -444,3 +445,24 @@ def contribution_of_a_source() -> object:
         return [addend.order for addend in book.addends()]
 
     return play(story)
+
+
+def loss_of_another_share() -> object:
+    """The loss is asked for of a microbatch of this source's share, and of one that another feeds by now: what is said."""
+
+    async def story(alone: Alone) -> list[str]:
+        context = alone.context
+        tokens = IntegerTokens(context.manifest, 9)
+        context.ports = replace(context.ports, tokens=tokens)
+        alone.engine.draw(0, 0)
+        alone.standing.install(0, 0, GENESIS_LINEAGE, None)
+        shares = (Share(A.member, (0, 1, 2), (), 1), Share(SIBLING.member, (3,), (), 1))
+        await alone.books.open(A, Open(replace(plan(1), shares=shares)))
+
+        async def ask(number: int) -> str:
+            output = PayloadAtHand(alone.engine.embed_only(tokens.microbatch(number)))
+            return await word(alone.books.source.loss(Loss(WorkKey(0, "b0", WorkKind.TRAIN, number, 0), 0), output))
+
+        return [await ask(number) for number in (2, 3)]
+
+    return play(story, A)

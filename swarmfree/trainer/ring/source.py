@@ -103,6 +103,9 @@ class Source:
         tokens = self._context.ports.tokens
         if self._standing.stage != ENDS_STAGE or tokens is None:
             raise Refused(RefusalKind.STALE, "this peer is no source")
+        if key.kind is WorkKind.TRAIN and self._standing.offset_of(key) not in self._begun:
+            # Half a contribution, to which the other half never comes, would keep its whole sum from being told.
+            raise Refused(RefusalKind.STALE, "another source feeds this microbatch")
         entry = self._table.find(key, LOSS_RUN)
         if entry is None:
             activations = await incoming.read()
