@@ -46,12 +46,14 @@ def choose_stage(counts: Sequence[int], manifest: Manifest, *, can_feed: bool, s
     return Placement(stage, f"stage {stage} has {count} of at most {manifest.replicas_max(stage)} replicas")
 
 
+def wanted(stage: int, manifest: Manifest) -> int:
+    """Replicas that a stage needs before the run can open."""
+    return min(manifest.stages.replicas_min, manifest.replicas_max(stage))
+
+
 def missing_sentence(counts: Sequence[int], manifest: Manifest) -> str:
     """What the run needs before it can open, for people; empty if nothing."""
-    wanted = [min(manifest.stages.replicas_min, manifest.replicas_max(stage)) for stage in range(len(counts))]
     lacking = [
-        f"stage {stage} has {count} of {want}"
-        for stage, (count, want) in enumerate(zip(counts, wanted, strict=True))
-        if count < want
+        f"stage {stage} has {count} of {want}" for stage, count in enumerate(counts) if count < (want := wanted(stage, manifest))
     ]
     return "waiting for peers: " + ", ".join(lacking) if lacking else ""

@@ -9,6 +9,7 @@ import pytest
 from swarmfree.policy import founding as policies
 from swarmfree.swarm.messages import Hello, Place, PlanAnswer
 from swarmfree.swarm.names import Endpoint, Founder
+from swarmfree.trainer.iteration.assembly import Assembly
 from swarmfree.trainer.iteration.coordinator import Coordinator
 from swarmfree.trainer.iteration.genesis import GenesisWatch
 from swarmfree.trainer.iteration.standing import Standing
@@ -87,3 +88,8 @@ def term_of_a_later_founder(patch: pytest.MonkeyPatch) -> None:
     """Every founder leads in the first term."""
     patch.setattr(joining, "founders_term", lambda number: 1)
     patch.setattr("swarmfree.trainer.iteration.coordinator.founders_term", lambda number: 1)
+
+
+def feeders_where_they_are_needed(patch: pytest.MonkeyPatch) -> None:
+    """Who has first weights gets its place back, though it can feed and too few do."""
+    patch.setattr(Assembly, "_is_to_feed", lambda self, hello: False)

@@ -10,13 +10,15 @@ from swarmfree.sim.opening import Fall, Opening
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
-from swarmfree.swarm.messages import Build
+from swarmfree.swarm.books import GENESIS_LINEAGE
+from swarmfree.swarm.messages import Build, Hello
 from swarmfree.swarm.names import Founder, Term
+from swarmfree.trainer.iteration.assembly import Assembly
 from swarmfree.trainer.iteration.genesis import GenesisWatch
 from swarmfree.trainer.iteration.roster import Roster
 from swarmfree.trainer.life.election import Election
 from tests.mutants import situations
-from tests.mutants.alone import ME, TERM, Alone, at, plan, play
+from tests.mutants.alone import ME, TERM, A, Alone, D, at, plan, play
 from tests.scenarios.scenario_world import STEADY, Once, is_asked, swarm, unhurried
 
 FOREVER_S = 1000.0
@@ -94,3 +96,20 @@ def coordinator_that_reads_of_a_founder() -> object:
         return deposed
 
     return play(story)
+
+
+def feeder_with_first_weights() -> object:
+    """Nothing is sealed, one of two feeds, and a peer with the first weights of stage 1 says hello, which can feed, or cannot: its place."""
+
+    async def story(alone: Alone) -> list[int]:
+        stages, places = replace(alone.context.manifest.stages, replicas_min=2, sources_max=2), []
+        context = replace(alone.context, manifest=replace(alone.context.manifest, stages=stages))
+        for can_feed in (True, False):
+            roster = Roster(context, alone.tasks, lambda: at(1))
+            assembly = Assembly(context, roster, lambda: at(1), alone.tasks)
+            roster.admit(A, Hello(True, False, "", 0), 0, built=True)
+            corpus = context.manifest.data.corpus_hash
+            places.append(assembly.hello(ME, Hello(can_feed, False, corpus, 0, 1, 0, GENESIS_LINEAGE), 0).stage)
+        return places
+
+    return play(story, D)

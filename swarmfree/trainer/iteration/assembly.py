@@ -15,7 +15,7 @@ from itertools import pairwise, takewhile
 
 from swarmfree.policy.builds import most_build_s
 from swarmfree.policy.keepers import KeptCopy, StageShadow, border_dtype
-from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence
+from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence, wanted
 from swarmfree.policy.recovery import NO_LOGS, Logs, choose_recovery, signed_norms, weights_between
 from swarmfree.policy.worth import or_stay, patience_s
 from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
@@ -153,7 +153,7 @@ class Assembly:
     def _welcome_back(self, sender: Endpoint, hello: Hello, iteration: int) -> Guest | None:
         """Its old place, for a peer that holds a state of this lineage; None where it has to load the state anew."""
         stage, rebuilt, holders = hello.stage, self._rebuilt.get(hello.stage), self._roster.holders(hello.stage)
-        if holders and self._present[2] is None:
+        if self._present[2] is None and (holders or self._is_to_feed(hello)):
             return None  # first weights are the same whoever draws them
         built = hello.iteration >= iteration - 1 and rebuilt is None
         if rebuilt is not None and not rebuilt.disputes and hello.iteration == iteration and not self.is_sealing:
@@ -222,6 +222,11 @@ class Assembly:
 
     def _may_feed(self, hello: Hello) -> bool:
         return hello.can_feed and hello.corpus_hash == self._context.manifest.data.corpus_hash
+
+    def _is_to_feed(self, hello: Hello) -> bool:
+        """Whether this one can, and too few do: it got another place while they were there."""
+        lacks = self._counts()[ENDS_STAGE] < wanted(ENDS_STAGE, self._context.manifest)
+        return hello.stage != ENDS_STAGE and lacks and self._may_feed(hello)
 
     def _counts(self, without: str = "") -> list[int]:
         """Guests by stage; `without` is a peer whose older life is about to be fenced, so that it fills no place."""
