@@ -64,31 +64,50 @@ def _csv(rows: Sequence[Any]) -> bytes:
     return out.getvalue().encode()
 
 
-def _curve(results: Results, name: str, strategy: str, kind: str) -> Curve:
-    """Over traces and seeds, at the iterations that all have; runs without failures count for every kind, as they are from a base or not."""
+def _of(results: Results, strategy: str, kind: str) -> dict[tuple[str, int], list[tuple[int, float]]]:
+    """Trace and seed -> the curve; runs without failures count for every kind, as they are from a base or not."""
     without = "scratch" if kind.startswith("scratch") else "none"
-    chosen = [
-        result["curve"]
+    return {
+        (result["trial"]["trace"], result["trial"]["base_seed"]): result["curve"]
         for result in results
-        if result["trial"]["strategy"] == strategy and (kind_of(result["trial"]["trace"]) in {kind, without})
+        if result["trial"]["strategy"] == strategy and kind_of(result["trial"]["trace"]) in {kind, without}
+    }
+
+
+def figure_curves(results: Results, kind: str, strategies: Sequence[str]) -> list[Curve]:
+    """The curves of a figure, each the mean over the traces and seeds that all of its kind have: the same losses for all.
+
+    Args:
+        kind: of traces.
+        strategies: in order; `strategy@kind` for one of another kind.
+    """
+    named = {strategy: strategy.partition("@") for strategy in strategies}
+    found = {strategy: _of(results, alone, other or kind) for strategy, (alone, _, other) in named.items()}
+    drawn = {strategy: curves for strategy, curves in found.items() if curves}
+    if len(drawn) < 2 or any(other and strategy not in drawn for strategy, (_, _, other) in named.items()):
+        return []  # a figure of several rates says nothing with one of them
+    struck = [
+        set(curves) for strategy, curves in drawn.items() if not named[strategy][2] and kind_of(next(iter(curves))[0]) == kind
     ]
-    return mean_curve(name, chosen)
+    shared = set.intersection(*struck) if struck else set()
+    made = []
+    for strategy, curves in drawn.items():
+        alone, _, other = named[strategy]
+        mine = [curve for key, curve in curves.items() if key in shared or kind_of(key[0]) != kind]
+        made.append(mean_curve(RATES.get(other) or LABELS.get(alone, alone), mine))
+    return made
 
 
 def _draw(results: Results, title: str, kind: str, strategies: Sequence[str]) -> bytes | None:
-    named = {strategy: strategy.partition("@") for strategy in strategies}
-    curves = {}
-    for strategy, (alone, _, other) in named.items():
-        label = RATES.get(other) or LABELS.get(alone, alone)
-        curves[strategy] = _curve(results, label, alone, other or kind)
-    drawn = {strategy: curve for strategy, curve in curves.items() if curve.points}
-    if len(drawn) < 2 or any(other and strategy not in drawn for strategy, (_, _, other) in named.items()):
-        return None  # a figure of several rates says nothing with one of them
-    trials = max(curve.trials for curve in drawn.values())
-    about = f"mean of {trials} trials, bands of one standard deviation" if trials > 1 else "one trial each"
+    curves = [curve for curve in figure_curves(results, kind, strategies) if curve.points]
+    if len(curves) < 2:
+        return None
+    least, most = (chosen(curve.trials for curve in curves) for chosen in (min, max))
+    counted = f"{least}" if least == most else f"{least} to {most}"
+    about = f"means of {counted} trials, bands of one standard deviation" if most > 1 else "one trial each"
     return as_png(
         curves_figure(
-            list(drawn.values()),
+            curves,
             title,
             about,
             x_label="iterations, stalled and redone ones counted",

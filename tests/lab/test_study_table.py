@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from swarmfree.lab.study_paper import target_rows, text_rows
-from swarmfree.lab.study_report import write_report
+from swarmfree.lab.study_report import figure_curves, write_report
 from swarmfree.lab.study_table import (
     iterations_back,
     kind_of,
@@ -187,3 +187,12 @@ def test_a_report_has_tables_figures_and_a_page(tmp_path: Path) -> None:
         results += [result("checkfree+", f"scratch{rate}-1", [2.0] * 7, texts={})]
         paths = write_report(tmp_path, results, rows_of(results), [])
     assert {"figure-4a.png", "target.csv"} <= {path.name for path in paths}, "with a curve for each rate"
+
+
+def test_a_figure_compares_strategies_under_the_same_losses() -> None:
+    """A trace that one of them has not is in no curve; runs without failures are in all."""
+    results = [*study(), result("copy", "middle-2", [2.0] + [1.5] * 6)]
+    without, merge, copy = figure_curves(results, "middle", ("none", "norm2", "copy"))
+    assert (without.trials, merge.trials, copy.trials) == (1, 1, 1)
+    assert merge.points[-1] == (120, pytest.approx(1.11)), "of the second trace alone"
+    assert [curve.trials for curve in figure_curves(results, "middle", ("none", "norm2", "uniform"))] == [1, 2, 2]
