@@ -35,7 +35,8 @@ from swarmfree.swarm.events import (
     WeightsWritten,
 )
 
-TEXT_MAX = 400
+TEXT_MAX, READ_MAX = 400, 4000
+"""Letters of a line, and of what it is made from: peers' own words are among them, and to look for patterns in megabytes takes hours."""
 PEER_ID = re.compile(r"\b(?:Qm[1-9A-HJ-NP-Za-km-z]{44}|12D3Koo[1-9A-HJ-NP-Za-km-z]{45})\b")
 """A libp2p peer id in base58: of an RSA key, or of an Ed25519 one."""
 UNREACHED = re.compile(r"(?:\w+: )?peer \S+ cannot be reached: .*")
@@ -155,9 +156,11 @@ def describe(event: Event, name_of: Callable[[str], str] = as_it_is) -> str:
         name_of: turns a member into the name a person knows it by.
 
     Returns:
-        At most `TEXT_MAX` characters without line breaks.
+        At most `TEXT_MAX` characters, all printable: what a stranger wrote draws nothing on a terminal.
     """
-    words = UNREACHED.sub(lambda found: plain_reason(found[0]), " ".join(_words(event, name_of).split()))
+    told = " ".join(_words(event, name_of)[:READ_MAX].split())
+    printable = "".join(letter if letter.isprintable() else "\N{MIDDLE DOT}" for letter in told)
+    words = UNREACHED.sub(lambda found: plain_reason(found[0]), printable)
     words = PEER_ID.sub(lambda found: _short(found[0], name_of), words)
     return words[:TEXT_MAX]
 

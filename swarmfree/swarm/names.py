@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 PROTOCOL_REVISION = 9
 ENDS_STAGE = 0
+WHERE_MAX = 400
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -50,8 +51,8 @@ class Endpoint:
 
     @property
     def where(self) -> str:
-        """Host and port for people; the address as it is where it names none."""
-        parts = self.addresses[0].split("/") if self.addresses else [""]
+        """Host and port for people; the address as it is where it names none, at most `WHERE_MAX` letters of it."""
+        parts = self.addresses[0][:WHERE_MAX].split("/") if self.addresses else [""]
         if len(parts) < len(("", "ip4", "host", "tcp", "port")):
             return "/".join(parts)
         return f"[{parts[2]}]:{parts[4]}" if parts[1] == "ip6" else f"{parts[2]}:{parts[4]}"

@@ -21,7 +21,7 @@ class Reaching:
     def __init__(self, context: Context) -> None:
         """Nobody was called."""
         self._context = context
-        self._told: dict[Endpoint, None] = {}
+        self._told: set[str] = set()
 
     async def require(self, newcomer: Endpoint) -> None:
         """Call a newcomer where it says that it is.
@@ -36,14 +36,19 @@ class Reaching:
         except Refused as refusal:
             if refusal.kind in SOMEBODY_ELSE:
                 raise self._refusal(newcomer) from refusal
-        self._told.pop(newcomer, None)
+        self._told.discard(_complaint(newcomer))
 
     def _refusal(self, newcomer: Endpoint) -> Refused:
         """It is told every time, everybody here once."""
-        if newcomer not in self._told and len(self._told) < TOLD_MAX:
-            self._told[newcomer] = None
-            self._context.tell(Note(f"{newcomer.member} gets no place: nobody can reach it at {newcomer.where}"))
+        complaint = _complaint(newcomer)
+        if complaint not in self._told and len(self._told) < TOLD_MAX:
+            self._told.add(complaint)
+            self._context.tell(Note(complaint))
         return Refused(
             RefusalKind.UNREACHED,
             f"nobody can reach you at {newcomer.where}: open the port, or start with --announce HOST:PORT",
         )
+
+
+def _complaint(newcomer: Endpoint) -> str:
+    return f"{newcomer.member} gets no place: nobody can reach it at {newcomer.where}"
