@@ -5,7 +5,7 @@ Source: protocol, "A run's life".
 
 from __future__ import annotations
 
-from swarmfree.swarm.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.swarm.errors import PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.swarm.events import Note
 from swarmfree.swarm.messages import GetPlan
 from swarmfree.swarm.names import Endpoint
@@ -13,6 +13,8 @@ from swarmfree.trainer.context import Context
 
 SOMEBODY_ELSE = frozenset({RefusalKind.WRONG_RUN, RefusalKind.WRONG_REVISION, RefusalKind.WRONG_INCARNATION})
 TOLD_MAX = 256
+CALL_SILENCES = 3 / 8
+"""The newcomer waits half a silence for its answer; it must hear within that time that nobody answered where it is, or it takes us for silent."""
 
 
 class Reaching:
@@ -30,8 +32,8 @@ class Reaching:
             Refused: `unreached`, nobody answers there, or somebody else does.
         """
         try:
-            await self._context.call(newcomer, GetPlan(), silence_s=self._context.timing.silence_s / 2)
-        except (PeerUnreachable, PeerSilent) as error:
+            await self._context.call(newcomer, GetPlan(), silence_s=CALL_SILENCES * self._context.timing.silence_s)
+        except (PeerUnreachable, PeerSilent, ProtocolViolation) as error:
             raise self._refusal(newcomer) from error
         except Refused as refusal:
             if refusal.kind in SOMEBODY_ELSE:

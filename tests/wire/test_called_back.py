@@ -1,0 +1,59 @@
+"""A newcomer that is called back over real connections, at whatever addresses it names."""
+
+from __future__ import annotations
+
+import socket
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from wire_world import RUN, member
+
+from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
+from swarmfree.swarm.manifest import TimingSection
+from swarmfree.swarm.messages import Header, Hello, Place, Request
+from swarmfree.swarm.ports import Incoming, Reply
+from swarmfree.trainer.iteration.reaching import Reaching
+from swarmfree.wire.network import GrpcNetwork
+
+TIMING = TimingSection()
+
+
+async def hello_from(port: int) -> CallFailed:
+    """What a newcomer hears from its coordinator that says it is at this port of this machine."""
+    async with (
+        GrpcNetwork(RUN, member("coordinator")) as coordinator,
+        GrpcNetwork(RUN, member("newcomer"), announced=("127.0.0.1", port)) as newcomer,
+    ):
+        reaching = Reaching(cast("Any", SimpleNamespace(timing=TIMING, call=coordinator.call, tell=lambda _: None)))
+
+        async def handler(header: Header, _request: Request, _incoming: Incoming) -> Reply:
+            await reaching.require(header.sender)
+            return Reply(Place(coordinator.here, 0, "", accepted=True))
+
+        coordinator.serve(handler)
+        hello = Hello(can_feed=False, standby=False, corpus_hash="", memory_bytes=0)
+        with pytest.raises(CallFailed) as failed:
+            await newcomer.call(coordinator.here, hello, silence_s=TIMING.silence_s / 2)
+        return failed.value
+
+
+async def test_a_newcomer_behind_a_port_that_swallows_all_hears_that_nobody_reaches_it() -> None:
+    """A firewall that answers nothing is found out while the newcomer still waits, so that it does not take its coordinator for silent."""
+    with socket.create_server(("127.0.0.1", 0)) as hole:
+        failure = await hello_from(hole.getsockname()[1])
+    assert isinstance(failure, Refused)
+    assert failure.kind is RefusalKind.UNREACHED
+
+
+async def test_a_stranger_at_the_address_of_a_newcomer_is_not_the_newcomer() -> None:
+    """Where another service answers at its address, nobody can reach the newcomer: that is no failure of the coordinator."""
+    import grpc
+
+    other = grpc.aio.server()
+    port = other.add_insecure_port("127.0.0.1:0")
+    await other.start()
+    failure = await hello_from(port)
+    await other.stop(None)
+    assert isinstance(failure, Refused)
+    assert failure.kind is RefusalKind.UNREACHED
