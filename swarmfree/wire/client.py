@@ -19,6 +19,7 @@ from swarmfree.swarm.messages import Response
 from swarmfree.swarm.names import Endpoint
 from swarmfree.swarm.ports import Reply
 from swarmfree.wire.addresses import parse_address
+from swarmfree.wire.announcement_record import ADDRESSES_MAX
 from swarmfree.wire.codec_messages import Rpc, Shape, decode_response
 from swarmfree.wire.frames import Assembly, FrameKind, Malformed, chunk_frames, decode_frame, encode_frame
 from swarmfree.wire.limits import WireLimits
@@ -30,7 +31,7 @@ _ENDED = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)  # What 
 
 
 def target_of(to: Endpoint) -> str:
-    """What gRPC is to connect to: the first address, and the others of its kind where that is an IP address.
+    """What gRPC is to connect to: the first address, and the others of its kind where that is an IP address; a few, however many are named.
 
     Raises:
         PeerUnreachable: there is no address, or none that can be read.
@@ -38,7 +39,7 @@ def target_of(to: Endpoint) -> str:
     if not to.addresses:
         raise PeerUnreachable(f"peer {to.member} has no address")
     try:
-        return _target(to.addresses)
+        return _target(to.addresses[:ADDRESSES_MAX])
     except ConfigError as error:
         raise PeerUnreachable(f"peer {to.member} cannot be called: {error}") from error
 

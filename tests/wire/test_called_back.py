@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,14 +10,18 @@ from typing import Any, cast
 import pytest
 from wire_world import RUN, member
 
-from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.manifest import TimingSection
-from swarmfree.swarm.messages import Header, Hello, Place, Request
+from swarmfree.swarm.messages import GetPlan, Header, Hello, Place, Request
+from swarmfree.swarm.names import Endpoint
 from swarmfree.swarm.ports import Incoming, Reply
 from swarmfree.trainer.iteration.reaching import Reaching
+from swarmfree.wire.addresses import address_of
+from swarmfree.wire.announcement_record import ADDRESSES_MAX
 from swarmfree.wire.network import GrpcNetwork
 
 TIMING = TimingSection()
+MANY = 200
 
 
 async def hello_from(port: int) -> CallFailed:
@@ -57,3 +62,23 @@ async def test_a_stranger_at_the_address_of_a_newcomer_is_not_the_newcomer() -> 
     await other.stop(None)
     assert isinstance(failure, Refused)
     assert failure.kind is RefusalKind.UNREACHED
+
+
+async def test_one_that_names_many_addresses_has_few_of_them_called() -> None:
+    """A peer that names the addresses of others makes nobody call them all."""
+    calls = 0
+
+    async def count(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal calls
+        calls += 1
+        writer.close()
+
+    async with (
+        await asyncio.start_server(count, "0.0.0.0") as server,  # noqa: S104 - all of 127.0.0.0/8
+        GrpcNetwork(RUN, member("coordinator")) as coordinator,
+    ):
+        port, newcomer = server.sockets[0].getsockname()[1], member("newcomer")
+        named = [str(address_of(f"127.0.1.{k + 1}", port, newcomer.peer_id)) for k in range(MANY)]
+        with pytest.raises((PeerUnreachable, PeerSilent)):
+            await coordinator.call(Endpoint(newcomer, tuple(named)), GetPlan(), silence_s=TIMING.silence_s / 2)
+    assert 0 < calls < MANY / 2, f"{ADDRESSES_MAX} addresses at most"
