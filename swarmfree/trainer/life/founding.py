@@ -21,7 +21,8 @@ from swarmfree.swarm.ports import Clock, Directory, Network
 
 LOOK_S, FIRST_LOOK_S = 1.0, 0.25
 """Where nobody is named yet, the first one that comes waits for nothing else."""
-ASKED_MAX = 64
+ASKED_MAX = 256
+"""At once; where there are more, each in its turn, and those that can feed first."""
 SHOWN_MAX = 3
 
 
@@ -56,7 +57,7 @@ class FoundersWatch:
         self._directory, self._network, self._clock, self._timing = directory, network, clock, timing
         self._tell, self._said = tell, ""
         self._seen: dict[str, Announcement] = {}
-        self._named = Counter[str]()
+        self._named, self._calls = Counter[str](), Counter[str]()
         self._present: Founder | None = None
         self._answered_s = self._led_s = 0.0
 
@@ -83,7 +84,10 @@ class FoundersWatch:
             now_s = self._clock.now_s()
             if not patience.is_over(now_s - self._answered_s, now_s - self._led_s):
                 return False
-        asked |= await self._ask([peer for peer in self._seen if peer not in asked][:ASKED_MAX])
+        others = [peer for peer in self._seen if peer not in asked]
+        others.sort(key=lambda peer: (self._calls[peer], not self._seen[peer].can_feed))
+        self._calls.update(others[:ASKED_MAX])
+        asked |= await self._ask(others[:ASKED_MAX])
         if present is not None and patience.leaves_it_to(asked.values(), now_s - self._led_s):
             self._say("waits for those who have a plan to go on with it")
             return False
