@@ -41,6 +41,7 @@ class World:
         """Nobody is there."""
         self.there: list[Announcement] = []
         self.answers: dict[str, PlanAnswer] = {}
+        self.breaks_once = False
         self.named: list[Founder] = []
         self.time_s = 0.0
         here = cast("Any", self)
@@ -61,7 +62,8 @@ class World:
     async def call(self, to: Endpoint, *_: object, silence_s: float) -> Reply:
         """Answer as was chosen."""
         assert silence_s > 0
-        if to.member.peer_id not in self.answers:
+        is_broken, self.breaks_once = self.breaks_once, False
+        if is_broken or to.member.peer_id not in self.answers:
             raise PeerUnreachable("nobody is there")
         return Reply(self.answers[to.member.peer_id])
 
@@ -86,3 +88,20 @@ async def test_a_feeder_that_comes_behind_many_others_is_named() -> None:
         world.answers["Feeder"] = IDLE
         await world.look(3)
         assert world.named == [Founder(1, "Feeder")]
+
+
+async def test_a_watch_that_stood_still_takes_nobody_for_silent_because_of_that() -> None:
+    """A machine that was paused, or a directory that was slow, is no silence of a founder that leads; one that stays silent is replaced."""
+    world = World()
+    world.there = [announced(peer, can_feed=True) for peer in ("First", "Second")]
+    leads = PlanAnswer(None, "", world.there[0].endpoint)
+    world.answers = {"First": leads, "Second": leads}
+    await world.look(5)
+    for _ in range(3):
+        world.time_s += 60.0
+        world.breaks_once = True  # the connection of before is broken: the first call fails
+        await world.look(5)
+    assert world.named == [Founder(1, "First")]
+    world.answers = {"Second": IDLE}
+    await world.look(8)
+    assert world.named == [Founder(1, "First"), Founder(2, "Second")]

@@ -7,6 +7,7 @@ always begins".
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -60,6 +61,7 @@ class FoundersWatch:
         self._named, self._calls = Counter[str](), Counter[str]()
         self._present: Founder | None = None
         self._answered_s = self._led_s = 0.0
+        self._looked_s = math.inf
 
     async def keep(self) -> None:
         """Watch until somebody announces that it has applied a record."""
@@ -73,7 +75,9 @@ class FoundersWatch:
         self._seen = {peer: announced[peer] for peer in (*known, *announced)}
         if any(a.iteration > 0 for a in announced.values()):
             return True
-        now_s, present = self._clock.now_s(), await self._directory.founder()
+        present, now_s = await self._directory.founder(), self._clock.now_s()
+        stood_s = max(0.0, now_s - self._looked_s - self._timing.silence_s - LOOK_S)  # who does not look hears nobody
+        self._answered_s, self._led_s, self._looked_s = self._answered_s + stood_s, self._led_s + stood_s, now_s
         if present != self._present:
             self._present, self._answered_s, self._led_s = present, now_s, now_s
         asked = dict[str, PlanAnswer]()
