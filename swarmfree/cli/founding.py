@@ -125,9 +125,8 @@ class Founding:
         sys.stderr.write(self.hint)
         member = Member(identity.peer_id, draw_incarnation(secrets.token_hex))
         self._journal.tell(Started(member.peer_id, member.incarnation, directory.addresses[0]))
-        self._journal.tell(
-            Note(f"run {manifest.run.name} ({manifest.fingerprint()[:12]}), {manifest.data.name}: waits for a peer that can feed")
-        )
+        stands = "has begun" if self._has_begun(manifest) else "waits for a peer that can feed"
+        self._journal.tell(Note(f"run {manifest.run.name} ({manifest.fingerprint()[:12]}), {manifest.data.name}: {stands}"))
         try:
             async with GrpcNetwork(manifest.fingerprint(), member, self._host) as network, asyncio.TaskGroup() as group:
                 group.create_task(self._watch(directory, manifest, network))
@@ -140,7 +139,9 @@ class Founding:
     # ---- the founder -------------------------------------------------------------------------------------------------
 
     async def _watch(self, directory: DhtDirectory, manifest: Manifest, network: GrpcNetwork) -> None:
-        """Until a record is sealed, the run has a founder that this node can call."""
+        """Until a record is sealed, the run has a founder that this node can call; after a restart it may find nobody whom it knew."""
+        if self._has_begun(manifest):
+            return
 
         def keep(founder: Founder) -> None:
             self._keep_founder(manifest, founder)
@@ -150,9 +151,15 @@ class Founding:
 
         named = NamingDirectory(directory, keep, manifest.timing.papers_lease_s)
         await FoundersWatch(named, network, SystemClock(), manifest.timing, tell).keep()
+        if (founder := await directory.founder()) is not None:
+            self._keep_founder(manifest, founder, begun=True)
 
-    def _keep_founder(self, manifest: Manifest, founder: Founder) -> None:
-        content = {"run": manifest.fingerprint(), "number": founder.number, "founder": founder.peer_id}
+    def _has_begun(self, manifest: Manifest) -> bool:
+        """Whether this node has seen that a record is sealed: then it names nobody any more."""
+        return self._kept_founder(manifest) is not None and self._read_json(FOUNDER_FILE).get("begun") is True
+
+    def _keep_founder(self, manifest: Manifest, founder: Founder, *, begun: bool = False) -> None:
+        content = {"run": manifest.fingerprint(), "number": founder.number, "founder": founder.peer_id, "begun": begun}
         write_whole(self._folder / FOUNDER_FILE, json.dumps(content).encode())
 
     def _kept_founder(self, manifest: Manifest) -> Founder | None:

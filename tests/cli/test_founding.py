@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -13,7 +16,7 @@ from swarmfree.cli.journals import TextJournal
 from swarmfree.swarm.config import RunConfig
 from swarmfree.swarm.errors import ConfigError, DataError
 from swarmfree.swarm.manifest import DataSection, Manifest, RunSection
-from swarmfree.swarm.names import Founder
+from swarmfree.swarm.names import Endpoint, Founder, Member
 from swarmfree.wire.identity import Identity, load_or_create_identity
 
 
@@ -94,6 +97,28 @@ def test_the_founder_is_kept_for_its_run_alone(tmp_path: Path, small_manifest: M
     assert founding._kept_founder(small_manifest) == Founder(2, "QmFounder")
     assert founding._kept_founder(dataclasses.replace(small_manifest, organiser="other")) is None
     assert json.loads((tmp_path / FOUNDER_FILE).read_bytes())["founder"] == "QmFounder"
+
+
+async def test_a_run_that_has_begun_gets_no_other_founder_after_a_restart(tmp_path: Path, small_manifest: Manifest) -> None:
+    """A node that has seen a record sealed names nobody, though after a restart it finds a newcomer alone: the run would begin twice."""
+
+    class Directory:
+        announce = publish_run = name_founder = None
+
+        def __init__(self, iteration: int) -> None:
+            self._iteration = iteration
+
+        async def announcements(self) -> tuple[Any, ...]:
+            member = Member("QmFeeder", "0" * 16)
+            return (SimpleNamespace(endpoint=Endpoint(member, ()), iteration=self._iteration, can_feed=True),)
+
+        async def founder(self) -> Founder:
+            return Founder(2, "QmFounder")
+
+    await _founding(tmp_path, small_manifest)._watch(cast("Any", Directory(1)), small_manifest, cast("Any", None))
+    async with asyncio.timeout(5):
+        await _founding(tmp_path, small_manifest)._watch(cast("Any", Directory(0)), small_manifest, cast("Any", None))
+    assert _founding(tmp_path, small_manifest)._kept_founder(small_manifest) == Founder(2, "QmFounder")
 
 
 def test_a_kept_port_is_used_and_damage_is_named(tmp_path: Path, small_manifest: Manifest) -> None:
