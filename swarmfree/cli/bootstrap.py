@@ -88,4 +88,4 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
     if founding.hint and ip_address(listens).is_loopback and not announce:
         founding.hint += HERE_ONLY.format(listens)
     code = run_until_told(founding.run)
-    raise typer.Exit(0 if code in {130, 143} else code)
+    raise typer.Exit(0 if code in {129, 130, 143} else code)

@@ -26,6 +26,7 @@ from swarmfree.swarm.names import Founder, Member
 from swarmfree.swarm.ports import Journal
 from swarmfree.trainer.life.founding import FoundersWatch
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
+from swarmfree.wire.genesis import NUMBER_MAX
 from swarmfree.wire.identity import Identity, draw_incarnation, load_or_create_identity
 from swarmfree.wire.invite import Invite, encode_invite
 from swarmfree.wire.network import GrpcNetwork
@@ -165,8 +166,10 @@ class Founding:
     def _kept_founder(self, manifest: Manifest) -> Founder | None:
         content = self._read_json(FOUNDER_FILE)
         number, peer_id = content.get("number"), content.get("founder")
-        if content.get("run") != manifest.fingerprint() or not isinstance(number, int) or not isinstance(peer_id, str):
+        if content.get("run") != manifest.fingerprint():
             return None
+        if type(number) is not int or not 0 < number <= NUMBER_MAX or not isinstance(peer_id, str):
+            raise ConfigError(f"{self._folder / FOUNDER_FILE} is damaged; delete it, and what it says is made again")
         return Founder(number, peer_id)
 
     # ---- what is kept ------------------------------------------------------------------------------------------------

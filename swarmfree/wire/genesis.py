@@ -25,7 +25,7 @@ from swarmfree.wire.identity import Identity, is_peer_id, peer_id_of, verify
 
 GENESIS_SIZE_BYTES_MAX = 4096
 _PURPOSE = "swarmfree genesis 2"
-_NUMBER_MAX = 10**9
+NUMBER_MAX = 10**9
 _log = logging.getLogger(__name__)
 
 
@@ -84,7 +84,7 @@ def make_genesis(identity: Identity, manifest: Manifest, founder: Founder) -> Ge
         raise ConfigError(f"only the organiser {manifest.organiser or '(none)'} can name a founder, not {identity.peer_id}")
     if not is_peer_id(founder.peer_id):
         raise ConfigError(f"founder {founder.peer_id!r} is no libp2p peer id")
-    if not 0 < founder.number <= _NUMBER_MAX:
+    if not 0 < founder.number <= NUMBER_MAX:
         raise ConfigError(f"genesis {founder.number}: a number from 1 on is expected")
     unsigned = Genesis(manifest.fingerprint(), founder.number, founder.peer_id, identity.public_key, b"")
     return dataclasses.replace(unsigned, signature=identity.sign(unsigned.signed_bytes()))
@@ -133,7 +133,7 @@ def _parsed(content: bytes) -> Genesis:
     if not isinstance(values, dict):
         raise TypeError("an object is expected")
     number = values.pop("number")
-    if type(number) is not int or not 0 < number <= _NUMBER_MAX or not all(isinstance(value, str) for value in values.values()):
+    if type(number) is not int or not 0 < number <= NUMBER_MAX or not all(isinstance(value, str) for value in values.values()):
         raise TypeError("a number and texts are expected")
     return Genesis(
         values["fingerprint"],

@@ -97,6 +97,11 @@ def test_the_founder_is_kept_for_its_run_alone(tmp_path: Path, small_manifest: M
     assert founding._kept_founder(small_manifest) == Founder(2, "QmFounder")
     assert founding._kept_founder(dataclasses.replace(small_manifest, organiser="other")) is None
     assert json.loads((tmp_path / FOUNDER_FILE).read_bytes())["founder"] == "QmFounder"
+    kept = json.loads((tmp_path / FOUNDER_FILE).read_bytes())
+    for number in (0, True, 10**10, "2"):
+        (tmp_path / FOUNDER_FILE).write_text(json.dumps({**kept, "number": number}))
+        with pytest.raises(ConfigError, match=f"{FOUNDER_FILE} is damaged; delete it"):
+            founding._kept_founder(small_manifest)
 
 
 async def test_a_run_that_has_begun_gets_no_other_founder_after_a_restart(tmp_path: Path, small_manifest: Manifest) -> None:
