@@ -202,6 +202,36 @@ def test_a_newcomer_tries_in_vain_to_copy_until_the_wait_for_one_is_over() -> No
     assert set(written(result)) == {0, 1, 2, 3}
 
 
+class OneStepBehind(Once):
+    """The first of stage 2 sleeps from iteration 3 on, and the second dies with the only average of it."""
+
+    def __init__(self, away_s: float) -> None:
+        super().__init__(is_asked(Train, key__iteration=3, key__stage=1), lambda director, _: self._sleep(director))
+        self._away_s = away_s
+        self.second: list[Member] = []
+
+    def _sleep(self, director: Director) -> None:
+        first, second = director.members(2)
+        director.freeze(first, self._away_s)
+        self.second.append(second)
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Kill the second as the last evaluation is opened."""
+        super().see(director, moment)
+        if self.second and is_asked(Open, plan__iteration=4)(moment):
+            director.kill(*self.second)
+
+
+@pytest.mark.parametrize("away_s", [28.0, 30.0])
+def test_who_comes_back_one_step_behind_as_the_wait_for_a_stage_is_over(away_s: float) -> None:
+    """Somebody is still trying to copy from it when the wait is over: it is told to stay where it is, and the stage is written."""
+    script = OneStepBehind(away_s)
+    result = play(swarm(faults=GONE, replicas_min=1, standbys=0), script)
+    assert script.second
+    assert lines(result, "StageBuilt stage=2", "action=Stay")
+    assert written(result) == [0, 1, 2, 3]
+
+
 def test_a_stage_is_lost_while_the_weights_are_written() -> None:
     """Its only replica dies as it is told to write: a standby rebuilds it, what that costs is evaluated, and all stages are written."""
     script = WriterDies()

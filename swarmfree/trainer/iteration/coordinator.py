@@ -507,9 +507,10 @@ class Coordinator:
             except (SourceGone, Replanned):
                 continue
             except TimeoutError:
-                # Whoever has come may have tried in vain to copy from one that is silent: it has as long once more.
+                # Whoever has come may have tried in vain to copy from one that is silent: it has as long once more. Who came with
+                # the state of a lost stage may be a step behind, and cannot write before an Open has brought it up, or found that nothing can.
                 builders = {guest.member for stage in self._lost() for guest in self.roster.of_stage(stage)}
-                if self._lost() <= lost and builders <= came:
+                if lost and self._lost() == lost and builders <= came:
                     return lost
                 came |= builders
             else:
