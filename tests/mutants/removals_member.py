@@ -285,3 +285,17 @@ def share_of_a_loss(patch: pytest.MonkeyPatch) -> None:
         return await answer(self, request, incoming)
 
     patch.setattr(Source, "loss", careless)
+
+
+def copy_in_a_plan(patch: pytest.MonkeyPatch) -> None:
+    """A member cannot vouch for what it has copied before it has stepped, though a plan has opened it as what the last record left (3.3)."""
+    answer = MemberBooks._open
+
+    async def careless(self: MemberBooks, sender: Endpoint, request: Open) -> Reply:
+        vouched = self.standing.vouched
+        try:
+            return await answer(self, sender, request)
+        finally:
+            self.standing.vouched = vouched
+
+    patch.setattr(MemberBooks, "_open", careless)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -28,7 +29,7 @@ from swarmfree.swarm.messages import (
     Train,
 )
 from swarmfree.swarm.names import AddendId, Endpoint, Term, WorkKey, WorkKind
-from swarmfree.swarm.plan import Share
+from swarmfree.swarm.plan import Rebuilt, Share
 from swarmfree.swarm.ports import Executor, Reply
 from swarmfree.trainer.context import PayloadAtHand
 from swarmfree.trainer.iteration.member import TICK_S
@@ -466,3 +467,16 @@ def loss_of_another_share() -> object:
         return [await ask(number) for number in (2, 3)]
 
     return play(story, A)
+
+
+def copy_that_was_opened() -> object:
+    """A plan names a member that has copied its state, and its coordinator gives way: what it vouches for; where the plan has it rebuilt, too."""
+
+    async def story(alone: Alone, stage: int) -> bool:
+        alone.standing.install(1, 5, OTHER_LINEAGE, replace(record(), iteration=4))
+        opened = replace(plan(1, iteration=5, lineage=OTHER_LINEAGE), rebuilt=(Rebuilt(stage, "state", rate_scaled=False),))
+        await alone.books.open(A, Open(opened))
+        await alone.books.rejoin(A, D)
+        return alone.standing.vouched
+
+    return [play(partial(story, stage=stage)) for stage in (2, 1)]

@@ -356,6 +356,7 @@ class MemberBooks:
             if standing.promised != plan.position:
                 raise self._behind(standing.promised or plan.position)
             standing.plan, standing.base, standing.known_plan, standing.opened = plan, plan.base, plan, plan.base
+            standing.vouched |= standing.stage not in {rebuilt.stage for rebuilt in plan.rebuilt}  # what the last record left
             self.hop.follow(plan)
             self.source.follow(plan)  # with the same base the work that is there goes on, and so does the share
             self._idle.cancel_all()  # parts that have their digest already are not done again
