@@ -313,6 +313,15 @@ def called_for_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Absent, "add", lambda self, guest: None if guest.silent_since_s is not None else add(self, guest))
 
 
+def silent_beside_a_joiner(patch: pytest.MonkeyPatch) -> None:
+    """A plan names one that does not answer, though a joiner holds its stage by now, and waits for its promise (3.2)."""
+
+    async def careless(self: Roster) -> None:
+        del self
+
+    patch.setattr(Roster, "look_who_is_silent", careless)
+
+
 def vote_to_depose(patch: pytest.MonkeyPatch) -> None:
     """Whoever has promised a higher term deposes the coordinator, with a vote or without (3.2)."""
     yield_to = Roster.yield_to

@@ -374,6 +374,20 @@ def back_while_barred() -> object:
     return _back(None, barred=True)
 
 
+def silent_holder_of_a_copied_stage() -> object:
+    """The only replica of a stage does not answer, and somebody joins it, with its state or without: whether the first is in the next plan."""
+
+    async def story(alone: Alone, assembly: Assembly, roster: Roster, *, built: bool) -> bool:
+        silent = roster.get(SIBLING.member)
+        assert silent is not None
+        silent.silent_since_s, roster.patience_s = alone.context.now_s(), lambda stage: 60.0
+        roster.admit(ME, Hello(False, False, "", 0), 1, built=built).built_at = 5
+        await assembly.fill(*assembly._present, lambda: True)
+        return roster.get(SIBLING.member) is silent
+
+    return [_assembly(partial(story, built=built)) for built in (True, False)]
+
+
 def standby_that_holds_a_lost_stage() -> object:
     """A barred member stands by, and its sibling is lost beside a newcomer: who builds the stage, and how."""
 

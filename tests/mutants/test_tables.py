@@ -114,6 +114,7 @@ ROWS = (
     Row(removals_lead.sibling_of_today, tables_roster.silence_beside_an_older_state, True),
     Row(removals_lead.step_since_its_answer, tables_roster.silence_after_a_step, True),
     Row(removals_lead.called_for_again, tables_roster.silence_until_a_sibling_comes, [True, False]),
+    Row(removals_lead.silent_beside_a_joiner, tables_return.silent_holder_of_a_copied_stage, [False, True]),
     Row(removals_lead.vote_to_depose, tables_roster.higher_term_without_a_vote, (True, True)),
     Row(removals_lead.lineage_of_a_deposer, tables_roster.higher_term_of_another_lineage, [False, True]),
     Row(removals_lead.lineage_of_its_leader, tables_roster.higher_term_of_one_that_builds, True),

@@ -193,6 +193,7 @@ class Assembly:
             for guest in self._roster.guests():
                 if guest.built and guest.opened is None:
                     self.admissible(guest, iteration)  # one that has fallen behind for good holds nothing
+            await self._roster.look_who_is_silent()
             self._roster.end_bars()
             self._use_standbys()
             if self._opened:

@@ -387,6 +387,12 @@ class Roster:
                 self._absent.add(guest)
             self.fence(guest.member, str(error))
 
+    async def look_who_is_silent(self) -> None:
+        """Whoever is called for is waited for no longer where another holds its stage by now: nobody asks it for a promise, or for work."""
+        for guest in self.guests():
+            if guest.silent_since_s is not None:
+                await self.judge(guest, PeerSilent(f"{guest.member} does not answer"))
+
     async def yield_to(self, member: Member, error: Refused) -> None:
         """Somebody follows a higher term: a member that decides on this iteration deposes this peer; any other, or one that left, joins anew.
 
