@@ -9,6 +9,7 @@ import pytest
 from swarmfree.policy import founding as policies
 from swarmfree.swarm.messages import Hello, Place, PlanAnswer
 from swarmfree.swarm.names import Endpoint, Founder
+from swarmfree.trainer.iteration import assembly
 from swarmfree.trainer.iteration.assembly import Assembly
 from swarmfree.trainer.iteration.coordinator import Coordinator
 from swarmfree.trainer.iteration.genesis import GenesisWatch
@@ -93,3 +94,8 @@ def term_of_a_later_founder(patch: pytest.MonkeyPatch) -> None:
 def feeders_where_they_are_needed(patch: pytest.MonkeyPatch) -> None:
     """Who has first weights gets its place back, though it can feed and too few do."""
     patch.setattr(Assembly, "_is_to_feed", lambda self, hello: False)
+
+
+def standbys_of_a_beginning(patch: pytest.MonkeyPatch) -> None:
+    """Before the first Open a standby gets a place in an empty stage only, and the run waits for more replicas (A run's life)."""
+    patch.setattr(assembly, "wanted", lambda stage, manifest: 1)

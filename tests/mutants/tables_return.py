@@ -44,6 +44,7 @@ from swarmfree.trainer.life.joining import Joining
 from swarmfree.trainer.lives import Lives
 from tests.mutants.alone import (
     LATER,
+    MANIFEST,
     ME,
     OTHER_LINEAGE,
     SIBLING,
@@ -386,6 +387,19 @@ def silent_holder_of_a_copied_stage() -> object:
         return roster.get(SIBLING.member) is silent
 
     return [_assembly(partial(story, built=built)) for built in (True, False)]
+
+
+def standby_before_the_first_open() -> object:
+    """Each stage has one replica of two, somebody stands by, and nobody else has come for long: its place before the first Open, and after it."""
+
+    async def story(alone: Alone, assembly: Assembly, roster: Roster, *, opened: bool) -> int:
+        alone.context.manifest = replace(MANIFEST, stages=replace(MANIFEST.stages, replicas_min=2))
+        guest, assembly._opened = roster.admit(ME, Hello(False, True, "", 0), STANDBY), opened
+        assembly._begun_s -= 60.0
+        assembly._use_standbys()
+        return guest.stage
+
+    return [_assembly(partial(story, opened=opened)) for opened in (False, True)]
 
 
 def standby_that_holds_a_lost_stage() -> object:

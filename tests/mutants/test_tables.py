@@ -170,6 +170,7 @@ ROWS = (
     Row(removals_return.founding_once, tables_return.founder_that_was_started_again, [True, False, False]),
     Row(removals_begin.plan_of_an_earlier_founder, situations_begin.member_with_an_old_plan, [True, False]),
     Row(removals_begin.feeders_where_they_are_needed, situations_begin.feeder_with_first_weights, [0, 1]),
+    Row(removals_begin.standbys_of_a_beginning, tables_return.standby_before_the_first_open, [1, -1]),
     Row(removals_begin.way_for_a_later_founder, situations_begin.coordinator_that_reads_of_a_founder, [False, True]),
     Row(removals_return.copies_of_older_states, tables_return.copy_from_who_stays, (1, [False, True])),
     Row(removals_return.time_for_a_keeper, tables_return.keeper_that_is_missed, [False, True, True]),

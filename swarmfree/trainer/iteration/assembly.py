@@ -247,7 +247,7 @@ class Assembly:
             self._context.tell(Waiting(waiting_for))
 
     def _use_standbys(self) -> None:
-        """Give empty stages to standbys: at once after a loss, before the first Open only when nobody else came for a while.
+        """Give empty stages to standbys at once after a loss; before the first Open those that lack replicas, when nobody else came for a while.
 
         Who came when every place was taken, and did not ask to stand by, gets any place that is free since.
         """
@@ -259,7 +259,7 @@ class Assembly:
                 guest.stage = held  # it was barred, and its siblings are lost
                 self._context.tell(Placed(guest.member.peer_id, held))
         for stage, count in enumerate(self._counts()):
-            if count:
+            if count >= (1 if self._opened else wanted(stage, self._context.manifest)):
                 self._lost_since_s.pop(stage, None)
                 continue
             waiting = [
