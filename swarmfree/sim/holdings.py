@@ -18,7 +18,7 @@ from swarmfree.sim import bounds
 from swarmfree.sim.history import History
 from swarmfree.swarm.actions import BuildAction, Copy, CopyNeighbour, Fresh, Merge, Stay
 from swarmfree.swarm.messages import Build
-from swarmfree.swarm.names import ENDS_STAGE, Member
+from swarmfree.swarm.names import ENDS_STAGE, Member, Term
 from swarmfree.swarm.plan import Plan
 
 RECENT_MAX = 64
@@ -68,6 +68,7 @@ class Holding:
         is_copy: it is the state of a sibling that counts, so that it does without a plan.
         is_vouched: it has stepped, or its member has promised a plan with it; else only the coordinator that had it built can tell what it is.
         made: how it was made in place of a lost one, here or where it was copied from; None once it has stepped.
+        term: of the coordinator that had it built.
     """
 
     stage: int
@@ -77,6 +78,7 @@ class Holding:
     is_copy: bool = False
     is_vouched: bool = False
     made: BuildAction | None = None
+    term: Term | None = None
 
 
 class Holdings:
@@ -113,7 +115,7 @@ class Holdings:
         is_copy = isinstance(build.action, Copy) and any(held.is_known or held.is_copy for held in there)
         like_it = [held.made for held in there if held.lineage == lineage]
         made = build.action if not isinstance(build.action, Copy) else like_it[0] if like_it else None
-        self._held[member] = Holding(stage, lineage, now_s, is_copy=is_copy, made=made)
+        self._held[member] = Holding(stage, lineage, now_s, is_copy=is_copy, made=made, term=build.position.term)
 
     def took_over(self, member: Member, now_s: float) -> None:
         """A member coordinates from now on: of those that the newest plan till then has not got it knows what they have told it since."""
@@ -159,7 +161,7 @@ class Holdings:
         is_new = now_s - led_since_s < bounds.REACHED_S
         is_own = self._plan is not None and self._plan.position.term == build.position.term
         plan = self._plan if is_own else self._inherited.get(sender, self._plan)  # one that was deposed may send plans since
-        for member, what in self._better(build, now_s, past, led_since_s):
+        for member, what in self._better(build, now_s, past):
             if is_new and plan is not None and plan.stage_of(member) != action.stage:
                 continue
             where = self._reach(sender, member, now_s)
@@ -170,14 +172,14 @@ class Holdings:
                 )
         return ""
 
-    def _better(self, build: Build, now_s: float, past: Collection[str], led_since_s: float) -> Iterator[tuple[Member, str]]:
+    def _better(self, build: Build, now_s: float, past: Collection[str]) -> Iterator[tuple[Member, str]]:
         """Whose state is better than what the action can give, and what it is."""
         action, record = build.action, build.record
         is_poor = isinstance(action, (Fresh, Merge, CopyNeighbour))
         is_drawn = action.stage == ENDS_STAGE and isinstance(action, Fresh)
         for member, held in sorted(self._held.items()):
             settled = held.is_known or (held.is_copy and now_s - held.since_s >= bounds.HELD_MIN_S)
-            settled &= held.is_vouched or led_since_s <= held.since_s
+            settled &= held.is_vouched or held.term == build.position.term
             if held.stage != action.stage or not settled:
                 continue
             if held.lineage == build.lineage and held.made is not None:

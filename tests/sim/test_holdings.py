@@ -98,16 +98,23 @@ def test_a_new_coordinator_has_to_hear_of_whom_no_plan_names(led_s: float, is_ne
 
 
 @pytest.mark.parametrize(
-    ("led_s", "has_promised", "has_stepped", "is_needless"),
-    [(8.0, False, False, False), (8.0, True, False, True), (8.0, False, True, True), (10.0, False, False, True)],
+    ("led_s", "number", "has_promised", "has_stepped", "is_needless"),
+    [
+        (8.0, 2, False, False, False),
+        (8.0, 2, True, False, True),
+        (8.0, 2, False, True, True),
+        (10.0, 2, False, False, False),
+        (10.0, 1, False, False, True),
+    ],
 )
-def test_a_later_coordinator_cannot_tell_what_a_copy_is(
+def test_another_coordinator_cannot_tell_what_a_copy_is(
     led_s: float,
+    number: int,
     has_promised: bool,  # noqa: FBT001 - tables
     has_stepped: bool,  # noqa: FBT001 - tables
     is_needless: bool,  # noqa: FBT001 - tables
 ) -> None:
-    """A joiner copies nine seconds before, and a plan names it; only whoever had it copy knows what it has until it promises that plan, or steps."""
+    """A joiner copies, and a plan names it; only the coordinator that had it copy knows what it has until it promises that plan, or steps."""
     story = Story(lineage=BEFORE.lineage())
     story.now_s = 91.0
     story.copied(OTHER, 2, LAST.lineage())
@@ -120,7 +127,8 @@ def test_a_later_coordinator_cannot_tell_what_a_copy_is(
     if has_stepped:
         story.holdings.stepped(OTHER, 2, LAST.lineage(), story.now_s)
     story.now_s = 100.0
-    assert bool(story.order(MERGED)) == is_needless
+    build = Build(replace(POSITION, term=replace(POSITION.term, number=number)), MERGED, 7, LAST.lineage(), LAST, 0)
+    assert bool(story.holdings.needless(LEADER, build, story.now_s, {LAST.lineage()})) == is_needless
 
 
 def test_the_dead_and_the_stuck_hold_nothing() -> None:
