@@ -278,9 +278,19 @@ class LocalSwarm:
         folder = self._order.folder / "peers" / name
         make_folder_of(folder / "any")
         arguments = (*arguments, *self._order.own_arguments(name), "--folder", str(folder), "--log", "json")
-        child = await self._starter.start(name, arguments, self._log(name), lambda line: self._put((name, line)))
+        child, early = None, list[str]()
+
+        def hear(line: str) -> None:
+            if child is None:
+                early.append(line)  # said before its start is told: after that, or it would be the word of an earlier life
+            else:
+                self._put((name, line))
+
+        child = await self._starter.start(name, arguments, self._log(name), hear)
         self._children[name] = child
         self._put(ProcessStarted(time.time(), name, role, child.pid))
+        for line in early:
+            self._put((name, line))
         follower = tasks.create_task(self._follow(child), name=f"follow {name}")
         self._followers.add(follower)
         follower.add_done_callback(self._followers.discard)

@@ -20,6 +20,7 @@ import pytest
 from swarmfree.cockpit.happenings import ProcessKilled, RunDescribed
 from swarmfree.lab.last_words import last_word, signal_from_outside
 from swarmfree.lab.processes import is_there
+from swarmfree.lab.starter import Starter
 from swarmfree.lab.summary import summarise, summary_text
 from swarmfree.lab.swarm import BOOTSTRAP, Ending, LocalSwarm, SwarmOrder
 from tests.lab.test_lab_swarm import PROGRAM, Heard
@@ -186,6 +187,24 @@ async def test_every_peer_comes_back_while_there_is_nothing_to_lose(tmp_path: Pa
             story.send(name)
         await story.again("peer-1")
         await story.again("peer-2")
+        story.finish()
+        assert await story.end() == Ending(0)
+
+
+async def test_what_a_peer_says_before_its_start_is_known_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a process speaks before whoever started it goes on: its first words are those of the new life."""
+    start = Starter.start
+
+    async def busy(self: Starter, *order: Any) -> Any:
+        child = await start(self, *order)
+        await asyncio.sleep(0.5)
+        return child
+
+    monkeypatch.setattr(Starter, "start", busy)
+    async with struck(tmp_path, respawn=True) as story:
+        await story.up("peer-1", "peer-2")
+        story.send("peer-1")
+        await story.again("peer-1")
         story.finish()
         assert await story.end() == Ending(0)
 
