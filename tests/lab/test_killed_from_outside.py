@@ -195,9 +195,15 @@ async def test_what_a_peer_says_before_its_start_is_known_is_not_lost(tmp_path: 
     """On a busy machine a process speaks before whoever started it goes on: its first words are those of the new life."""
     start = Starter.start
 
-    async def busy(self: Starter, *order: Any) -> Any:
-        child = await start(self, *order)
-        await asyncio.sleep(0.5)
+    async def busy(self: Starter, name: str, arguments: Any, log_path: Path, on_line: Callable[[str], None]) -> Any:
+        has_spoken = asyncio.Event()
+
+        def hear(line: str) -> None:
+            on_line(line)
+            has_spoken.set()
+
+        child = await start(self, name, arguments, log_path, hear)
+        await has_spoken.wait()
         return child
 
     monkeypatch.setattr(Starter, "start", busy)
