@@ -21,7 +21,7 @@ CLEAN_END_S = 4.5
 LEAVE_END_S = 19.5
 OUTPUT_CLOSED = 141
 SIGNALS = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else ()))
-"""A terminal that is closed ends a command as SIGTERM does, but for one that was told by `nohup` to go on."""
+"""A terminal that is closed ends a command as Ctrl-C does, but for one that was told by `nohup` to go on."""
 
 
 def exit_code_of(error: SwarmfreeError) -> int:

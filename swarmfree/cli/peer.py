@@ -78,7 +78,7 @@ def peer(  # noqa: PLR0913 - one parameter per option
         require_files(data)
     reach = reach_of(host, decoded.entry_points, is_announced=bool(announce))
     require_listening(reach.host, port)
-    from swarmfree.cli.peer_start import PeerStart, local_config  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.peer_start import PeerOrder, PeerStart, local_config  # noqa: PLC0415 - help is fast
 
     local = local_config(
         folder=folder,
@@ -96,5 +96,5 @@ def peer(  # noqa: PLR0913 - one parameter per option
         disk_mb_max=disk,
         weights_folder=weights,
     )
-    start = PeerStart(decoded, local, log, engine=engine, is_watched=watch_engine)
+    start = PeerStart(PeerOrder(decoded, local, log, engine, is_watched=watch_engine))
     raise typer.Exit(run_until_told(start.run, start.leave))

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from swarmfree.cli.journals import open_journal
-from swarmfree.cli.options import Log
-from swarmfree.cli.peer_start import KEPT, announced_of
+from swarmfree.cli.peer_start import KEPT, PeerOrder, announced_of
 from swarmfree.cli.process import load_gently, settle_garbage
 from swarmfree.cli.watched import EngineKind, from_any_thread, integer_tokens, make_engine, watched
 from swarmfree.cockpit.own import Means
@@ -33,7 +32,6 @@ from swarmfree.storage.whole import write_whole
 from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.errors import DataError
 from swarmfree.swarm.events import DirectoryReplaced, Note
-from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.names import Member
 from swarmfree.swarm.ports import Journal, Ports, Tokens
@@ -80,21 +78,9 @@ class ThreadExecutor:
 class PeerLife:
     """One peer from its invite to its exit code."""
 
-    def __init__(self, invite: Invite, local: LocalConfig, log: Log, *, engine: EngineKind, is_watched: bool) -> None:
-        """Keep what was asked for; `run` does the rest.
-
-        Args:
-            invite: of the run.
-            local: this machine's choices.
-            log: how events are told.
-            engine: what computes.
-            is_watched: the engine tells what it holds and how it steps.
-        """
-        self._invite = invite
-        self._local = local
-        self._log = log
-        self._kind = engine
-        self._is_watched = is_watched
+    def __init__(self, order: PeerOrder) -> None:
+        """Keep what was asked for; `run` does the rest."""
+        self._order = order
         self._leave = asyncio.Event()
         self._keep = asyncio.Event()
         self._may_leave = False
@@ -114,14 +100,16 @@ class PeerLife:
             SwarmfreeError: why the peer cannot be, or go on.
         """
         asyncio.get_running_loop().add_signal_handler(KEEP_SIGNAL, self._keep.set)
-        local, journal = self._local, screen or open_journal(self._log, sys.stdout)
-        await load_gently("swarmfree.wire.dht_keeper", *(["swarmfree.model.engine"] if self._kind is EngineKind.TORCH else []))
+        local, journal = self._order.local, screen or open_journal(self._order.log, sys.stdout)
+        await load_gently(
+            "swarmfree.wire.dht_keeper", *(["swarmfree.model.engine"] if self._order.engine is EngineKind.TORCH else [])
+        )
         if screen is not None:
             screen.say("looking for the run at the invite's addresses")
         identity = load_or_create_identity(local.folder)
         words = Path(local.folder) / "log.txt" if screen is not None and screen.is_live else None
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s", filename=words)
-        points, others_host = self._invite.entry_points, announced_of(local)[0]
+        points, others_host = self._order.invite.entry_points, announced_of(local)[0]
         # Where only the gRPC port is forwarded, the libp2p daemon announces what it finds itself.
         announced = (others_host, 0) if local.dht_port and others_host != local.host else ("", 0)
         settings = DirectorySettings(
@@ -130,7 +118,7 @@ class PeerLife:
         directory = DhtDirectory(
             settings,
             identity,
-            self._invite.fingerprint,
+            self._order.invite.fingerprint,
             on_replaced=lambda seconds: journal.tell(DirectoryReplaced(seconds)),
         )
         async with contextlib.AsyncExitStack() as opened:
@@ -142,7 +130,7 @@ class PeerLife:
                 self._introduce(screen, manifest, self._own_invite(directory))
             member = Member(identity.peer_id, draw_incarnation(secrets.token_hex, next_life_number(local.folder, time.time())))
             network = await opened.enter_async_context(
-                GrpcNetwork(self._invite.fingerprint, member, local.host, local.port, announced=announced_of(local))
+                GrpcNetwork(self._order.invite.fingerprint, member, local.host, local.port, announced=announced_of(local))
             )
             executor = ThreadExecutor()
             opened.callback(executor.close)
@@ -158,7 +146,7 @@ class PeerLife:
                 weights=FolderWeights(Path(local.weights_folder), manifest),
                 shelf=shelf,
                 journal=journal,
-                spare_engine=lambda: make_engine(self._kind, manifest, self._local.threads),
+                spare_engine=lambda: make_engine(self._order.engine, manifest, self._order.local.threads),
             )
             settle_garbage()
             self._may_leave = True
@@ -169,7 +157,7 @@ class PeerLife:
 
     def _introduce(self, screen: PeerScreen, manifest: Manifest, invite: str) -> None:
         """Say what this peer gives, and where the invite lies by which others join through it."""
-        local, recovery = self._local, manifest.recovery
+        local, recovery = self._order.local, manifest.recovery
         memory_mb, disk_mb = min(recovery.kept_ram_mb_max, local.memory_mb_max), min(recovery.kept_mb_max, local.disk_mb_max)
         device = f"{local.threads} CPU thread{'s' * (local.threads != 1)}"
         screen.describe(manifest, Means(device, memory_mb * 10**6, disk_mb * 10**6))
@@ -182,16 +170,16 @@ class PeerLife:
             screen.tell(Note(f"others may join through this peer: swarmfree peer $(cat {place})"))
 
     def _engine(self, manifest: Manifest, journal: Journal) -> Engine:
-        engine = make_engine(self._kind, manifest, self._local.threads)
-        if not self._is_watched:
+        engine = make_engine(self._order.engine, manifest, self._order.local.threads)
+        if not self._order.is_watched:
             return engine
         tell = from_any_thread(asyncio.get_running_loop(), journal.tell)
-        return watched(engine, tell, is_small=self._kind is EngineKind.INTEGER)
+        return watched(engine, tell, is_small=self._order.engine is EngineKind.INTEGER)
 
     def _own_invite(self, directory: DhtDirectory) -> str:
         """An invite that names this peer first, then where it was invited from itself."""
-        points = (*directory.addresses[:1], *self._invite.entry_points)
-        return encode_invite(Invite(self._invite.fingerprint, tuple(dict.fromkeys(points))[:ENTRY_POINTS_MAX]))
+        points = (*directory.addresses[:1], *self._order.invite.entry_points)
+        return encode_invite(Invite(self._order.invite.fingerprint, tuple(dict.fromkeys(points))[:ENTRY_POINTS_MAX]))
 
     def _tokens(self, manifest: Manifest, journal: Journal) -> Tokens | None:
         """The run's corpus, None where this peer is no source.
@@ -199,10 +187,10 @@ class PeerLife:
         Raises:
             DataError: the text that was named is not the run's, or none.
         """
-        local = self._local
+        local = self._order.local
         if not local.can_feed:
             return None
-        if self._kind is EngineKind.INTEGER:
+        if self._order.engine is EngineKind.INTEGER:
             return integer_tokens(manifest)
         corpus = prepare_corpus(local.data_path, Path(local.folder) / "corpus", manifest.data.held_out_percent)
         order = SequenceOrder(manifest.run.seed, max(1, sequence_count(corpus.train_tokens, manifest.model.tokens_per_row)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,21 +52,31 @@ def announced_of(local: LocalConfig) -> tuple[str, int]:
     return host, port
 
 
+@dataclass(frozen=True, slots=True)
+class PeerOrder:
+    """What was asked for on one peer's command line.
+
+    Args:
+        invite: of the run.
+        local: this machine's choices.
+        log: how events are told.
+        engine: what computes.
+        is_watched: the engine tells what it holds and how it steps.
+    """
+
+    invite: Invite
+    local: LocalConfig
+    log: Log
+    engine: EngineKind
+    is_watched: bool
+
+
 class PeerStart:
     """One peer from its invite on: what it shows, and then its life."""
 
-    def __init__(self, invite: Invite, local: LocalConfig, log: Log, *, engine: EngineKind, is_watched: bool) -> None:
-        """Keep what was asked for; `run` does the rest.
-
-        Args:
-            invite: of the run.
-            local: this machine's choices.
-            log: how events are told.
-            engine: what computes.
-            is_watched: the engine tells what it holds and how it steps.
-        """
-        self._invite, self._local, self._log = invite, local, log
-        self._engine, self._is_watched = engine, is_watched
+    def __init__(self, order: PeerOrder) -> None:
+        """Keep what was asked for; `run` does the rest."""
+        self._order = order
         self._life: PeerLife | None = None
 
     def leave(self) -> bool:
@@ -82,11 +93,11 @@ class PeerStart:
             SwarmfreeError: why the peer cannot be, or go on.
         """
         keep_freed_memory()
-        if self._log is not Log.TEXT:
+        if self._order.log is not Log.TEXT:
             return await self._live(None)
         from swarmfree.cli import peer_screen  # noqa: PLC0415 - a peer of a local swarm has no screen
 
-        screen = peer_screen.PeerScreen(sys.stdout, Path(self._local.folder) / KEPT)
+        screen = peer_screen.PeerScreen(sys.stdout, Path(self._order.local.folder) / KEPT)
         screen.start()
         try:
             return await self._live(screen)
@@ -97,5 +108,5 @@ class PeerStart:
         await load_gently("swarmfree.cli.peer_life")
         from swarmfree.cli.peer_life import PeerLife  # noqa: PLC0415 - see above
 
-        self._life = PeerLife(self._invite, self._local, self._log, engine=self._engine, is_watched=self._is_watched)
+        self._life = PeerLife(self._order)
         return await self._life.run(screen)
