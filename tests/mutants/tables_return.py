@@ -714,6 +714,7 @@ def builder_that_never_ends() -> object:
 
     async def story(alone: Alone, assembly: Assembly, roster: Roster) -> bool:
         guest = roster.admit(ME, Hello(False, False, "", 0), 1)
+        roster.holders(1)[0].built = False
         action = Merge(1, A, D, 0, 2, 0, 0, 1.0, 1.0, "both neighbours live")
 
         async def call(to: Endpoint, request: Request, payload: bytes = b"", **_: object) -> Reply:

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from swarmfree.sim.network import MemoryHub
-from swarmfree.sim.script import Director, Moment
+from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
 from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Merge, Replay, Restore
-from swarmfree.swarm.messages import Build
+from swarmfree.swarm.messages import Build, Train
 from swarmfree.swarm.names import Member
-from tests.scenarios.scenario_world import Once, lines, play, reaching, swarm, unhurried
+from tests.scenarios.scenario_world import Once, is_asked, lines, play, reaching, swarm, unhurried
 from tests.scenarios.test_scenarios_norms import merging
 from tests.scenarios.test_scenarios_replay import logged, lose
 
@@ -105,3 +105,37 @@ def test_a_builder_that_hangs_as_it_replays_is_not_asked_to_restore(after_s: flo
     assert len(lines(result, "MemberLost", str(hung), "it did nothing for stage 2")) == 1
     assert lines(result, "StageBuilt", "stage=2", "action=Replay", "exact=True")
     assert not lines(result, "TookOver")
+
+
+class Both(Script):
+    """Two scripts, each at its own moment."""
+
+    def __init__(self, *both: Once) -> None:
+        self._both = both
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Both see it."""
+        for script in self._both:
+            script.see(director, moment)
+
+
+def test_a_builder_that_hangs_does_not_keep_the_swarm_from_a_holder_that_is_back() -> None:
+    """The only holder of a stage slept for long and says hello while another one is asked to make its state: nobody waits for that one any more."""
+    asleep: list[Member] = []
+
+    def strike(director: Director, moment: Moment) -> None:
+        director.stick(moment.receiver.member)
+        director.thaw(asleep[0])
+
+    def is_merge(moment: Moment) -> bool:
+        return is_asked(Build)(moment) and isinstance(moment.request, Build) and isinstance(moment.request.action, Merge)
+
+    def sleep(director: Director, _: Moment) -> None:
+        asleep.extend(director.members(2))
+        director.freeze(asleep[0], 600.0)
+
+    script = Both(Once(is_asked(Train, key__iteration=2, key__stage=1), sleep), Once(is_merge, strike))
+    result = play(swarm(replicas=1), script)
+    assert asleep
+    assert not lines(result, "StageBuilt", "action=Merge")
+    assert not lines(result, "MemberLost", "it did nothing for stage 2")

@@ -473,7 +473,7 @@ class Assembly:
         except CallFailed as error:
             self._roster.fence(guest.member, str(error))
             return
-        if self._roster.get(guest.member) is not guest or guest.builds != number:
+        if built is None or self._roster.get(guest.member) is not guest or guest.builds != number:
             return
         if lost and self._roster.holders(
             stage
@@ -575,10 +575,10 @@ class Assembly:
             if other.member in self._joining:
                 other.builds += 1
 
-    async def _ask_in_time(self, guest: Guest, request: Build, limit_s: float | None) -> Built:
+    async def _ask_in_time(self, guest: Guest, request: Build, limit_s: float | None) -> Built | None:
         """Ask for a build. What makes progress may take longer than `limit_s`, since asking again joins it; a replay may not: a shadow is at hand.
 
-        How long it may take in all, see `policy.builds`.
+        How long it may take in all, see `policy.builds`. None where somebody that is heard holds the stage by now: nobody waits then.
 
         Raises:
             TimeoutError: the builder's device has done nothing for `limit_s`, or as it replays for the last half of it.
@@ -591,6 +591,8 @@ class Assembly:
                 async with asyncio.timeout(limit_s / LOOKS_IN_TIME if limit_s is not None else None):
                     return await self._ask(guest, request)
             except TimeoutError:
+                if limit_s is not None and any(g.silent_since_s is None for g in self._roster.holders(request.action.stage)):
+                    return None
                 now_s = self._context.now_s()
                 if guest.work_done != done:
                     done, since_s = guest.work_done, now_s
