@@ -16,7 +16,7 @@ from swarmfree.sim.bounds import Bounds
 from swarmfree.sim.cast import Cast
 from swarmfree.sim.life import Life
 from swarmfree.sim.network import MemoryHub
-from swarmfree.swarm.events import Event, IterationCommitted, LineageDropped, MemberLeft, MemberLost, Opened, TookOver
+from swarmfree.swarm.events import Event, IterationCommitted, LineageDropped, MemberLeft, MemberLost, Opened, Placed, TookOver
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.names import ENDS_STAGE, Member
 from swarmfree.swarm.plan import Plan
@@ -58,6 +58,7 @@ class Liveness:
         self._taken_s = self._planned_s = self._met_s = -math.inf
         self._led_s: dict[Member, float] = {}
         self._fenced_s: dict[str, float] = {}
+        self._places: dict[str, int] = {}  # the stage that a peer was given last
         self._left_s: dict[Member, float] = {}  # since when a peer is without a place that it could have
 
     # -- told
@@ -81,6 +82,8 @@ class Liveness:
                     self._violated("I6", f"{member} took over in term {term}, though nothing went wrong for {quiet_s:.0f} s")
             case MemberLost(member=gone) | MemberLeft(member=gone):
                 self._fenced_s[gone] = now_s
+            case Placed(member=peer_id, stage=stage):
+                self._places[peer_id] = stage
             case LineageDropped():
                 self._met_s = now_s
             case Opened() | IterationCommitted():
@@ -153,6 +156,7 @@ class Liveness:
             member: max(self._left_s.get(member, scene.now_s), self._taken_s, self._met_s, self._missed_s(member))
             for member, life in outside.items()
             if self._free(scene.plan, life) and not self._hub.history.is_out(member, scene.coordinator)
+            if not self._is_kept(scene.plan, life)
         }
         settled_s = bounds.SETTLED_S * (2 if self._is_lossy() else 1)  # every question may be asked once more; see `Bounds.of`
         settled = [member for member, since_s in self._left_s.items() if scene.now_s - since_s >= settled_s]
@@ -174,6 +178,11 @@ class Liveness:
             stage for stage in stages if any(self._gives(replica.endpoint.member, life) for replica in plan.replicas[stage])
         ]
         return sum(max(0, self._manifest.replicas_max(stage) - counts[stage]) for stage in givers)
+
+    def _is_kept(self, plan: Plan, life: Life) -> bool:
+        """Whether its place is in a stage whose last replica hangs: it is moved to no other, since it builds that stage next."""
+        stage = self._places.get(life.member.peer_id, -1)
+        return stage >= 0 and not any(self._gives(replica.endpoint.member, life) for replica in plan.replicas[stage])
 
     def _gives(self, member: Member, life: Life) -> bool:
         """Whether a replica can give its state to a newcomer: its device works, and it is in reach."""

@@ -20,7 +20,7 @@ from swarmfree.sim.liveness import Liveness
 from swarmfree.sim.loop import VirtualLoop
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.peer_ports import Pace
-from swarmfree.swarm.events import IterationCommitted, LineageDropped, MemberLost, TookOver
+from swarmfree.swarm.events import IterationCommitted, LineageDropped, MemberLost, Placed, TookOver
 from swarmfree.swarm.manifest import Manifest, ModelSection, StagesSection
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
 from swarmfree.swarm.plan import Plan, Replica
@@ -249,6 +249,22 @@ def test_a_leader_without_a_stage_gives_no_places() -> None:
     scene.plan(*([Member(n, "1") for n in names] for names in (NAMES[:2], NAMES[2:4], NAMES[4:5])))
     scene.hub.begin_break(breaks.cut(NAMES[0], NAMES[4]))
     assert [text for text in scene.play(int(bounds.SETTLED_S) + 5) if text.startswith("N2")] == []
+
+
+@pytest.mark.parametrize(("stage", "is_kept"), [(1, True), (2, False), (-1, False)])
+def test_who_is_kept_for_a_stage_that_hangs_waits_for_it(stage: int, is_kept: bool) -> None:  # noqa: FBT001 - tables
+    """Its place is in a stage whose last replica hangs, and that it builds next: it is moved to no other. Half a minute begins when that is over."""
+    scene = Scene()
+    late = scene.come("late")
+    for name in ("sibling", "other"):
+        scene.hub.detach(Member(name, "1"))
+    scene.watch.told(scene.leader, Placed(late.peer_id, stage))
+    scene.plan(*([Member(n, "1") for n in names] for names in (NAMES[:2], NAMES[2:3], NAMES[4:5])))
+    pace = scene.troupe.lives[Member("one", "1")].pace
+    pace.stuck = True
+    scene.after(40.5, lambda: setattr(pace, "stuck", False))
+    found = [text for text in scene.play(int(bounds.SETTLED_S) + 45) if text.startswith("N2")]
+    assert "in reach for 30 s, 2 places" in found[0] if is_kept else "in reach for 30 s, 1 places" in found[0]
 
 
 def test_a_place_may_be_promised_to_somebody_else() -> None:
