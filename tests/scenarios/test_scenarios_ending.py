@@ -232,6 +232,14 @@ def test_who_comes_back_one_step_behind_as_the_wait_for_a_stage_is_over(away_s: 
     assert written(result) == [0, 1, 2, 3]
 
 
+def test_who_was_waited_for_in_vain_comes_back_one_step_behind() -> None:
+    """It is told to keep the state that it has, not to copy it from itself: nothing is made of its neighbours."""
+    script = OneStepBehind(12.0)
+    result = play(swarm(faults=GONE, replicas_min=1, standbys=0), script)
+    assert script.second
+    assert [line.split("action=")[1].split()[0] for line in lines(result, "RecoveryDecided stage=2", "iteration=4")] == ["Stay"]
+
+
 def test_a_stage_is_lost_while_the_weights_are_written() -> None:
     """Its only replica dies as it is told to write: a standby rebuilds it, what that costs is evaluated, and all stages are written."""
     script = WriterDies()

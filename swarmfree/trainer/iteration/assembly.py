@@ -335,7 +335,7 @@ class Assembly:
                 continue
             builder = max(newcomers, key=lambda g: g.held(stage))  # of several that hold as new a state, or none, the senior
             cut_off = self._roster.out_of_reach.get(stage)
-            if cut_off is not None and builder.held(stage) < self._present[0]:
+            if cut_off is not None and cut_off.member != builder.member and builder.held(stage) < self._present[0]:
                 reason = f"stage {stage} has a replica that this peer cannot reach; perhaps another one can: copy it"
                 work.append((builder, Copy(stage, (cut_off,), reason)))
                 continue
