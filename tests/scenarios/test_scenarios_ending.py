@@ -240,6 +240,26 @@ def test_who_was_waited_for_in_vain_comes_back_one_step_behind() -> None:
     assert [line.split("action=")[1].split()[0] for line in lines(result, "RecoveryDecided stage=2", "iteration=4")] == ["Stay"]
 
 
+class AnotherStageGone(OneStepBehind):
+    """Beside that the other stages lose a replica each, and stage 1 its last one for good as the last evaluation is opened."""
+
+    def _sleep(self, director: Director) -> None:
+        super()._sleep(director)
+        (one, other), (_, spare) = director.members(1), director.members(3)
+        director.kill(other, spare)
+        self.second.append(one)
+
+
+def test_who_comes_back_one_step_behind_where_another_stage_is_given_up() -> None:
+    """Nothing is opened any more that would bring it up: it is told to stay where it is all the same, and its stage is written."""
+    script = AnotherStageGone(12.0)
+    result = rehearse(SEED, setup=swarm(faults=GONE, replicas_min=1, standbys=0), script=script)
+    assert script.struck
+    assert "without weights of stages [1]" in str(result.violation)
+    assert lines(result, "StageBuilt stage=2", "action=Stay")
+    assert written(result) == [0, 2, 3]
+
+
 def test_a_stage_is_lost_while_the_weights_are_written() -> None:
     """Its only replica dies as it is told to write: a standby rebuilds it, what that costs is evaluated, and all stages are written."""
     script = WriterDies()

@@ -200,7 +200,7 @@ class Assembly:
                 await self._move_spares()
             self.start_joins()
             work = self._work(record)
-            if work and record is not None:
+            if record is not None and (work or self._missing()):  # else the Open brings them up
                 behind = [g for g in self._roster.guests() if g.built and g.iteration < iteration]
                 await self._telling.bring_up(behind, record)
                 kept: Sequence[KeptCopy] = ()
