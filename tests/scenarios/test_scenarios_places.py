@@ -9,11 +9,13 @@ from dataclasses import replace
 import pytest
 
 from swarmfree.sim.directory import MemoryDirectory
+from swarmfree.sim.faults import Fate
 from swarmfree.sim.rehearsal import Factories
 from swarmfree.sim.script import Director, Moment
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.messages import Train
+from swarmfree.swarm.messages import GetPlan, Request, Train
+from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.ports import Ports
 from swarmfree.trainer.life.peer import run_peer
 from tests.scenarios.scenario_world import STEADY, Once, is_asked, lines, play, share_is_done, swarm, unhurried
@@ -85,3 +87,36 @@ def test_who_was_fenced_says_hello_before_it_looks_into_a_slow_directory(monkeyp
     assert lines(result, "MemberLost", f"Qm{peer}")
     back = lines(result, "Peer01", "Placed", f"Qm{peer} ")[-1]
     assert 0 < float(back.split()[0]) - float(goes_on.split()[0]) < 5
+
+
+class LosesItsMajority(Once):
+    """The coordinator is parted from all others but a newcomer, that it calls back; the answer comes late. A replica dies, too."""
+
+    def __init__(self, comes_s: float) -> None:
+        super().__init__(is_asked(Train, key__iteration=3, key__stage=1), lambda director, _: self._part(director))
+        self._comes_s = comes_s
+        self._led_by: list[Member] = []
+        self._known: set[Member] = set()
+
+    def _part(self, director: Director) -> None:
+        self._known.update(director.peers())
+        self._led_by += [member for member in director.members(0) if member == director.coordinator]
+        director.partition(self._led_by, self._known.difference(self._led_by), duration_s=20.0)
+        director.kill(director.members(2)[1])
+        director.after(self._comes_s, director.join)
+
+    def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
+        """The newcomer's answer comes as late as it may."""
+        is_call_back = sender.member in self._led_by and receiver.member not in self._known and isinstance(request, GetPlan)
+        return Fate(request_delay_s=0.002, payload_delay_s=0.001, response_delay_s=0.45) if is_call_back else None
+
+
+@pytest.mark.parametrize("comes_s", [4.55, 4.7, 4.85])
+def test_who_is_called_back_as_a_lead_ends_gets_its_place_from_the_next_one(comes_s: float) -> None:
+    """Whoever leads no longer takes nobody in: else it would call for ever whom it gives no place, and that one would look for no other."""
+    faults = replace(STEADY, replace_min_s=600.0, replace_max_s=600.0)
+    setup = unhurried(swarm(sources=2, replicas_min=1, standbys=0, faults=faults), iterations=24)
+    result = play(setup, LosesItsMajority(comes_s))
+    (took_over,) = lines(result, "TookOver", "forced=False")
+    assert next(line.split()[1] for line in lines(result, "Placed member=QmPeer09 stage=2")) == took_over.split()[1]
+    assert "QmPeer09" in lines(result, "Opened", "iteration=23 ")[-1]

@@ -111,7 +111,13 @@ class Coordinator:
                     self.roster.miss(endpoint, stage, hello, later=not inherited.forced)
 
     def hello(self, sender: Endpoint, hello: Hello) -> Place:
-        """Give a newcomer its place, and a member that kept its state its old one."""
+        """Give a newcomer its place, and a member that kept its state its old one.
+
+        Raises:
+            Refused: `not_yet`, this peer leads no longer, perhaps since it called the newcomer back, or its side gives way to that one's.
+        """
+        if self.roster.is_deposed:
+            raise Refused(RefusalKind.NOT_YET, "this peer leads no longer")
         if self.roster.is_superseded(sender.member):
             raise Refused(RefusalKind.SUPERSEDED, f"a newer life of {sender.member.peer_id} is already here")
         if self.meeting.counts_less_than(Tip(hello.forced, hello.iteration, hello.lineage)):

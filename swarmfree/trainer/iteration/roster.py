@@ -263,7 +263,8 @@ class Roster:
             self.changed.tell()
 
     def close(self) -> None:
-        """Watch nobody any more: the run is over, and guests leave."""
+        """Watch nobody any more, and take nobody in: the run is over, or this peer leads no longer."""
+        self._deposed = self._deposed or "this peer leads no longer"
         self._tasks.cancel_all()
 
     def bar(self, member: Member, why: str) -> None:
