@@ -69,6 +69,7 @@ class Holding:
         is_vouched: it has stepped, or its member has promised a plan with it; else only the coordinator that had it built can tell what it is.
         made: how it was made in place of a lost one, here or where it was copied from; None once it has stepped.
         term: of the coordinator that had it built.
+        base: in which it was promised; of what was made and has not stepped only those know who go on in it.
     """
 
     stage: int
@@ -79,6 +80,7 @@ class Holding:
     is_vouched: bool = False
     made: BuildAction | None = None
     term: Term | None = None
+    base: str = ""
 
 
 class Holdings:
@@ -93,6 +95,7 @@ class Holdings:
         self._led_since_s: dict[Member, float] = {}
         self._inherited: dict[Member, Plan | None] = {}
         self._plan: Plan | None = None
+        self._bases: dict[Term, set[str]] = {}
 
     # -- what is told
     def lost(self, member: Member) -> None:
@@ -124,6 +127,7 @@ class Holdings:
     def opened(self, plan: Plan) -> None:
         """A plan names its members: what they hold is the swarm's."""
         self._plan = plan if self._plan is None or plan.position > self._plan.position else self._plan
+        self._bases.setdefault(plan.position.term, set()).add(plan.base)
         for stage, replicas in enumerate(plan.replicas):
             for replica in replicas:
                 held = self._held.get(replica.endpoint.member)
@@ -134,7 +138,7 @@ class Holdings:
         """A member has promised this plan: whoever claims next hears in which base its state was opened."""
         held = self._held.get(member)
         if held is not None and (held.stage, held.lineage) == (plan.stage_of(member), plan.lineage):
-            self._held[member] = replace(held, is_vouched=True)
+            self._held[member] = replace(held, is_vouched=True, base=plan.base)
 
     def beaten(self, member: Member, ends_iteration: int, ends_lineage: str) -> None:
         """A member tells of its copy of the ends, and of the last record in it; -1 for none."""
@@ -183,6 +187,9 @@ class Holdings:
             if held.stage != action.stage or not settled:
                 continue
             if held.lineage == build.lineage and held.made is not None:
+                term = build.position.term
+                if held.term != term and held.base not in self._bases.get(term, {held.base}):
+                    continue  # made under another coordinator, whose plan did not come to this one
                 if _lost(action, build.iteration) > _lost(held.made, build.iteration):
                     yield member, "what was made with less loss"
             elif held.lineage == build.lineage:

@@ -265,3 +265,19 @@ def test_one_order_is_looked_at_once() -> None:
     story = Story()
     assert story.order(MERGED)
     assert not story.order(MERGED)
+
+
+@pytest.mark.parametrize(("base", "is_needless"), [("0" * 16, True), ("1" * 16, False)])
+def test_what_another_coordinator_had_made_counts_for_who_goes_on_from_it(base: str, is_needless: bool) -> None:  # noqa: FBT001 - tables
+    """A plan names a member with a shadow of the lost stage, and is promised: a successor that opens another base has never seen that plan."""
+    story = Story(stage=1)
+    story.now_s = 50.0
+    story.made(OTHER, Restore(2, AT[HOLDER], 5, ""))
+    plan = Plan(POSITION, "0" * 16, LAST.lineage(), ((), (), (Replica(AT[OTHER]),)), (), LAST, 4)
+    story.holdings.promised(OTHER, plan)
+    position = replace(POSITION, term=Term(2, LEADER))
+    story.holdings.took_over(LEADER, 60.0)
+    story.holdings.opened(replace(plan, position=position, base=base, replicas=((), (), ())))
+    story.now_s = 100.0
+    build = Build(position, MERGED, 7, LAST.lineage(), LAST, 0)
+    assert bool(story.holdings.needless(LEADER, build, 100.0, {LAST.lineage()})) == is_needless

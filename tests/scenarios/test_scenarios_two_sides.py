@@ -1,0 +1,48 @@
+"""Scenarios of a member that two sides reach, and that only one of them knows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from swarmfree.sim.script import Director, Moment, Script
+from swarmfree.swarm.messages import Beat, BeatAnswer, Open, Train
+from swarmfree.swarm.names import Member
+from swarmfree.swarm.ports import Reply
+from tests.scenarios.scenario_world import STEADY, is_asked, lines, play, swarm, unhurried
+
+
+class OpensForOne(Script):
+    """Stage 2 dies and is restored; only the builder gets the plan that opens it: the coordinator is parted, and no shadow is left."""
+
+    def __init__(self) -> None:
+        self._is_lost = self.is_parted = False
+        self._keepers: set[Member] = set()
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Kill the stage, know who keeps a shadow of it, part the coordinator."""
+        match moment.outcome:
+            case Reply(message=BeatAnswer(shadows=shadows)) if isinstance(moment.request, Beat):
+                self._keepers |= {moment.receiver.member for shadow in shadows if shadow.stage == 2}
+            case _:
+                pass
+        if not self._is_lost and is_asked(Train, key__iteration=4, key__stage=1)(moment):
+            self._is_lost = True
+            director.kill(*director.members(2))
+        elif self._is_lost and not self.is_parted and isinstance(moment.request, Open) and moment.request.plan.rebuilt:
+            self.is_parted = True
+            there = {moment.sender.member, moment.request.plan.replicas[2][0].endpoint.member}
+            director.partition([moment.sender.member], set(director.peers()) - there)
+            director.kill(*(self._keepers - there))
+
+
+def test_a_successor_that_never_saw_a_rebuild_makes_the_stage_once_more() -> None:
+    """It has a majority, and hears nothing of the builder, that still follows the first coordinator: the stage is merged, and it goes on."""
+    faults = replace(STEADY, replace_min_s=600.0, replace_max_s=600.0)
+    setup = swarm(sources=3, replicas=4, standbys=2, shadow_every=2, faults=faults)
+    script = OpensForOne()
+    result = play(unhurried(setup, iterations=7), script)
+    assert script.is_parted
+    assert [line.split("action=")[1].split()[0] for line in lines(result, "StageBuilt stage=2", "iteration=4")] == [
+        "Restore",
+        "Merge",
+    ]
