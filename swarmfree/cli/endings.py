@@ -52,6 +52,13 @@ def one_of(error: BaseException) -> SwarmfreeError | None:
     return None
 
 
+def say(line: str) -> None:
+    """Write a line to stderr; where that is a terminal that was closed as well, nobody misses it."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+
+
 def let_go_of_stdout() -> None:
     """Send the rest of the output nowhere: its reader is gone, and flushing at exit must not complain."""
     with contextlib.suppress(OSError, ValueError):
@@ -65,8 +72,8 @@ def run_until_told(work: Callable[[], Coroutine[Any, Any, int]], leave: Callable
 
     Args:
         work: the command.
-        leave: where there is something to be left in good order: called at the first SIGTERM; it says whether that has begun. Then the command
-            has `LEAVE_END_S` to end by itself, and a further signal cancels it.
+        leave: where there is something to be left in good order: called at the first SIGTERM or SIGHUP; it says whether that has begun. Then the
+            command has `LEAVE_END_S` to end by itself, and a further signal cancels it, but for SIGHUP: a shell and the kernel both send one.
 
     Returns:
         What `work` returns; 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
@@ -85,10 +92,10 @@ async def _cancelled_by_signals(work: Callable[[], Coroutine[Any, Any, int]], le
     assert main is not None, "runs in a task"
 
     def end(number: int) -> None:
-        if number == signal.SIGTERM and leave is not None and not leaving and not told and leave():
+        if number != signal.SIGINT and leave is not None and not leaving and not told and leave():
             leaving.append(number)
             end_soon(128 + number, LEAVE_END_S)
-        elif not told:
+        elif not told and not (leaving and number == signal.SIGHUP):
             told.append(number)
             end_soon(128 + number, CLEAN_END_S)
             main.cancel()

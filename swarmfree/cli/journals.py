@@ -6,6 +6,7 @@ import sys
 import time
 from typing import TextIO
 
+from swarmfree.cli.endings import say
 from swarmfree.cli.options import Log
 from swarmfree.cockpit.lines import describe
 from swarmfree.swarm.events import EngineHolds, EngineStepped, Event, Opened, Stepped
@@ -28,7 +29,7 @@ class TextJournal:
                 self._out.flush()
             except OSError as error:
                 self._is_open = False
-                sys.stderr.write(f"events are no longer shown: {error.strerror}\n")
+                say(f"events are no longer shown: {error.strerror}")
 
 
 def open_journal(log: Log, text_out: TextIO) -> Journal:

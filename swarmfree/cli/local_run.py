@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from swarmfree.cli.endings import OUTPUT_CLOSED, SIGNALS, end_soon, let_go_of_stdout
+from swarmfree.cli.endings import OUTPUT_CLOSED, SIGNALS, end_soon, let_go_of_stdout, say
 from swarmfree.cli.stem import STEM
 from swarmfree.cockpit.happenings import Happening, RunDescribed, Told, happening_to_json
 from swarmfree.cockpit.live import FRAME_S, View, open_view
@@ -262,9 +262,7 @@ class LocalRun:
         """A report that cannot be written is told at once; the run goes on, for its weights are worth more than its log."""
         if not self._trouble:
             self._trouble = str(error)
-            with contextlib.suppress(OSError):
-                sys.stderr.write(f"swarmfree: {error}\n")
-                sys.stderr.flush()
+            say(f"swarmfree: {error}")
 
     # ---- afterwards --------------------------------------------------------------------------------------------------
 
@@ -287,7 +285,7 @@ class LocalRun:
             code = code or 1
         self._print(json.dumps(finite({"kind": "Summary", **summary})) if self._is_json else self._summary_lines(summary))
         if ending.code not in {0, OUTPUT_CLOSED, self._interrupted} and ending.line:
-            sys.stderr.write(f"swarmfree: {ending.line}\n")
+            say(f"swarmfree: {ending.line}")
         code = await self._draw() or code
         drop_kept(self._order.folder)
         return self._interrupted or code

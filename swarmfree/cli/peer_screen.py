@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from swarmfree.cli.endings import say
 from swarmfree.cockpit.live import FRAME_S, LiveView, open_view
 from swarmfree.cockpit.own import Means, OwnState, begin, hear, look, own_lines
 from swarmfree.swarm.announcement import PeerState
@@ -110,7 +110,7 @@ class PeerScreen:
             self._view.show(self._own.swarm, time.time(), own_lines(self._own), self._own.name)
         except OSError as error:
             self._is_open = False
-            sys.stderr.write(f"nothing is shown any more: {error.strerror}\n")
+            say(f"nothing is shown any more: {error.strerror}")
 
     async def _ask(self, peer: Peer) -> None:
         """Read in the directory who stands by, and as long as this peer serves no stage ask the coordinator for its plan, for ever."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -167,3 +168,103 @@ def test_the_help_of_a_command_ends_with_examples(command: str) -> None:
     examples = shown.partition("Examples:\n")[2].splitlines()
     assert len(examples) >= 2
     assert all(line.startswith(f"    swarmfree {command}") and len(line) <= 80 for line in examples if line.strip())
+
+
+LEAVER = """
+import asyncio, os, signal
+from swarmfree.cli import endings
+endings.LEAVE_END_S = {limit_s}
+async def work():
+    gone = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, gone.set)
+    print("ready", flush=True)
+    try:
+        await gone.wait()
+    finally:
+        print("cleaned", flush=True)
+    return 0
+def leave():
+    print("leaves", flush=True)
+    return {has_begun}
+endings.leave(endings.run_until_told(work, leave))
+"""
+
+
+@pytest.mark.parametrize(
+    ("numbers", "has_begun", "code", "said"),
+    [
+        ((signal.SIGTERM, signal.SIGUSR1), True, 0, ["leaves", "cleaned"]),
+        ((signal.SIGHUP, signal.SIGHUP, signal.SIGUSR1), True, 0, ["leaves", "cleaned"]),
+        ((signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1), True, 0, ["leaves", "cleaned"]),
+        ((signal.SIGTERM, signal.SIGTERM), True, 143, ["leaves", "cleaned"]),
+        ((signal.SIGHUP, signal.SIGINT), True, 130, ["leaves", "cleaned"]),
+        ((signal.SIGHUP,), False, 129, ["leaves", "cleaned"]),
+        ((signal.SIGINT,), True, 130, ["cleaned"]),
+        ((signal.SIGTERM,), True, 143, ["leaves"]),
+    ],
+)
+def test_what_has_something_to_leave_leaves_in_good_order(
+    numbers: tuple[signal.Signals, ...], code: int, said: list[str], *, has_begun: bool
+) -> None:
+    """SIGTERM and a closed terminal let it end by itself, within a limit; Ctrl-C and a second SIGTERM do not, a second word of the terminal does."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        pytest.skip("whoever runs the tests has this signal ignored")
+    command = [sys.executable, "-c", LEAVER.format(has_begun=has_begun, limit_s=15 if len(numbers) > 1 else 0.5)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        heard = ""
+        for number in numbers:
+            process.send_signal(number)
+            if number is not signal.SIGINT and not heard:
+                heard = process.stdout.readline()
+            else:
+                time.sleep(0.05)  # nothing is said about it, and signals that wait are not taken in order
+        rest, words = process.communicate(timeout=20)
+    assert (process.returncode, (heard + rest).split(), words) == (code, said, "")
+
+
+TERMINAL = """
+import asyncio, fcntl, sys, termios
+from pathlib import Path
+from swarmfree.cli import endings
+from swarmfree.cli.journals import TextJournal
+from swarmfree.cli.peer_screen import PeerScreen
+from swarmfree.swarm.events import Note
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+gone = asyncio.Event()
+async def work():
+    screen, journal = PeerScreen(sys.stdout, Path(sys.argv[1])), TextJournal(sys.stdout)
+    screen.start()
+    screen.tell(Note("ready"))
+    await gone.wait()
+    for word in ("leaving", "left"):
+        screen.tell(Note(word))
+        journal.tell(Note(word))
+        await asyncio.sleep(0.3)
+    screen.close()
+    Path(sys.argv[1], "left").touch()
+    return 0
+def leave():
+    gone.set()
+    return True
+endings.leave(endings.run_until_told(work, leave))
+"""
+
+
+@pytest.mark.parametrize("terminal", ["xterm", "dumb"])
+def test_who_leaves_when_its_terminal_is_closed_can_show_nothing_any_more(tmp_path: Path, terminal: str) -> None:
+    """An ssh session that ends takes the screen and standard error away; the peer finishes what it began all the same."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        pytest.skip("whoever runs the tests has this signal ignored")
+    window, inside = os.openpty()
+    command = [sys.executable, "-c", TERMINAL, str(tmp_path)]
+    environment = {**os.environ, "TERM": terminal}
+    process = subprocess.Popen(command, stdin=inside, stdout=inside, stderr=inside, start_new_session=True, env=environment)
+    os.close(inside)
+    shown = b""
+    while b"ready" not in shown:
+        shown += os.read(window, 4096)
+    os.close(window)
+    assert process.wait(timeout=20) == 0
+    assert (tmp_path / "left").exists()
