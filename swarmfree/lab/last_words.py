@@ -12,7 +12,7 @@ ERROR_PREFIX = "swarmfree: "
 CRASH_LETTERS_MAX = 300
 OWN_SIGNALS = frozenset({"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP"})
 """A process that dies of one of these has crashed; any other comes from a person, or from a system that has run out of memory."""
-TOLD = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM)}
+TOLD = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 """Exit codes of a command of ours that was told to end."""
 
 

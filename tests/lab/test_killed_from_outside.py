@@ -257,7 +257,18 @@ async def test_a_stem_that_is_killed_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("code", "sent"),
-    [(0, ""), (1, ""), (9, ""), (130, "SIGINT"), (143, "SIGTERM"), (-9, "SIGKILL"), (-6, ""), (-11, ""), (-99, "")],
+    [
+        (0, ""),
+        (1, ""),
+        (9, ""),
+        (129, "SIGHUP"),
+        (130, "SIGINT"),
+        (143, "SIGTERM"),
+        (-9, "SIGKILL"),
+        (-6, ""),
+        (-11, ""),
+        (-99, ""),
+    ],
 )
 def test_who_ended_a_process(code: int, sent: str) -> None:
     """A signal other than that of a crash comes from outside, and so does being told to end; an exit code is the process's own word."""
