@@ -24,9 +24,12 @@ setup: $(READY) ## Make .venv once; again when pyproject.toml or constraints.txt
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV): about 2 GB, a few minutes."
+	@echo "Step 1 of 2: the virtual environment."
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[test,dev]"
+	@echo "Step 2 of 2: the packages; pip says which one it is at, and torch takes longest."
+	$(VENV)/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable ".[test,dev]"
 	@touch $(READY)
+	@echo "Done: $(VENV) is ready."
 
 swarm: $(READY) ## Train on this machine with real peers, lose a whole stage, go on.
 	$(VENV)/bin/swarmfree local --run $(RUN) $(SWARM_FLAGS)
