@@ -25,10 +25,11 @@ from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.estimate import estimate, measure_core
 from swarmfree.lab.kept_weights import AFTER, BEFORE, drop_kept, keep_as, models_beside
 from swarmfree.lab.kill_script import Population, check_kills, parse_kill
+from swarmfree.lab.last_words import remove_empty
 from swarmfree.lab.processes import Child, start_child
 from swarmfree.lab.report import CONFIG_FILE, EventLog, ReportError, make_folder, new_folder, write_summary, write_whole
 from swarmfree.lab.summary import summarise, summary_brief, summary_text, wrapped
-from swarmfree.lab.swarm import Ending, LocalSwarm, SwarmOrder
+from swarmfree.lab.swarm import LOGS, Ending, LocalSwarm, SwarmOrder
 from swarmfree.swarm.config import to_toml
 from swarmfree.swarm.errors import ConfigError, SwarmfreeError
 from swarmfree.swarm.events import Evaluated, Opened
@@ -288,6 +289,7 @@ class LocalRun:
             say(f"swarmfree: {ending.line}")
         code = await self._draw() or code
         drop_kept(self._order.folder)
+        remove_empty(self._order.folder / LOGS)
         return self._interrupted or code
 
     def _summary_lines(self, summary: dict[str, Any]) -> str:
@@ -320,7 +322,7 @@ class LocalRun:
             within_s = INTERRUPTED_S - (time.monotonic() - self._interrupted_s)
         if within_s < FIGURE_S_MIN:
             return self._skip_figure()
-        folder, words = str(self._order.folder), self._order.folder / "logs" / "figure.txt"
+        folder, words = str(self._order.folder), self._order.folder / LOGS / "figure.txt"
         command = [sys.executable, "-m", "swarmfree", "report", folder, "--only-samples", "--die-with-parent", str(os.getpid())]
         command += ["--hasty"] if self._interrupted else []
         is_late = False

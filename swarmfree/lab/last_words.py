@@ -1,7 +1,11 @@
-"""How a process of a local swarm ended: by itself or from outside, and its last word; and how all of them did. Reads no clock, ends nothing."""
+"""How a process of a local swarm ended: by itself or from outside, and its last word; and how all of them did. Reads no clock, ends nothing.
+
+A log in which nobody said anything is neither named nor kept.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,9 +40,23 @@ def last_word(words: Sequence[str], code: int, log: Path) -> str:
         return said[-1].removeprefix(ERROR_PREFIX)
     crash = next((line.lstrip(" |+-") for line in reversed(words) if line.strip(" |+-")), "")
     if crash:
-        return f"crashed: {crash[:CRASH_LETTERS_MAX]}; see {log}"
+        return f"crashed: {crash[:CRASH_LETTERS_MAX]}{see(log)}"
     how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    return f"ended with {how} and no word; see {log}"
+    return f"ended with {how} and no word"
+
+
+def see(log: Path) -> str:
+    """Where to read on, to be put behind a sentence; nothing where nothing was said, for an empty log does not stay."""
+    return f"; see {log}" if log.is_file() and log.stat().st_size else ""
+
+
+def remove_empty(logs: Path) -> None:
+    """Remove the logs of those that said nothing, and the folder where nobody said anything."""
+    for log in logs.glob("*.txt"):
+        if not see(log):
+            log.unlink()
+    with contextlib.suppress(OSError):  # it is not empty
+        logs.rmdir()
 
 
 def nobody_can_take(state: SwarmState) -> str:

@@ -32,7 +32,7 @@ from swarmfree.cockpit.happenings import (
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.kept_weights import KEEP_SIGNAL
 from swarmfree.lab.kill_script import Kill, Target, delay_s, victims
-from swarmfree.lab.last_words import all_gone, last_word, nobody_can_take, signal_from_outside
+from swarmfree.lab.last_words import all_gone, last_word, nobody_can_take, see, signal_from_outside
 from swarmfree.lab.processes import (
     Child,
     command_of,
@@ -62,6 +62,7 @@ from swarmfree.swarm.events import (
 BOOTSTRAP = "bootstrap"
 STEM = "stem"
 INVITE_FILE = "invite"
+LOGS = "logs"
 QUEUE_MAX = 100_000
 LOOK_S = 0.5
 DAMAGE = (MemberLost, MemberLeft, StageLost, RecoveryDecided, TookOver, Placed, Waiting, Note)
@@ -239,7 +240,7 @@ class LocalSwarm:
                 await self._ready.wait()
         except TimeoutError:
             late = f"the bootstrap node gave no invite within {order.invite_within_s:.0f} s"
-            self.stop(Ending(1, f"{late}; see {self._log(BOOTSTRAP)}"))
+            self.stop(Ending(1, f"{late}{see(self._log(BOOTSTRAP))}"))
         for number in range(1, order.peer_count + 1):
             await self._start_named(tasks, f"peer-{number}")
         for number in range(1, order.standby_count + 1):
@@ -299,7 +300,7 @@ class LocalSwarm:
         name, code = child.name, await child.wait()
         end_processes(self._below.pop(name, ()))  # Its daemon would go by itself in a moment; until then it keeps its port.
         if self._starter.is_lost:
-            self.stop(Ending(1, f"the stem has ended, and with it all others, which were forked from it; see {self._log(STEM)}"))
+            self.stop(Ending(1, f"the stem has ended, and with it all others, which were forked from it{see(self._log(STEM))}"))
         is_expected = child.pid in self._struck or self._over.is_set()
         # The bootstrap node ends well only when somebody tells it to.
         sent = signal.SIGTERM.name if code == 0 and name == BOOTSTRAP else signal_from_outside(code)
@@ -465,4 +466,4 @@ class LocalSwarm:
             self._take(ProcessKilled(time.time(), name, target.value, why))
 
     def _log(self, name: str) -> Path:
-        return self._order.folder / "logs" / f"{name}.txt"
+        return self._order.folder / LOGS / f"{name}.txt"

@@ -69,6 +69,9 @@ def test_a_run_ends_with_summary_and_report(tmp_path: Path, small_manifest: Mani
     assert "small: 2 iterations done; nothing was lost" in out
     files = ["events.jsonl", "invite", "logs", "loss.png", "report.html", "run.toml", "summary.json", "summary.txt"]
     assert sorted(os.listdir(tmp_path / "report")) == files
+    assert sorted(os.listdir(tmp_path / "report" / "logs")) == [
+        f"peer-{number}.txt" for number in range(1, 5)
+    ]  # who said something
     assert load_run(tmp_path / "report" / "run.toml").manifest == small_manifest
     summary = json.loads((tmp_path / "report" / "summary.json").read_text())
     assert (summary["exit_code"], summary["iterations"], summary["tokens"]) == (0, 2, 200)

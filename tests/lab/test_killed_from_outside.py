@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from swarmfree.cockpit.happenings import ProcessKilled, RunDescribed
-from swarmfree.lab.last_words import last_word, signal_from_outside
+from swarmfree.lab.last_words import last_word, remove_empty, see, signal_from_outside
 from swarmfree.lab.processes import is_there
 from swarmfree.lab.starter import Starter
 from swarmfree.lab.summary import summarise, summary_text
@@ -235,7 +235,7 @@ async def test_a_peer_that_crashes_ends_the_swarm(tmp_path: Path) -> None:
         story.send("peer-2", signal.SIGSEGV)
         ending = await story.end()
     assert ending.code == 1
-    assert ending.line.startswith("peer-2: ended with signal SIGSEGV and no word; see ")
+    assert ending.line == "peer-2: ended with signal SIGSEGV and no word"
 
 
 async def test_a_stem_that_is_killed_is_one_line(tmp_path: Path) -> None:
@@ -279,11 +279,29 @@ def test_who_ended_a_process(code: int, sent: str) -> None:
     ("words", "code", "line"),
     [
         (["noise", "swarmfree: the disk is full", "noise"], 1, "the disk is full"),
-        (["  | ValueError: no", " "], 1, "crashed: ValueError: no; see log.txt"),
-        ([], 7, "ended with exit code 7 and no word; see log.txt"),
-        ([], -11, "ended with signal SIGSEGV and no word; see log.txt"),
+        (["  | ValueError: no", " "], 1, "crashed: ValueError: no; see {log}"),
+        ([], 7, "ended with exit code 7 and no word"),
+        ([], -11, "ended with signal SIGSEGV and no word"),
     ],
 )
-def test_the_last_word_of_a_process(words: list[str], code: int, line: str) -> None:
-    """What it said of itself counts most, then how it crashed, then its exit code."""
-    assert last_word(words, code, Path("log.txt")) == line
+def test_the_last_word_of_a_process(tmp_path: Path, words: list[str], code: int, line: str) -> None:
+    """What it said of itself counts most, then how it crashed, then its exit code; a log is named where it has more of it."""
+    log = tmp_path / "log.txt"
+    log.write_text("\n".join(words))
+    assert last_word(words, code, log) == line.format(log=log)
+
+
+def test_a_log_in_which_nobody_said_anything_does_not_stay(tmp_path: Path) -> None:
+    """What is pointed at is there afterwards; where nobody said anything, the folder goes too."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    quiet, loud = logs / "quiet.txt", logs / "loud.txt"
+    quiet.touch()
+    loud.write_text("a word")
+    assert (see(quiet), see(loud)) == ("", f"; see {loud}")
+    remove_empty(logs)
+    assert list(logs.iterdir()) == [loud]
+    loud.write_text("")
+    remove_empty(logs)
+    assert not logs.exists()
+    remove_empty(logs)

@@ -109,15 +109,14 @@ async def test_a_peer_that_fails_ends_the_swarm_with_its_line(tmp_path: Path) ->
 
 
 async def test_a_peer_that_dies_without_a_word_is_named_with_its_log(tmp_path: Path) -> None:
-    """Where a process crashes, the line says how that ended and where its log is; so does one that says nothing at all."""
+    """Where a process crashes, the line says how that ended and where its log is; one that says nothing at all has no log to read."""
     ending = await _run(tmp_path, {"peer-2": [{"exit": 9, "line": ""}]}, Heard(tmp_path))
     assert ending.code == 1
     assert ending.line.startswith("peer-2: crashed: some traceback; see ")
     assert ending.line.endswith("logs/peer-2.txt")
     shutil.rmtree(tmp_path / "report")
     ending = await _run(tmp_path, {"peer-2": [{"exit": 9, "line": None}]}, Heard(tmp_path))
-    assert ending.line.startswith("peer-2: ended with exit code 9 and no word; see ")
-    assert ending.line.endswith("logs/peer-2.txt")
+    assert ending.line == "peer-2: ended with exit code 9 and no word"
 
 
 async def test_a_bootstrap_node_that_fails_ends_everything(tmp_path: Path) -> None:
