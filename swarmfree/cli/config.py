@@ -16,8 +16,15 @@ def config() -> None:
 
 @config_app.command()
 def show(run: RunOption, changes: SetOption = None) -> None:
-    """Print the whole run config that is in force: the file, the changes and all defaults, as TOML that can be fed back."""
+    """Print the whole run config that is in force: the file, the changes and all defaults, as TOML that can be fed back.
+
+    What `swarmfree local` would need for it on this machine is told on stderr.
+    """
+    from swarmfree.cli.runs import STANDBYS, peers_of  # noqa: PLC0415 - help is fast
+    from swarmfree.lab.estimate import needs  # noqa: PLC0415 - help is fast
     from swarmfree.swarm.config import load_run, to_toml  # noqa: PLC0415 - help is fast
 
     found = load_run(run, changes or ())
     typer.echo(to_toml(found.manifest, found.data_path), nl=False)
+    for line in needs(found.manifest, peers_of(found.manifest) + STANDBYS):
+        typer.echo(f"swarmfree local: {line}", err=True)

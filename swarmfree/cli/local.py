@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from swarmfree.cli.options import BytesOption, DataOption, DieOption, Log, LogOption, RunOption, SetOption, bind_to_parent
-from swarmfree.cli.runs import DEFAULT_RUN, peers_of
+from swarmfree.cli.runs import DEFAULT_RUN, STANDBYS, peers_of
 
 
 def local(  # noqa: PLR0913 - one parameter per option
@@ -23,7 +23,7 @@ def local(  # noqa: PLR0913 - one parameter per option
             show_default=False,
         ),
     ] = None,
-    standbys: Annotated[int, typer.Option("--standbys", min=0, help="Further peers that wait for a lost stage.")] = 1,
+    standbys: Annotated[int, typer.Option("--standbys", min=0, help="Further peers that wait for a lost stage.")] = STANDBYS,
     respawn: Annotated[bool, typer.Option("--respawn", help="Start a killed peer again, as a new incarnation.")] = False,
     kill: Annotated[
         list[str] | None,

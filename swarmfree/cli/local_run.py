@@ -22,7 +22,7 @@ from swarmfree.cli.stem import STEM
 from swarmfree.cockpit.happenings import Happening, RunDescribed, Told, happening_to_json
 from swarmfree.cockpit.live import FRAME_S, View, open_view
 from swarmfree.cockpit.state import SwarmState
-from swarmfree.lab.estimate import estimate, measure_core
+from swarmfree.lab.estimate import needs
 from swarmfree.lab.kept_weights import AFTER, BEFORE, drop_kept, keep_as, models_beside
 from swarmfree.lab.kill_script import Population, check_kills, parse_kill
 from swarmfree.lab.last_words import remove_empty
@@ -43,7 +43,6 @@ KEEP_AT_END_S = 0.8
 KEEP_S = 5.0
 FIGURE_S_MIN = 0.8
 PATIENCE_S = 60
-TOKENS = 256
 
 
 def order_of(
@@ -134,9 +133,9 @@ class LocalRun:
         Returns:
             0 when the run did all its iterations; 130 or 143 after a signal, 141 where stdout was closed, else what the first failure says.
         """
-        return asyncio.run(self._run(self._needs()))
+        return asyncio.run(self._run(needs(self._manifest, self._order.peer_count + self._order.standby_count)))
 
-    async def _run(self, needs: list[str]) -> int:
+    async def _run(self, needed: list[str]) -> int:
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._interrupt, number)
@@ -149,7 +148,7 @@ class LocalRun:
             f"a bootstrap node, {order.peer_count} peers and {order.standby_count} on standby; report in {order.folder}",
             is_text_only=True,
         )
-        for line in needs:
+        for line in needed:
             self._print(line, is_text_only=True)
         if not self._is_json:
             self._view = open_view(sys.stdout)
@@ -162,17 +161,6 @@ class LocalRun:
             if self._keeping is not None:
                 self._keeping.cancel()
         return await self._report(ending)
-
-    def _needs(self) -> list[str]:
-        """What the run will need here, and what of the model it can never use."""
-        peers, vocabulary = self._order.peer_count + self._order.standby_count, self._manifest.model.vocabulary
-        needs = estimate(self._manifest, peers, os.cpu_count() or 1, measure_core())
-        lines = [needs.words(self._manifest.stage_count, peers + 1)]
-        if vocabulary > TOKENS:
-            lines.append(
-                f"model.vocabulary = {vocabulary:,}: text is learned as bytes, so {vocabulary - TOKENS:,} of its rows are never used"
-            )
-        return lines
 
     # ---- while it runs -----------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ DEFAULT_RUN = Path("stdlib-small")
 CHAOS_RUN = Path("chaos")
 BODY_PEERS = 2
 """For each body stage: one may die without a pause."""
+STANDBYS = 1
 
 
 def run_file(run: Path) -> Path:

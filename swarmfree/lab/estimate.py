@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ STAGE_STEPS = 1_600_000
 """What a microbatch costs a stage beside its arithmetic (messages, Python, small kernels), as steps of an empty loop here: 440 iterations of
 `stdlib-small` took 23 ms of a core each, and a step 14 ns."""
 MATRIX, STEPS, TRIES = 384, 50_000, 4
+TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,13 @@ def parameter_count(manifest: Manifest) -> int:
     return 2 * model.vocabulary * model.width + model.width + model.blocks * block
 
 
+def activation_bytes(manifest: Manifest) -> int:
+    """What one microbatch leaves for its way back, in float32: each token about eight widths and three of the MLP a block, and the logits twice."""
+    model = manifest.model
+    floats = 2 * model.vocabulary + model.blocks * (8 * model.width + 3 * model.mlp_width)
+    return 4 * manifest.tokens_per_iteration // manifest.batch.microbatches * floats
+
+
 @dataclass(frozen=True, slots=True)
 class Core:
     """How fast one core of a machine is.
@@ -76,11 +85,22 @@ def estimate(manifest: Manifest, peers: int, cores: int, core: Core) -> Estimate
     """
     parameters, stages = parameter_count(manifest), manifest.stage_count
     held = parameters * BYTES_PER_PARAMETER * max(1.0, peers / stages)
-    memory_bytes = (LIBRARIES_MB + PEER_MB * (peers + 1)) * 1_000_000 + round(held)
+    memory_bytes = (LIBRARIES_MB + PEER_MB * (peers + 1)) * 1_000_000 + round(held) + activation_bytes(manifest)
     arithmetic_s = 6 * parameters * manifest.tokens_per_iteration / core.flops
     overhead_s = STAGE_STEPS * core.step_s * stages * manifest.batch.microbatches
     at_once = max(1, min(cores, peers))
     return Estimate(parameters, memory_bytes, manifest.run.iterations * (arithmetic_s + overhead_s) / at_once)
+
+
+def needs(manifest: Manifest, peers: int) -> list[str]:
+    """What the run will need here with so many peers, standbys among them, and what of its model it can never use: a line each, for people."""
+    found = estimate(manifest, peers, os.cpu_count() or 1, measure_core())
+    lines, vocabulary = [found.words(manifest.stage_count, peers + 1)], manifest.model.vocabulary
+    if vocabulary > TOKENS:
+        lines.append(
+            f"model.vocabulary = {vocabulary:,}: text is learned as bytes, so {vocabulary - TOKENS:,} of its rows are never used"
+        )
+    return lines
 
 
 def measure_core() -> Core:

@@ -196,6 +196,18 @@ def test_what_config_show_prints_can_be_fed_back(run_file: str, tmp_path: Path) 
     assert _invoke("config", "show", "--run", str(again)).stdout == first.stdout
 
 
+def test_what_a_config_would_need_here_is_said_beside_it(run_file: str) -> None:
+    """Rows of the vocabulary that text never uses, and a batch that no machine holds, are told on stderr, where nobody feeds them back."""
+    plain = _invoke("config", "show", "--run", run_file)
+    assert plain.stderr.startswith("swarmfree local: ")
+    assert plain.stderr.count("\n") == 1
+    wide = _invoke("config", "show", "--run", run_file, "--set", "model.vocabulary=50257")
+    assert "model.vocabulary = 50,257: text is learned as bytes, so 50,001 of its rows are never used" in wide.stderr
+    assert "never used" not in wide.stdout
+    large = _invoke("config", "show", "--run", run_file, "--set", "batch.rows=1000000").stderr
+    assert float(large.partition("about ")[2].partition(" GB")[0].replace(",", "")) > 100
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
