@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from swarmfree.cli.founding import FOUNDER_FILE, MANIFEST_FILE, PORT_FILE, Founding
+from swarmfree.cli.founding import FOUNDER_FILE, MANIFEST_FILE, PORT_FILE, Founding, NamingDirectory
 from swarmfree.cli.journals import TextJournal
 from swarmfree.swarm.config import RunConfig
 from swarmfree.swarm.errors import ConfigError, DataError
@@ -145,3 +145,24 @@ def test_a_damaged_manifest_is_named(tmp_path: Path, small_manifest: Manifest, i
     (tmp_path / MANIFEST_FILE).write_text("{}")
     with pytest.raises(ConfigError, match=r"manifest\.json is damaged"):
         _founding(tmp_path, small_manifest)._manifest(identity)
+
+
+async def test_a_founder_is_written_down_before_it_is_published() -> None:
+    """A node that is killed in between names the same one again; where the directory knows of one that counts more, that one is kept."""
+    kept: list[Founder] = []
+    known: list[Founder] = []
+
+    class Directory:
+        announce = publish_run = announcements = founder = None
+
+        async def name_founder(self, founder: Founder, _lease_s: float) -> SimpleNamespace:
+            assert kept[-1] == founder
+            counts = max([*known, founder], key=lambda each: each.number)
+            return SimpleNamespace(number=counts.number, founder=counts.peer_id)
+
+    directory = NamingDirectory(cast("Any", Directory()), kept.append, 60.0)
+    await directory.name(Founder(1, "QmFirst"))
+    assert kept == [Founder(1, "QmFirst")]
+    known.append(Founder(3, "QmLater"))
+    await directory.name(Founder(2, "QmSecond"))
+    assert kept[1:] == [Founder(2, "QmSecond"), Founder(3, "QmLater")]

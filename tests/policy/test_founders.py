@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from swarmfree.policy.election import founders_term, is_founders
 from swarmfree.policy.founding import Patience, next_founder
 from swarmfree.swarm.manifest import TimingSection
@@ -58,4 +60,7 @@ def test_who_has_more_than_the_organiser_can_give_is_left_alone() -> None:
     assert not patience.leaves_it_to([answer()], 10.0)
     assert patience.leaves_it_to([answer(), answer(coordinator=LEADER)], 39.0)
     assert not patience.leaves_it_to([answer(coordinator=LEADER)], 40.0)
+    follows = PlanAnswer(cast("Any", "a plan"), "")
+    assert patience.leaves_it_to([follows], 39.0)
+    assert not patience.leaves_it_to([follows], 40.0)
     assert patience.leaves_it_to([answer(records=1)], 1000.0)

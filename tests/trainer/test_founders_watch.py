@@ -105,3 +105,32 @@ async def test_a_watch_that_stood_still_takes_nobody_for_silent_because_of_that(
     world.answers = {"Second": IDLE}
     await world.look(8)
     assert world.named == [Founder(1, "First"), Founder(2, "Second")]
+
+
+async def test_whoever_can_feed_is_asked_before_the_others() -> None:
+    """Among more peers than can be asked at once, the one that can feed is named at the first look."""
+    world = World()
+    world.there = [announced(f"Silent{number:04}", can_feed=False) for number in range(2 * ASKED_MAX)]
+    world.there.append(announced("Feeder", can_feed=True))
+    world.answers["Feeder"] = IDLE
+    await world.look(1)
+    assert world.named == [Founder(1, "Feeder")]
+
+
+async def test_those_that_do_not_begin_take_turns() -> None:
+    """Of three that answer and never lead each is named once before one is named again."""
+    world = World()
+    world.there = [announced(peer, can_feed=True) for peer in ("First", "Second", "Third")]
+    world.answers = dict.fromkeys(("First", "Second", "Third"), IDLE)
+    while len(world.named) < 4:
+        await world.look(1)
+    assert [founder.peer_id for founder in world.named] == ["First", "Second", "Third", "First"]
+
+
+async def test_whoever_holds_a_record_is_left_alone() -> None:
+    """A founder that has sealed and hears no coordinator goes on by itself, however long that takes."""
+    world = World()
+    world.there = [announced(peer, can_feed=True) for peer in ("First", "Second")]
+    world.answers = {"First": PlanAnswer(None, "", None, 1), "Second": IDLE}
+    await world.look(200)
+    assert world.named == [Founder(1, "First")]

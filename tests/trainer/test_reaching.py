@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
@@ -19,18 +20,21 @@ A_LOT = 200_000
 
 
 class World:
-    """A coordinator's surroundings, in which every call fails in one way."""
+    """A coordinator's surroundings, in which every call fails in one way, or none."""
 
-    def __init__(self, error: CallFailed) -> None:
+    def __init__(self, error: CallFailed | None) -> None:
         """Nothing was told."""
+        self.silences_s: list[float] = []
         self.timing = TimingSection()
         self.told: list[Note] = []
         self.tell = self.told.append
-        self._error = error
+        self.error = error
 
-    async def call(self, *_: object, **__: object) -> None:
-        """Fail."""
-        raise self._error
+    async def call(self, *_: object, silence_s: float) -> None:
+        """Fail, unless nothing is wrong."""
+        self.silences_s.append(silence_s)
+        if self.error is not None:
+            raise self.error
 
 
 async def refusal(world: World, *addresses: str) -> str:
@@ -57,3 +61,15 @@ def test_a_line_about_megabytes_of_words_is_made_at_once() -> None:
     began_s = time.perf_counter()
     assert len(describe(Note("x" * A_LOT))) <= TEXT_MAX
     assert time.perf_counter() - began_s < QUICKLY_S
+
+
+async def test_who_is_lost_again_is_told_of_again() -> None:
+    """Everybody here is told once that nobody reaches a newcomer, and once more where it was reached in between; it hears that in time."""
+    world, closed = World(None), PeerUnreachable("closed")
+    reaching, newcomer = Reaching(cast("Any", world)), Endpoint(Member("QmNewcomer", "1" * 16), ("/ip4/127.0.0.1/tcp/1",))
+    for error, count in ((closed, 1), (closed, 1), (None, 1), (closed, 2)):
+        world.error = error
+        with nullcontext() if error is None else pytest.raises(Refused):
+            await reaching.require(newcomer)
+        assert len(world.told) == count
+    assert all(silence_s < world.timing.silence_s / 2 for silence_s in world.silences_s)

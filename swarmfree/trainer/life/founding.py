@@ -111,7 +111,7 @@ class FoundersWatch:
         """The founder has answered, or not."""
         for answer in answers:
             self._answered_s = self._clock.now_s()
-            if answer.coordinator is not None or answer.records:
+            if answer.coordinator is not None:
                 self._led_s = self._answered_s
 
     async def _ask(self, peers: Iterable[str]) -> dict[str, PlanAnswer]:
