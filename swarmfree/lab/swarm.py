@@ -248,10 +248,10 @@ class LocalSwarm:
         await self._say_if_stuck()
 
     async def _say_if_stuck(self) -> None:
-        """Wait for the end; say it once when for `TAKER_S` nobody here could take a lost stage, and nobody comes back."""
+        """Wait for the end; say it once when for `taker_within_s`, longer than a respawn takes, nobody here could take a lost stage."""
         stuck_looks = 0
         while not self._over.is_set():
-            why = "" if self._respawning else nobody_can_take(self.state)
+            why = nobody_can_take(self.state)
             stuck_looks = stuck_looks + 1 if why else 0
             if stuck_looks == round(self._order.taker_within_s / LOOK_S):
                 self._put(_note(why))

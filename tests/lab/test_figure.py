@@ -69,6 +69,8 @@ def test_a_run_that_got_worse_is_told_so() -> None:
     """A model that ends worse than it began and than guessing has learned nothing, and the first line says so; one below that is not told it."""
     state = fold_all(RunMadeUp(()).happenings)
     first, *_, last = state.evaluations
+    better = replace(state, evaluations=(replace(first, loss=3.0), replace(last, loss=4.0)))
+    assert "nothing was learned" not in headline(better, 0, ""), "worse than at first, but better than guessing"
     for nats, is_worse in ((70.0, True), (5.5, False)):
         ended = replace(state, evaluations=(replace(first, loss=5.8), replace(last, loss=nats)))
         assert (
@@ -84,6 +86,15 @@ def test_a_merge_costs_what_the_held_out_loss_rose_by() -> None:
     assert cost_of(merged) == pytest.approx(0.9, abs=0.02)
     assert 5 <= (regained_after(merged, state) or 0) <= 20
     assert (cost_of(replayed), regained_after(replayed, state)) == (0.0, None)
+
+
+@pytest.mark.parametrize("iteration", [0, 3])
+def test_nothing_is_regained_that_was_not_there(iteration: int) -> None:
+    """A stage that is lost among the first iterations has no mean of five before it; that is no error, and no number is told."""
+    state = fold_all(RunMadeUp((Loss(40, 2, "Merge", 0.9),)).happenings)
+    story = replace(state.lost_stages[0], resumed_iteration=iteration)
+    assert (cost_of(story) or 0.0) > 0.0
+    assert regained_after(story, state) is None
 
 
 def test_iterations_have_fractions() -> None:

@@ -38,7 +38,7 @@ async def test_it_is_asked_again_until_all_stages_are_of_one_iteration(tmp_path:
 
 async def test_weights_of_the_end_have_the_place_of_the_weights(tmp_path: Path) -> None:
     """A run that is interrupted has its model where a finished one has it; old leavings are not taken for it."""
-    lay(tmp_path, 7, is_whole=True)
+    lay(tmp_path, 10, is_whole=True)  # of a state that was lost since
     assert await keep_as(tmp_path, "weights", lambda: lay(tmp_path, 9, is_whole=True), 5.0) == 9
     assert (tmp_path / "weights" / INDEX).exists()
     lay(tmp_path, 11, is_whole=True)

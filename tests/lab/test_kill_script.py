@@ -115,6 +115,13 @@ def test_a_script_that_may_end_well_is_taken(peers: int, standbys: int, kills: t
     check_kills(script(*kills), Population(peers, standbys, REPLICAS_MAX, respawn=False), iterations=100)
 
 
+def test_a_peer_without_a_place_takes_a_lost_stage() -> None:
+    """More peers than the run has places stand by, be they called standbys or not."""
+    check_kills(script("1@5"), Population(3, 0, (1, 1), respawn=False), iterations=100)
+    with pytest.raises(ConfigError, match="1 peers would be left for 2 stages"):
+        check_kills(script("1@5"), Population(2, 0, (1, 1), respawn=False), iterations=100)
+
+
 def test_whoever_comes_back_makes_a_script_possible() -> None:
     """With --respawn the same kill may strike again and again, unless it takes everybody who holds the model at once."""
     check_kills(script("2@5", "2@6", "0@7"), Population(4, 0, REPLICAS_MAX, respawn=True), iterations=100)

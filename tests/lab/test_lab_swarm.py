@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from swarmfree.cockpit.happenings import Happening, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed, Told
-from swarmfree.cockpit.state import SwarmState
+from swarmfree.cockpit.state import PeerPicture, SwarmState
 from swarmfree.lab import swarm as swarm_module
 from swarmfree.lab.kill_script import Kill
 from swarmfree.lab.last_words import nobody_can_take
@@ -367,3 +367,12 @@ async def test_a_stage_that_nobody_can_take_is_told(tmp_path: Path, monkeypatch:
     assert len(said) == 1
     assert "2 peers live for 3 stages" in said[0]
     assert "--respawn" in said[0]
+
+
+def test_a_stage_that_somebody_may_take_is_waited_for() -> None:
+    """As many peers as stages are enough: one of them serves a stage that another one has too, or stands by."""
+    opened = SwarmState(started_s=1.0, first_opened_s=2.0, stage_count=3)
+    peers = [PeerPicture(f"peer-{number}", "peer", stage=stage) for number, stage in enumerate((0, 1, 1))]
+    assert not nobody_can_take(dataclasses.replace(opened, peers=tuple(peers)))
+    two = nobody_can_take(dataclasses.replace(opened, peers=tuple(peers[:2])))
+    assert two.startswith("2 peers live for 3 stages, and nobody here can take stage 2: the run waits")
