@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from swarmfree.cli import endings
 from swarmfree.cli.journals import TextJournal, open_journal
 from swarmfree.cli.main import app
 from swarmfree.cli.options import Log
@@ -268,3 +269,13 @@ def test_who_leaves_when_its_terminal_is_closed_can_show_nothing_any_more(tmp_pa
     os.close(window)
     assert process.wait(timeout=20) == 0
     assert (tmp_path / "left").exists()
+
+
+@pytest.mark.parametrize(("ended", "code"), [(129, 0), (130, 0), (143, 0), (0, 0), (1, 1)])
+def test_a_bootstrap_node_that_is_told_to_end_has_done_its_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: int, code: int
+) -> None:
+    """It serves until somebody ends it: by Ctrl-C, SIGTERM or a terminal that is closed."""
+    monkeypatch.setattr(endings, "run_until_told", lambda _work: ended)
+    arguments = ["bootstrap", "--run", "stdlib-small", "--folder", str(tmp_path)]
+    assert CliRunner().invoke(app, arguments).exit_code == code

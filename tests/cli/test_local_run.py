@@ -17,6 +17,7 @@ import pytest
 
 from swarmfree.cli.local_run import LocalRun, order_of
 from swarmfree.cockpit.folding import fold_all
+from swarmfree.lab.kept_weights import KEPT
 from swarmfree.lab.report import read_events
 from swarmfree.swarm.config import load_run
 from swarmfree.swarm.manifest import Manifest
@@ -57,7 +58,9 @@ def _run(tmp_path: Path, small_manifest: Manifest, *, is_json: bool) -> int:
     out = tmp_path / "report"
     order = order_of(small_manifest, out, peers=4, standbys=0, respawn=False, kills=(), run_arguments=(), peer_arguments=())
     order = dataclasses.replace(order, peer_arguments=(), program=(sys.executable, str(PROGRAM)), stem=())
-    return LocalRun(small_manifest, order, is_json=is_json).run()
+    local = LocalRun(small_manifest, order, is_json=is_json)
+    (out / KEPT / "1").mkdir(parents=True)  # what was kept on the way goes at the end
+    return local.run()
 
 
 def test_a_run_ends_with_summary_and_report(tmp_path: Path, small_manifest: Manifest, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +14,8 @@ from swarmfree.cli.peer_screen import PeerScreen, size_bytes
 from swarmfree.cockpit.own import Means
 from swarmfree.swarm.events import Ended, Note, Started
 from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.messages import PlanAnswer
+from swarmfree.swarm.ports import Reply
 
 
 class Closed(io.StringIO):
@@ -56,3 +60,30 @@ def test_what_is_kept_is_weighed(tmp_path: Path) -> None:
     (tmp_path / "a.kept").write_bytes(b"x" * 700)
     (tmp_path / "b.kept").write_bytes(b"x" * 300)
     assert size_bytes(tmp_path) == 1000
+
+
+async def test_a_plan_of_another_shape_is_not_shown(tmp_path: Path) -> None:
+    """A coordinator that tells a plan with more or fewer stages than the run has draws nothing on a standby's screen."""
+    manifest, asked = Manifest(), asyncio.Event()
+    for count in (manifest.stage_count, manifest.stage_count - 1):
+        plan = SimpleNamespace(replicas=((),) * count)
+
+        async def announcements() -> tuple[()]:
+            return ()
+
+        async def call(*_: object, plan: object = plan) -> Reply:
+            asked.set()
+            return Reply(PlanAnswer(cast("Any", plan), ""))
+
+        ports = SimpleNamespace(directory=SimpleNamespace(announcements=announcements))
+        context = SimpleNamespace(ports=ports, me="me", manifest=manifest, call=call)
+        standing = SimpleNamespace(stage=-1, coordinator=SimpleNamespace(member="lead"))
+        screen = PeerScreen(io.StringIO(), tmp_path)
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(
+                screen._ask(cast("Any", SimpleNamespace(books=SimpleNamespace(standing=standing), context=context)))
+            )
+            await asked.wait()
+            asking.cancel()
+        asked.clear()
+        assert screen._told is (cast("Any", plan) if count == manifest.stage_count else None)

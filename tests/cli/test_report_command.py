@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from swarmfree.cli.main import app
 from swarmfree.cli.report import sample_lines
+from swarmfree.cli.sample import written
 from swarmfree.cockpit.happenings import happening_to_json
 from swarmfree.lab.kept_weights import BEFORE
 from swarmfree.lab.report import EVENTS_FILE
@@ -111,3 +112,11 @@ def test_a_sample_is_one_line() -> None:
     """Line breaks are shown as arrows, control characters as dots, and white space is drawn together."""
     lines = sample_lines([{"when": "at the end", "prompt": "def ", "text": "f(x):\n    return\x1b[2J \x00x"}])
     assert lines == ["it writes at the end: def f(x): ⏎ return·[2J ·x"]
+
+
+def test_what_breaks_off_in_the_middle_of_a_letter_is_shown(tmp_path: Path, small_manifest: Manifest) -> None:
+    """A last byte that is no text by itself is shown as one that is none, and not left out."""
+    write_weights(tmp_path, small_manifest)
+    drawn = ["".join(written(tmp_path, "x", tokens=1, temperature=10.0, seed=seed)) for seed in range(12)]
+    assert all(drawn)
+    assert "\N{REPLACEMENT CHARACTER}" in drawn

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import io
 import json
+from typing import Self
 
 import pytest
 from rich.console import Console, RenderableType
 
+from swarmfree.cli import look
+from swarmfree.cli.status import _look
 from swarmfree.cockpit.folding import fold, fold_all
 from swarmfree.cockpit.live import LiveView, PlainView, open_view, progress_line
 from swarmfree.cockpit.state import SwarmState
@@ -16,9 +20,10 @@ from swarmfree.cockpit.status import Status, invite_points, status_json, status_
 from swarmfree.cockpit.words import span
 from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
-from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.manifest import Manifest, RunSection
 from swarmfree.swarm.names import Endpoint, Position, Term
 from swarmfree.swarm.plan import Plan, Replica, Share
+from swarmfree.wire.invite import Invite
 from tests.cockpit.stories import START_S, beginning, iteration, member_of, whole_story, wiped_out
 
 
@@ -159,7 +164,7 @@ def test_status_names_no_dead_members() -> None:
     """Who does not answer serves no stage, whatever plan and directory still say; a stage without anybody is lost."""
     dead = str(member_of("peer-3"))
     status = dataclasses.replace(
-        _status(answered=True), gone=frozenset({dead}), waiting_for="stage 2 lost, waiting for a standby"
+        _status(answered=True), gone=frozenset({dead}), waiting_for="stage 2 lost, waiting for a standby", iteration_s=0.5
     )
     text = _text(status_picture(status))
     row = next(line for line in text.splitlines() if line.startswith("2 body"))
@@ -167,6 +172,7 @@ def test_status_names_no_dead_members() -> None:
     assert next(line for line in text.splitlines() if line.startswith(dead)).split()[1] == "gone"
     assert status_json(status)["stages"][2]["members"] == []
     assert "tokens/s" not in text and " left" not in text
+    assert status_json(status)["remaining_s"] is None
 
 
 def test_status_tells_no_invite_that_is_the_one_at_hand() -> None:
@@ -177,6 +183,7 @@ def test_status_tells_no_invite_that_is_the_one_at_hand() -> None:
     assert invite_points([node, visitor], announced, [node]) == ()
     assert invite_points([mine, node], announced, [node]) == (mine,)
     assert invite_points([mine], announced, [mine, node]) == ()
+    assert invite_points([mine, node], announced, [mine]) == ()
 
 
 def test_status_without_a_measured_iteration_claims_no_time() -> None:
@@ -193,3 +200,32 @@ def test_status_without_an_answer_is_the_directorys_word() -> None:
     assert told["stages"][1]["announced"] == [str(member_of("peer-2"))]
     assert told["loss"] is None
     json.dumps(told)
+
+
+async def test_a_watch_ends_with_the_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """`status --watch` looks again until all iterations are decided, and ends with 0."""
+    going = _status(answered=True)
+    iterations = [going.manifest.run.iterations, 4, 3]
+    looks = [
+        dataclasses.replace(going, manifest=dataclasses.replace(going.manifest, run=RunSection("made-up", iterations=n)))
+        for n in iterations
+    ]
+
+    class Lookout:
+        def __init__(self, *_: object) -> None:
+            """Nobody is asked."""
+
+        async def __aenter__(self) -> Self:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            """Nothing is open."""
+
+        async def look(self) -> Status:
+            return looks.pop(0)
+
+    monkeypatch.setattr(look, "Lookout", Lookout)
+    async with asyncio.timeout(10):
+        assert await _look(Invite("ab" * 32, ()), 1.0, 0.1, as_json=False) == 0
+    assert not looks
+    assert capsys.readouterr().out.count("made-up: 3 of ") == 3

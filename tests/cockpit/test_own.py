@@ -125,6 +125,14 @@ def test_a_volunteer_sees_its_place_and_its_share() -> None:
     assert "● you" in text(own)
 
 
+def test_another_stage_begins_another_share() -> None:
+    """What a peer did for a stage that it serves no longer is no part of its share of the next one."""
+    own = look(trained(up(), 6), glance(7, contributions=700, stage=2), START_S + 20)
+    assert own.share is None
+    own = look(own, glance(9, contributions=704, stage=2), START_S + 22)
+    assert own.share == 0.5
+
+
 def test_which_stage_is_one_death_from_lost_is_said() -> None:
     """A stage with one replica says so, whoever looks."""
     shown = text(trained(up(), 5)).splitlines()
@@ -216,6 +224,14 @@ def test_what_the_coordinator_tells_itself_is_not_told_twice() -> None:
     own = look(own, glance(5, plan=plan(5, places, rebuilt=(2,)), **leads), START_S + 17)
     assert len(own.swarm.lost_stages) == 1
     assert sum("is lost" in news.text for news in own.swarm.news) == 1
+
+
+def test_a_loss_that_is_told_before_the_last_record_was_read_stays() -> None:
+    """The coordinator hears of a loss in the iteration under way while its screen has not read the one before: the stage is lost all the same."""
+    own = hear(trained(up(), 5), StageLost(2, 6, str(member_of("right"))), START_S + 16)
+    own = look(own, glance(6, coordinator=member_of("me"), here=member_of("me")), START_S + 17)
+    assert own.swarm.committed_count == 6
+    assert [story.stage for story in own.swarm.unfolding] == [2]
 
 
 def test_own_notes_have_no_name_before_them() -> None:

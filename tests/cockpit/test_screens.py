@@ -195,3 +195,16 @@ def test_ids_are_told_in_one_form() -> None:
     peer_id = "QmYASjnFbETeqnEZ428nmTp2J27yRFpGBT1Uv2Pb2pBEAw"
     assert describe(Note(f"{peer_id} is the founder")) == "2pBEAw is the founder"
     assert describe(Note(f"{peer_id} is the founder"), lambda _: "peer-1") == "peer-1 is the founder"
+
+
+def test_a_window_that_is_too_low_shows_the_stages_in_danger() -> None:
+    """Where not every stage has a line, those with the fewest replicas have one, and what is left out is safer."""
+    state, now_s = screens()["before"]
+    counts = [len(state.holders(stage)) for stage in range(state.stage_count)]
+    lines = [line.plain for line in picture(state, now_s, Window(80, 12))]
+    shown = [int(line.split()[1]) for line in lines if line.startswith(" stage ")]
+    left_out = set(range(state.stage_count)) - set(shown)
+    assert shown
+    assert left_out
+    assert max(counts[stage] for stage in shown) <= min(counts[stage] for stage in left_out)
+    assert min(counts) < max(counts), "or this says nothing"
