@@ -128,7 +128,7 @@ def lines_of(reports: Sequence[Compared]) -> list[Line]:
         span_s = state.commits[-1].time_s - state.first_opened_s if state.commits else 0.0
         back = [seconds for story in stories if (seconds := seconds_of(story)) is not None]
         costs = [cost for story in stories if (cost := cost_of(story)) is not None]
-        cost = sum(costs) if len(costs) == len(stories) else None
+        cost = sum(max(0.0, cost) for cost in costs) if len(costs) == len(stories) else None
         speed = tokens / span_s if span_s > 0 else None
         lines.append(
             Line(

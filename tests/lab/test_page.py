@@ -5,13 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from runs_made_up import THEIR_WORDS, THREE, Loss, RunMadeUp
 
-from swarmfree.lab.comparison import curves_of, finding, lines_of, read_reports, write_comparison
+from swarmfree.cockpit.folding import fold_all
+from swarmfree.cockpit.state import Joined
+from swarmfree.lab.comparison import Compared, curves_of, finding, lines_of, read_reports, write_comparison
+from swarmfree.lab.outcome import headline
 from swarmfree.lab.page import ROWS_MAX, timeline_of, write_page
 from swarmfree.lab.report import CONFIG_FILE, SAMPLES_FILE, write_summary
 from swarmfree.lab.summary import summarise
@@ -133,6 +137,31 @@ def test_the_timeline_tells_each_loss_in_order() -> None:
     assert THEIR_WORDS not in " ".join(texts)
     many = tuple(Loss(1 + k, 1 + k % 3) for k in range(58))
     assert len(timeline_of(fold_all(RunMadeUp(many).happenings))) <= ROWS_MAX
+
+
+def test_a_long_timeline_keeps_its_end() -> None:
+    """Where there are more lines than anybody reads, the last one stays, and how many are left out is said; who joins as the run begins is none."""
+    state = fold_all(RunMadeUp(THREE).happenings)
+    joins = tuple(Joined(state.first_opened_s, f"early-{number}", 1) for number in range(3))
+    rows = timeline_of(replace(state, joins=joins))
+    assert rows == timeline_of(state)
+    later = tuple(Joined(state.commits[1].time_s, f"late-{number}", 1) for number in range(ROWS_MAX))
+    long = timeline_of(replace(state, joins=later))
+    assert len(long) == ROWS_MAX
+    assert long[-1] == rows[-1]
+    assert long[-2].text.startswith(f"{len(rows) + 1:,} more lines")
+
+
+def test_what_is_not_known_is_no_part_of_a_sum(tmp_path: Path) -> None:
+    """Where the held-out loss after one of several rebuilds is not known, neither the table nor the finding has a cost of all of them."""
+    state = fold_all(RunMadeUp(THREE).happenings)
+    stories = (replace(state.lost_stages[0], loss_after=None), *state.lost_stages[1:])
+    known, unknown = (Compared("a", tmp_path, each, "") for each in (state, replace(state, lost_stages=stories)))
+    told = f"{lines_of([known])[0].cost_bits_per_byte:.2f} bits"
+    assert headline(known.state, 0, "").endswith(f"together they raised the held-out loss by {told}"), "one number in both places"
+    assert lines_of([unknown])[0].cost_bits_per_byte is None
+    assert "raised the held-out loss" in headline(known.state, 0, "")
+    assert "raised the held-out loss" not in headline(unknown.state, 0, "")
 
 
 def test_runs_that_differ_in_their_seed_alone_are_trials(tmp_path: Path) -> None:
