@@ -221,7 +221,10 @@ def test_what_has_something_to_leave_leaves_in_good_order(
                 heard = process.stdout.readline()
             else:
                 time.sleep(0.05)  # nothing is said about it, and signals that wait are not taken in order
-        rest, words = process.communicate(timeout=20)
+        try:
+            rest, words = process.communicate(timeout=20)
+        finally:
+            process.kill()
     assert (process.returncode, (heard + rest).split(), words) == (code, said, "")
 
 

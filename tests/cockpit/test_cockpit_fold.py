@@ -110,6 +110,16 @@ def test_the_story_of_a_lost_stage_is_whole() -> None:
     assert story.resumed_iteration == 3
 
 
+def test_the_loss_after_a_rebuild_may_be_told_after_the_next_commit() -> None:
+    """It is told by a source, the commit by the coordinator: whichever comes first, the story has both."""
+    happenings = [*beginning(), *iteration(2, 14), *wiped_out()]
+    evaluated = next(h for h in happenings if isinstance(h, Told) and isinstance(h.event, Evaluated))
+    late = fold_all([*(h for h in happenings if h is not evaluated), evaluated])
+    (story,) = late.lost_stages
+    assert story.resumed_s is not None
+    assert story.loss_after == fold_all(happenings).lost_stages[0].loss_after == evaluated.event.loss
+
+
 def test_a_stage_lost_twice_has_two_stories() -> None:
     """A second loss of the same stage begins a story of its own; a repeated notice of the first does not."""
     last = str(member_of("standby-1"))

@@ -9,13 +9,13 @@ from rich.text import Text
 
 from swarmfree.cockpit.folding import fold_all
 from swarmfree.cockpit.lines import describe, plain_reason
-from swarmfree.cockpit.picture import Window, curve, picture
+from swarmfree.cockpit.picture import Window, curve, expected_seconds, picture
 from swarmfree.cockpit.state import News
 from swarmfree.cockpit.words import clock, fitted, left_words, seconds_words
 from swarmfree.swarm.events import Note
 from tests.cockpit.drawing import GOLDEN, PICTURES, as_picture, drawn, in_colour, require_kept
 from tests.cockpit.screens import FIRST_S, GRPC, opening, screens, training
-from tests.cockpit.stories import START_S
+from tests.cockpit.stories import START_S, beginning, iteration, wiped_out
 
 WINDOWS = {
     "60x23": Window(60, 23),
@@ -208,3 +208,14 @@ def test_a_window_that_is_too_low_shows_the_stages_in_danger() -> None:
     assert left_out
     assert max(counts[stage] for stage in shown) <= min(counts[stage] for stage in left_out)
     assert min(counts) < max(counts), "or this says nothing"
+
+
+def test_a_rebuild_is_expected_to_last_as_long_as_the_last_one_of_its_kind() -> None:
+    """A merge says nothing about a replay, and without any replay before it what the iterations took does."""
+    state = fold_all([*beginning(), *iteration(2, 14), *wiped_out()])
+    (merged,) = state.lost_stages
+    again = dataclasses.replace(merged, stage=1, iteration=4, built_s=None, resumed_s=None, build_seconds=None)
+    assert expected_seconds(state, again, None) == merged.build_seconds
+    replay = dataclasses.replace(again, action="Replay", taken_from=0)
+    assert expected_seconds(state, replay, 4) == max(1.0, 4 * (state.iteration_seconds or 0.0) / state.stage_count)
+    assert expected_seconds(state, replay, 40) == 40 * (state.iteration_seconds or 0.0) / state.stage_count

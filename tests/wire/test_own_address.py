@@ -21,6 +21,11 @@ def test_a_peer_of_this_machine_is_called_on_loopback() -> None:
     assert ipaddress.ip_address(own_address(()))
 
 
+def test_the_way_to_another_machine_counts_more_than_the_one_to_this() -> None:
+    """In whatever order an invite names both: whoever comes from elsewhere cannot call loopback."""
+    assert own_address((NEAR, FAR)) == own_address((FAR, NEAR))
+
+
 def test_all_addresses_are_listened_on_and_one_is_announced() -> None:
     """Nobody can call 0.0.0.0."""
     assert reach_of("0.0.0.0", (NEAR,), is_announced=False) == Reach("0.0.0.0", LOOPBACK)  # noqa: S104 - what is tested
