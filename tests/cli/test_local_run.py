@@ -18,7 +18,7 @@ import pytest
 from swarmfree.cli.local_run import LocalRun, order_of
 from swarmfree.cockpit.folding import fold_all
 from swarmfree.lab.kept_weights import KEPT
-from swarmfree.lab.report import read_events
+from swarmfree.lab.report import EventLog, ReportError, read_events
 from swarmfree.swarm.config import load_run
 from swarmfree.swarm.manifest import Manifest
 
@@ -119,6 +119,21 @@ def test_a_full_disk_is_told_at_once_and_the_run_goes_on(
     lines = (tmp_path / "report" / "events.jsonl").read_text().splitlines()
     assert lines
     assert all(json.loads(line) for line in lines)
+
+
+def test_a_run_whose_events_are_lost_is_no_whole_success(
+    tmp_path: Path, small_manifest: Manifest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Though there is room again for summary and page, the exit code and the summary say that something is missing."""
+
+    def fail(*_: object) -> None:
+        raise ReportError("events.jsonl cannot be written: No space left on device")
+
+    _behaviour(tmp_path)
+    monkeypatch.setattr(EventLog, "write", fail)
+    assert _run(tmp_path, small_manifest, is_json=False) == 1
+    assert "No space left" in capsys.readouterr().err
+    assert json.loads((tmp_path / "report" / "summary.json").read_text())["exit_code"] == 1
 
 
 def _start(tmp_path: Path) -> subprocess.Popen[str]:

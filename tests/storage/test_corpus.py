@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmfree.storage.corpus import Corpus, prepare_corpus
+from swarmfree.storage.corpus import Corpus, prepare_corpus, require_text
 from swarmfree.swarm.errors import DataError, SwarmfreeError
 
 LimitedRun = Callable[[str, int], "subprocess.CompletedProcess[str]"]
@@ -264,3 +264,15 @@ def test_corpus_says_where_its_files_are(tmp_path: Path) -> None:
     """The two token files lie in the corpus' folder."""
     corpus = Corpus("x", "0" * 64, tmp_path, 1, 1, 0)
     assert (corpus.train_file.parent, corpus.held_out_file.parent) == (tmp_path, tmp_path)
+
+
+def test_text_is_looked_at_before_it_is_read(tmp_path: Path) -> None:
+    """As many bytes as one iteration needs are enough; a NUL byte is no text, though it is UTF-8."""
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"x" * 100)
+    require_text(str(path), 100)
+    with pytest.raises(DataError, match="too short: 100 bytes; one iteration alone needs 101"):
+        require_text(str(path), 101)
+    path.write_bytes(b"x" * 99 + b"\0")
+    with pytest.raises(DataError, match="no text in UTF-8"):
+        require_text(str(path), 100)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 
 import pytest
 
 from swarmfree.swarm.errors import ConfigError
 from swarmfree.wire.addresses import split_host
+from swarmfree.wire.listening import require_listening
 from swarmfree.wire.own_address import AUTO, LOOPBACK, Reach, own_address, reach_of
 
 PEER = "QmUHPRwTVD6VufJiSHscHvsZMvkprm7pc6VXQH2iUTuBSv"
@@ -66,3 +68,14 @@ def test_a_host_that_is_none_is_refused(text: str) -> None:
     """One line says what was expected."""
     with pytest.raises(ConfigError):
         split_host(text)
+
+
+def test_a_port_whose_last_connection_has_just_ended_is_free() -> None:
+    """A peer that is started again at once listens where it did: what the system remembers of an old connection is nobody's."""
+    with socket.create_server((LOOPBACK, 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection((LOOPBACK, port)) as caller:
+            answered, _ = server.accept()
+            answered.close()
+            assert caller.recv(1) == b""
+    require_listening(LOOPBACK, port)

@@ -1,0 +1,51 @@
+"""A founder that has read its genesis: when it leads from nothing, and when it does not yet."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from swarmfree.swarm.announcement import PeerState
+from swarmfree.swarm.names import Founder, Member
+from swarmfree.trainer.iteration.standing import NO_STAGE
+from swarmfree.trainer.life.joining import Joining
+
+ME, OTHER = Member("QmFounder", "0" * 16), Member("QmOther", "1" * 16)
+
+
+def announced(member: Member, iteration: int = 0, state: PeerState = PeerState.STANDBY) -> Any:
+    """What the directory shows of a peer."""
+    return SimpleNamespace(endpoint=SimpleNamespace(member=member, where="nowhere"), iteration=iteration, state=state)
+
+
+async def leads(number: int, *shown: Any) -> bool:
+    """Whether the founder of this genesis leads, where the directory shows these peers."""
+    led: list[bool] = []
+
+    async def named() -> Founder:
+        return Founder(number, ME.peer_id)
+
+    async def lead(_inherited: object) -> bool:
+        led.append(True)
+        return False
+
+    context = SimpleNamespace(me=ME, ports=SimpleNamespace(directory=SimpleNamespace(founder=named)), tell=lambda _: None)
+    standing = SimpleNamespace(known_plan=None, records_held=0, has_begun=False, stage=NO_STAGE)
+    books = SimpleNamespace(standing=standing, hears_coordinator=False)
+    await Joining(cast("Any", context), cast("Any", books), cast("Any", None), lead)._found(shown)
+    return bool(led)
+
+
+async def test_a_directory_that_does_not_show_the_founder_itself_is_not_believed() -> None:
+    """It does not show all others either; with the founder in it, it says who is there."""
+    assert not await leads(1, announced(OTHER))
+    assert not await leads(1)
+    assert await leads(1, announced(ME), announced(OTHER))
+
+
+async def test_what_others_announce_says_that_the_run_has_begun() -> None:
+    """A record always; that somebody serves under the first genesis alone: later it may be left over from an earlier founder."""
+    serves = announced(OTHER, state=PeerState.SERVING)
+    assert not await leads(1, announced(ME), serves)
+    assert await leads(2, announced(ME), serves)
+    assert not await leads(2, announced(ME), announced(OTHER, iteration=1))
