@@ -22,7 +22,7 @@ Writable = bytearray | mmap
 class Engine(Protocol):
     """One stage's tensors and arithmetic. Synchronous; called from the device thread only, one call at a time.
 
-    Only `read_state` and `unpack` may be called from elsewhere, beside a forward or backward pass.
+    Only `view_state` and `unpack` may be called from elsewhere, beside a forward or backward pass.
     State is weights and two moments of the stage, cut into parts; part sizes depend on the manifest and stage alone, and parts never straddle
     blocks. Tickets are numbers chosen by the caller that name a microbatch's kept graph. Addends are numbered gradient sums.
     """
@@ -53,6 +53,10 @@ class Engine(Protocol):
 
     def read_state(self, part: int, *, weights_only: bool) -> bytes:
         """Weights, or weights then first moment then second moment, of one part; float32 little endian."""
+        ...
+
+    def view_state(self, part: int, *, weights_only: bool) -> Pieces:
+        """The same as views, as long as nothing changes the state."""
         ...
 
     def write_state(self, part: int, data: bytes, *, weights_only: bool) -> None:

@@ -105,3 +105,64 @@ async def test_state_is_read_beside_a_pass_but_not_beside_a_step(rank: Rank) -> 
         await asyncio.wait((work, reading))
         serving.cancel()
     assert order == (["work", "read"] if rank is Rank.BOOKS else ["read", "work"])
+
+
+@pytest.mark.parametrize("rank", list(Rank))
+async def test_state_is_lent_and_copied_only_before_books_work(rank: Rank) -> None:
+    """A pass or idle work leaves the state as it is, so views of it stay views; work that may change it finds nobody who looks at it."""
+    device, there = Device(Here(), Here()), bytearray(b"before")
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(device.serve())
+        said, lent = await device.lend(lambda: ("said", [memoryview(there)]))
+        await device.run(rank, 0, lambda: None)
+        there[:] = b"after!"
+        serving.cancel()
+    assert (said, bytes(*lent)) == ("said", b"before" if rank is Rank.BOOKS else b"after!")
+
+
+async def test_what_is_lent_between_two_steps_is_what_was_there_between_them() -> None:
+    """The second one may begin before whoever asked goes on."""
+    machine, there = Held(), bytearray(1)
+    device = Device(machine, machine)
+
+    def step() -> None:
+        there[0] += 1
+
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(device.serve())
+        steps = [group.create_task(device.run(Rank.BOOKS, 0, step))]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        lending = group.create_task(device.lend(lambda: (there[0], [memoryview(there)])))
+        await asyncio.sleep(0)
+        steps.append(group.create_task(device.run(Rank.BOOKS, 0, step)))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not lending.done()
+        machine.go.set()
+        await asyncio.wait((*steps, lending))
+        serving.cancel()
+    said, lent = lending.result()
+    assert (said, bytes(*lent), there) == (1, b"\1", b"\2")
+
+
+async def test_what_nobody_needs_any_more_is_not_copied() -> None:
+    """An answer that was sent costs a step nothing."""
+    device, there = Device(Here(), Here()), bytearray(1)
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(device.serve())
+        await device.lend(lambda: (0, [memoryview(there)]))
+        await asyncio.sleep(0)
+        assert not device._lent
+        serving.cancel()
+
+
+async def test_lending_more_copies_nothing() -> None:
+    """Whoever looks at the state in the device's turn changes none of it."""
+    device, there = Device(Here(), Here()), bytearray(b"before")
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(device.serve())
+        lent = [(await device.lend(lambda: (0, [memoryview(there)])))[1] for _ in range(2)]
+        serving.cancel()
+    there[:] = b"after!"
+    assert [bytes(*each) for each in lent] == [b"after!"] * 2

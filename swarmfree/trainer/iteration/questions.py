@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from swarmfree.policy.batches import given, state_batch
+from swarmfree.swarm.engine_port import Pieces
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.messages import GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
-from swarmfree.swarm.pieces import sizes_of
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.iteration.member import MemberBooks
 
@@ -36,14 +38,15 @@ async def get_state(books: MemberBooks, request: GetState) -> Reply:
     batch = state_batch(books.context.manifest, weights_only=request.weights_only)
     parts = given(request.count, batch, request.part, engine.part_count(request.stage))
 
-    def read() -> tuple[int, str, list[bytes]]:
-        data = [engine.read_state(part, weights_only=request.weights_only) for part in parts]
-        return standing.iteration, standing.lineage, data
+    def look() -> tuple[tuple[int, str, tuple[int, ...]], Pieces]:
+        views = [engine.view_state(part, weights_only=request.weights_only) for part in parts]
+        sizes = tuple(sum(map(len, part)) for part in views)
+        return (standing.iteration, standing.lineage, sizes), list(chain.from_iterable(views))
 
-    iteration, lineage, pieces = await books.device.read(read)
+    (iteration, lineage, sizes), lent = await books.device.lend(look)
     if request.lineage and (iteration, lineage) != (request.iteration, request.lineage):
         raise Refused(RefusalKind.GONE, f"this peer is at iteration {iteration}, lineage {lineage[:8]}")
-    return Reply(State(engine.part_count(request.stage), iteration, sizes_of(pieces)), pieces=pieces)
+    return Reply(State(engine.part_count(request.stage), iteration, sizes if len(sizes) > 1 else ()), pieces=lent)
 
 
 async def get_record(books: MemberBooks, request: GetRecord) -> Reply:
