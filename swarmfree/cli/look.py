@@ -46,6 +46,7 @@ class Lookout:
         self._last: tuple[int, float] | None = None
         self._iteration_s: float | None = None
         self._held_out: tuple[int, float] | None = None
+        self._seen = 0
 
     async def __aenter__(self) -> Self:
         """Go in.
@@ -91,7 +92,7 @@ class Lookout:
             await self._find_evaluation(by, record, silence_s)
         gone = await self._silent(announcements, plan.plan if plan is not None else None, silence_s / 2)
         points = invite_points(await self._directory.entry_points(), announcements, self._invite.entry_points)
-        return Status(
+        found = Status(
             manifest=self._manifest,
             founder=founder.peer_id if founder is not None else None,
             announcements=announcements,
@@ -102,9 +103,12 @@ class Lookout:
             now_s=time.time(),
             invite=encode_invite(Invite(self._invite.fingerprint, points)) if points else "",
             gone=gone,
-            iteration_s=self._iteration_s,
+            iteration_s=self._iteration_s if by is not None else None,
             held_out=self._held_out,
+            seen=self._seen,
         )
+        self._seen = found.committed
+        return found
 
     async def _ask(
         self, announcements: list[Announcement], silence_s: float

@@ -73,7 +73,7 @@ async def _look(invite: Invite, patience_s: float, watch_s: float | None, *, as_
             began_s = time.monotonic()
             found = await lookout.look()
             _print_again(found, as_json=as_json)
-            if found.committed >= found.manifest.run.iterations:
+            if found.is_over:
                 return 0
             await asyncio.sleep(max(0.1, watch_s - (time.monotonic() - began_s)))
 
@@ -104,4 +104,5 @@ def _print_again(found: Status, *, as_json: bool) -> None:
         console.clear()
         console.print(status_picture(found))
     else:
-        typer.echo(f"{time.strftime('%H:%M:%S')}  {status_line(found)}")
+        presence = f"; {found.presence}" if found.presence else ""
+        typer.echo(f"{time.strftime('%H:%M:%S')}  {status_line(found)}{presence}")

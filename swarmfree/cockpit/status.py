@@ -38,6 +38,7 @@ class Status:
         gone: those in plan and directory that do not answer, by short name.
         iteration_s: that an iteration takes, None where nobody could tell.
         held_out: the last held-out loss: before which iteration, nats per token; None where nobody could tell.
+        seen: iterations that an earlier look found decided.
     """
 
     manifest: Manifest
@@ -52,11 +53,30 @@ class Status:
     gone: frozenset[str] = frozenset()
     iteration_s: float | None = None
     held_out: tuple[int, float] | None = None
+    seen: int = 0
 
     @property
     def committed(self) -> int:
-        """Iterations that are decided, as far as is known."""
-        return self.record.iteration + 1 if self.record is not None else 0
+        """Iterations that are decided, as far as is known: by the newest record, else by the directory's word and earlier looks."""
+        if self.record is not None:
+            return self.record.iteration + 1
+        return min(self.manifest.run.iterations, max((self.seen, *(a.iteration for a in self.announcements))))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every iteration is decided."""
+        return self.committed >= self.manifest.run.iterations
+
+    @property
+    def presence(self) -> str:
+        """What there is to say where no member answers."""
+        if self.answered_by:
+            return ""
+        if self.is_over:
+            return "the run is over, and everybody has left"
+        if self.announcements:
+            return "no member answered: only the directory's word"
+        return "nobody is there any more: the run is over, or was lost" if self.founder else "nobody is announced yet"
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -150,7 +170,13 @@ def _peer(announcement: Announcement, now_s: float) -> dict[str, Any]:
 def status_line(status: Status) -> str:
     """Where the run is, in one line."""
     manifest, record = status.manifest, status.record
-    parts = [f"{manifest.run.name}: {status.committed} of {manifest.run.iterations} iterations"]
+    is_known = status.committed or status.answered_by or status.announcements or not status.founder
+    how_many = (
+        f"{status.committed} of {manifest.run.iterations}"
+        if is_known
+        else f"nobody can say how many of {manifest.run.iterations}"
+    )
+    parts = [f"{manifest.run.name}: {how_many} iterations{'' if is_known else ' are done'}"]
     if record is not None:
         parts.append(f"loss {bits_per_byte(record.loss):.3f} bits per byte")
     evaluation = status.held_out[1] if status.held_out else record.evaluation if record else None
@@ -170,8 +196,8 @@ def status_picture(status: Status) -> RenderableType:
     lines = [status_line(status)]
     if status.plan is not None and status.plan.position.attempt:
         lines.append(f"iteration {status.plan.iteration} is open, attempt {status.plan.position.attempt}")
-    if not status.answered_by:
-        lines.append("no member answered: only the directory's word" if status.announcements else "nobody is announced yet")
+    if status.presence:
+        lines.append(status.presence)
     return Group(Text("\n".join(lines)), _stage_table(status), _peer_table(status))
 
 
@@ -182,8 +208,8 @@ def _stage_table(status: Status) -> Table:
     for stage in range(status.manifest.stage_count):
         who = status.members(stage)
         words, style = risk(len(who), len(who))
-        if not who and status.committed:
-            words, style = "LOST", "bold red"
+        if not who and (status.committed or (status.founder and not status.announcements)):
+            words, style = ("over", "") if status.is_over else ("LOST", "bold red") if status.answered_by else ("not seen", "red")
         table.add_row(f"{stage} {'ends' if stage == 0 else 'body'}", ", ".join(who) or "nobody", Text(words, style))
     return table
 

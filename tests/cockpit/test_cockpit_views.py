@@ -229,3 +229,34 @@ async def test_a_watch_ends_with_the_run(monkeypatch: pytest.MonkeyPatch, capsys
         assert await _look(Invite("ab" * 32, ()), 1.0, 0.1, as_json=False) == 0
     assert not looks
     assert capsys.readouterr().out.count("made-up: 3 of ") == 3
+
+
+def test_status_where_nobody_answers_still_says_how_far_the_run_was() -> None:
+    """Iterations that the directory or an earlier look told are not forgotten when no member answers, and no stage is called lost."""
+    gone = frozenset(str(member_of(f"peer-{number}")) for number in range(1, 5))
+    text = _text(status_picture(dataclasses.replace(_status(answered=False), gone=gone)))
+    assert "3 of 100 iterations" in text and "not seen" in text and "LOST" not in text
+    left = dataclasses.replace(_status(answered=False), announcements=(), seen=54)
+    text = _text(status_picture(left))
+    assert "54 of 100 iterations" in text and "nobody is there any more" in text and "yet" not in text
+
+
+def test_status_of_a_run_that_everybody_left_claims_nothing() -> None:
+    """Where a founder was named and nobody is left, status says neither that no iteration is done nor that nobody came yet."""
+    text = _text(status_picture(dataclasses.replace(_status(answered=False), announcements=())))
+    assert "nobody can say how many of 100 iterations are done" in text
+    assert "the run is over, or was lost" in text and "yet" not in text and " 0 of" not in text
+
+
+def test_status_before_anybody_came_says_so() -> None:
+    """Where no founder is named, no iteration is done and nobody is announced yet."""
+    text = _text(status_picture(dataclasses.replace(_status(answered=False), announcements=(), founder=None)))
+    assert "0 of 100 iterations" in text and "nobody is announced yet" in text
+
+
+def test_status_of_a_run_that_is_over_says_so() -> None:
+    """Where all iterations are decided and nobody answers, the run is over, and no stage is lost."""
+    over = dataclasses.replace(_status(answered=False), announcements=(), seen=100)
+    text = _text(status_picture(over))
+    assert over.is_over and "100 of 100 iterations" in text and "the run is over" in text
+    assert "LOST" not in text and "yet" not in text
