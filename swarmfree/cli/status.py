@@ -44,7 +44,7 @@ def status(
             "--watch",
             metavar="[SECONDS]",
             min=0.5,
-            help=f"Look again every so many seconds, {WATCH_S:g} without a number, until Ctrl-C.",
+            help=f"Look again every so many seconds, {WATCH_S:g} without a number, until the run is over or Ctrl-C.",
             show_default=False,
         ),
     ] = None,

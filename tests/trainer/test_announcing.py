@@ -52,6 +52,35 @@ def test_what_is_wanted_is_announced_at_once_also_while_the_directory_is_slow(la
     play(story)
 
 
+def test_the_end_of_the_run_is_announced_at_once() -> None:
+    """A peer that has applied the last record says so without waiting for its lease, so that who watches from outside learns that the run is over."""
+
+    async def story(alone: Alone) -> None:
+        told: list[tuple[float, int]] = []
+
+        class Directory:
+            async def announce(self, iteration: int) -> None:
+                told.append((alone.context.now_s(), iteration))
+
+            async def publish_run(self, _: float) -> None:
+                return
+
+        object.__setattr__(alone.context.ports, "directory", Directory())
+        peer = SimpleNamespace(
+            context=alone.context, books=alone.books, _announcement=lambda: alone.standing.iteration, has_announced=False
+        )
+        begun_s, last = alone.context.now_s(), alone.context.manifest.run.iterations
+        alone.standing.iteration = last - 1
+        alone.tasks.start(Peer._announce(cast("Any", peer)), "announce")
+        await asyncio.sleep(1)
+        alone.standing.iteration = last
+        alone.standing.moved.tell()
+        await asyncio.sleep(1)
+        assert told == [(pytest.approx(begun_s, abs=0.01), last - 1), (pytest.approx(begun_s + 1, abs=0.01), last)]
+
+    play(story)
+
+
 def test_a_coordinator_tells_by_its_own_past_whether_others_follow_it() -> None:
     """It knows a lineage that its own member does not; where nobody coordinates, the member tells by its past."""
 

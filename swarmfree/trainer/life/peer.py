@@ -299,17 +299,20 @@ class Peer:
         return True
 
     async def _announce(self) -> None:
-        """Keep this peer's announcement and the run's papers up to date; at once when its place changes, the run begins, or a neighbour is lost."""
+        """Keep announcement and papers up to date; at once when its place changes, the run begins or ends, or a neighbour is lost."""
         timing, standing = self.context.timing, self.books.standing
         stage_told, lineage_told, announced_s, published_s = NO_STAGE - 1, "", -math.inf, -math.inf
-        begun_told = False
+        phase_told = (False, False)
         while True:
             now_s = self.context.now_s()
             is_wanted = lineage_told != standing.lineage == standing.wanted
-            has_begun = standing.iteration > 0  # others found nothing as soon as they know
-            if standing.stage != stage_told or has_begun != begun_told or is_wanted or now_s - announced_s >= timing.lease_s / 3:
+            phase = (
+                standing.iteration > 0,
+                standing.is_over,
+            )  # others found nothing as soon as they know; who watches learns the end
+            if standing.stage != stage_told or phase != phase_told or is_wanted or now_s - announced_s >= timing.lease_s / 3:
                 stage_told, lineage_told, announced_s = standing.stage, standing.lineage, now_s
-                begun_told = has_begun
+                phase_told = phase
                 await self.context.ports.directory.announce(self._announcement())
                 self.has_announced = True
                 continue  # it may have to be renewed by now
