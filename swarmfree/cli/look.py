@@ -101,7 +101,7 @@ class Lookout:
             record=record,
             waiting_for=plan.waiting_for if plan is not None else "",
             now_s=time.time(),
-            invite=encode_invite(Invite(self._invite.fingerprint, points)) if points else "",
+            invite=encode_invite(Invite(self._invite.fingerprint, points)) if points and by is not None else "",
             gone=gone,
             iteration_s=self._iteration_s if by is not None else None,
             held_out=self._held_out,
