@@ -126,8 +126,8 @@ class Founding:
         sys.stderr.write(self.hint)
         member = Member(identity.peer_id, draw_incarnation(secrets.token_hex))
         self._journal.tell(Started(member.peer_id, member.incarnation, directory.addresses[0]))
-        stands = "has begun" if self._has_begun(manifest) else "waits for a peer that can feed"
-        self._journal.tell(Note(f"run {manifest.run.name} ({manifest.fingerprint()[:12]}), {manifest.data.name}: {stands}"))
+        stands = ": has begun" if self._has_begun(manifest) else ""  # else the watch says what it waits for
+        self._journal.tell(Note(f"run {manifest.run.name} ({manifest.fingerprint()[:12]}), {manifest.data.name}{stands}"))
         try:
             async with GrpcNetwork(manifest.fingerprint(), member, self._host) as network, asyncio.TaskGroup() as group:
                 group.create_task(self._watch(directory, manifest, network))
