@@ -163,7 +163,9 @@ def finding(reports: Sequence[Compared]) -> str:
     (low, best), (high, worst) = ends[0], ends[-1]
     if high - low < 0.0005:
         return f"all end at {low:.3f} bits per byte"
-    return f"{best} ends lowest, at {low:.3f} bits per byte; {worst} ends {high - low:.3f} above it"
+    lengths = sorted({line.iterations for line in lines_of(reports)})
+    unlike = f" (they trained {lengths[0]} to {lengths[-1]} iterations)" if len(lengths) > 1 else ""
+    return f"{best} ends lowest, at {low:.3f} bits per byte; {worst} ends {high - low:.3f} above it{unlike}"
 
 
 def write_comparison(reports: Sequence[Compared], into: Path) -> list[Path]:

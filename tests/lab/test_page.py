@@ -182,6 +182,14 @@ def test_runs_that_differ_in_their_seed_alone_are_trials(tmp_path: Path) -> None
     assert "ends lowest" in finding(reports) or "all end at" in finding(reports)
 
 
+def test_a_finding_says_where_runs_did_not_train_equally_long(tmp_path: Path) -> None:
+    """Of runs of different lengths the sentence says how many iterations they trained; of equally long ones it does not."""
+    paths = [report(tmp_path / f"of-{count}", RunMadeUp(iterations=count)) for count in (30, 60)]
+    paths.append(report(tmp_path / "other", RunMadeUp(seed=2)))
+    assert finding(read_reports(paths[:2])).endswith("(they trained 30 to 60 iterations)")
+    assert "trained" not in finding(read_reports(paths[1:]))
+
+
 def test_a_comparison_is_a_figure_and_a_table(tmp_path: Path) -> None:
     """Each report is a line of the CSV, under a name that no other has; what is no report is refused in one line."""
     one = report(tmp_path / "a" / "run", RunMadeUp(THREE))
