@@ -29,7 +29,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Step 2 of 2: the packages; pip says which one it is at, and torch takes longest."
 	$(VENV)/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable ".[test,dev]"
 	@touch $(READY)
-	@echo "Done: $(VENV) is ready."
+	@echo "Ready. In every new shell: source $(VENV)/bin/activate"
 
 swarm: $(READY) ## Train on this machine with real peers, lose a whole stage, go on.
 	$(VENV)/bin/swarmfree local --run $(RUN) $(SWARM_FLAGS)

@@ -14,7 +14,9 @@ from swarmfree.cli.watched import EngineKind
 
 def chaos(  # noqa: PLR0913 - one parameter per option
     *,
-    minutes: Annotated[float, typer.Option("--minutes", min=0.05, help="How long it is struck.")] = 10.0,
+    minutes: Annotated[
+        float, typer.Option("--minutes", min=0.05, help="How long it is struck; the check after it takes several times as long.")
+    ] = 10.0,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the plan and of the choice of victims.")] = 1,
     gap: Annotated[float, typer.Option("--gap", metavar="SECONDS", min=0.5, help="Mean time from one strike to the next.")] = 5.0,
     engine: Annotated[
