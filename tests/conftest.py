@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 
@@ -25,6 +26,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of these tests."""
     parser.addoption("--write-transcripts", action="store_true", help="write the transcripts of the scenarios anew")
     parser.addoption("--write-screens", action="store_true", help="write the golden screens anew")
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: nobody looks at it again before each of hundreds of rehearsals, which takes a tenth of a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
