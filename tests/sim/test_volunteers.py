@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import random
 
 import pytest
@@ -52,8 +53,9 @@ class Screen:
             await asyncio.sleep(LOOK_S)
 
 
+@functools.cache
 def screens_of(seed: int) -> list[Screen]:
-    """The screens of all peers of a rehearsal that held."""
+    """The screens of all peers of a rehearsal that held; played once for all who look at them."""
     screens: list[Screen] = []
 
     async def watched_peer(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, leave: asyncio.Event) -> int:
