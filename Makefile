@@ -8,7 +8,8 @@ RUN ?= stdlib-small
 SWARM_FLAGS ?= --peers 7 --standbys 1 --kill stage=2,iteration=150
 PYTEST_FLAGS ?=
 # The longest first: who is last has nobody beside it.
-SHARED := $(addprefix tests/swarm/test_,same_as_alone.py endings.py chaos.py) tests/benchmarks tests/wire tests/lab tests/cli
+SHARED := $(addprefix tests/swarm/test_,same_as_alone.py real_replay.py real_rungs.py survival_lasting.py endings.py chaos.py \
+	real_shadows.py real_begin.py) tests/benchmarks tests/wire tests/lab tests/cli
 REAL := tests/benchmarks tests/cli tests/lab tests/swarm tests/wire
 SEEDS ?= 300
 # Each process compiles all that it loads where nothing compiled may be kept: with the tests that is five seconds.
@@ -34,7 +35,7 @@ $(READY): pyproject.toml constraints.txt
 swarm: $(READY) ## Train on this machine with real peers, lose a whole stage, go on.
 	$(VENV)/bin/swarmfree local --run $(RUN) $(SWARM_FLAGS)
 
-test: $(READY) ## All tests, 200 rehearsals among them; two at a time, but where stages are lost against the clock.
+test: $(READY) ## All tests, 200 rehearsals among them; two at a time, but where many are lost against the clock.
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile $(addprefix --ignore ,$(REAL)) $(PYTEST_FLAGS)
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(SHARED) $(PYTEST_FLAGS)
 	$(VENV)/bin/python -m pytest tests/swarm $(addprefix --ignore ,$(SHARED)) $(PYTEST_FLAGS)
