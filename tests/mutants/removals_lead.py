@@ -532,6 +532,20 @@ def members_of_a_rival(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Meeting, "expects_members", lambda self: False)
 
 
+def nothing_anew_before_giving_way(patch: pytest.MonkeyPatch) -> None:
+    """A stage is made anew by a coordinator that is about to give way (3.4)."""
+    expects = Meeting.expects_members
+
+    def careless(self: Meeting) -> bool:
+        is_yielding, self._is_yielding = self._is_yielding, False
+        try:
+            return expects(self)
+        finally:
+            self._is_yielding = is_yielding
+
+    patch.setattr(Meeting, "expects_members", careless)
+
+
 def higher_term_of_a_lineage(patch: pytest.MonkeyPatch) -> None:
     """Of two coordinators of one lineage nobody gives way (3.4)."""
     _meets(patch, lambda self, rival: False if rival.tip.lineage == self.tip().lineage else None)

@@ -18,6 +18,8 @@ from swarmfree.swarm.messages import (
     Commit,
     Committed,
     Hello,
+    Meet,
+    Met,
     Open,
     Promise,
     Report,
@@ -176,6 +178,24 @@ def rival_that_gives_way() -> object:
             await asyncio.sleep(wait_s)
             found.append(not coordinator.assembly._waits_for_others(action))
         return found
+
+    return _lead(story)
+
+
+def stage_lost_before_giving_way() -> object:
+    """One has called that wins: whether a stage is made anew half a second later, and once it has said that it leads no longer."""
+
+    async def story(alone: Alone, coordinator: Coordinator) -> list[bool]:
+        met = Met(9, "e" * 64, (), D, replace(LATER, member=D.member), whole=True)
+        alone.line.answer = lambda to, request: Reply(met) if isinstance(request, Meet) else answer(to, request)
+        action = CopyNeighbour(1, D, 2, "stage 1 is an end of the body")
+        alone.tasks.start(coordinator.meeting.keep(), "meet strangers")
+        coordinator.meeting.hear(Rival(Tip((), 9, "e" * 64), LATER, D, is_whole=True))
+        await asyncio.sleep(0.5)
+        found = [not coordinator.assembly._waits_for_others(action)]
+        met = replace(met, coordinator=None)
+        await asyncio.sleep(alone.context.timing.coordinator_silence_s)
+        return [*found, not coordinator.assembly._waits_for_others(action)]
 
     return _lead(story)
 

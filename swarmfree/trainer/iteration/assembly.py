@@ -56,7 +56,7 @@ class Assembly:
 
     Attributes:
         past: iteration -> lineage of the last record before it, as far as is known here.
-        expects_members: whether another coordinator of this lineage gives way, and its members are about to say hello.
+        expects_members: whether this coordinator or another one of this lineage gives way, and members of one are about to say hello to the other.
     """
 
     def __init__(self, context: Context, roster: Roster, position: Callable[[], Position], tasks: Tasks) -> None:

@@ -101,12 +101,12 @@ class Meeting:
         self._called.tell()
 
     def expects_members(self) -> bool:
-        """Whether another coordinator of this lineage, or of its beginning, has just called, whose swarm does not go on.
+        """Whether another coordinator of this lineage, or of its beginning, has just called, whose swarm does not go on; or one that wins.
 
         One of the two gives way once it has looked a second time; until its members have said hello, nothing that they may hold is made anew.
         """
         timing = self._context.timing
-        return self._context.now_s() - self._kin_heard_s < timing.coordinator_silence_s + timing.silence_s
+        return self._is_yielding or self._context.now_s() - self._kin_heard_s < timing.coordinator_silence_s + timing.silence_s
 
     async def keep(self) -> None:
         """Look beyond, until another coordinator wins; then this peer is deposed.
