@@ -472,7 +472,7 @@ def lineage_of_a_part(patch: pytest.MonkeyPatch) -> None:
 
 def decided_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
     """Who holds what a majority decided goes back with whoever leads the beginning of it (3.4)."""
-    patch.setattr(Standing, "goes_on_from", lambda self, iteration, lineage, record: False)
+    patch.setattr(Standing, "goes_on_from", lambda self, iteration, lineage: False)
 
 
 def answer_of_a_build(patch: pytest.MonkeyPatch) -> None:
@@ -480,7 +480,7 @@ def answer_of_a_build(patch: pytest.MonkeyPatch) -> None:
     answer = Builder.build
 
     async def careless(self: Builder, sender: Endpoint, request: Build) -> Reply:
-        if self._books.standing.goes_on_from(request.iteration, request.lineage, request.record):
+        if self._books.standing.goes_on_from(request.iteration, request.lineage):
             raise Refused(RefusalKind.PAST, "it is decided")
         return await answer(self, sender, request)
 

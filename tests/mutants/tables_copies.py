@@ -52,16 +52,16 @@ def older_state_than_asked() -> object:
 
 
 def build_of_what_is_decided() -> object:
-    """A coordinator that leads the beginning of what a member holds has it build that: the answer after a majority's record, and a forced one."""
+    """A coordinator that leads the beginning of what a member holds has it build that: after a majority's record, a forced one, one and the other."""
 
-    async def story(alone: Alone, forced: tuple[int, ...]) -> str:
-        newest = record(forced=forced)
-        alone.standing.install(1, 1, newest.lineage(), newest)
+    async def story(alone: Alone, iteration: int, forced: tuple[int, ...]) -> str:
+        newest = replace(record(forced=forced), iteration=iteration)
+        alone.standing.install(1, iteration + 1, newest.lineage(), newest)
         alone.standing.vouched = True
         builder = build.Builder(alone.context, alone.books, alone.building)
         return await word(builder.build(A, Build(at(2), Fresh(1, 0, "draw it"), 0, GENESIS_LINEAGE, None, 0)))
 
-    return [play(partial(story, forced=forced)) for forced in ((), (0,))]
+    return [play(partial(story, iteration=i, forced=forced)) for i, forced in ((0, ()), (0, (0,)), (1, (1,)))]
 
 
 def build_asked_for_again() -> object:

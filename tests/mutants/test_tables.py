@@ -189,7 +189,7 @@ ROWS = (
     Row(removals_return.word_of_the_coordinator, tables_return.coordinator_that_fenced_a_candidate, (True,) * 3),
     Row(removals_return.majority_after_catching_up, tables_return.electorate_of_a_missed_record, False),
     # building, replaying, copying
-    Row(removals_return.decided_without_the_coordinator, tables_copies.build_of_what_is_decided, ["past", "Built"]),
+    Row(removals_return.decided_without_the_coordinator, tables_copies.build_of_what_is_decided, ["past", "Built", "past"]),
     Row(removals_return.past_with_a_build, tables_return.past_of_a_builder, [0, 3, 4, 5]),
     Row(removals_return.most_of_a_build, tables_return.builder_that_never_ends, True),
     Row(removals_return.frames_as_they_come, tables_return.frames_of_a_long_answer, 1),

@@ -132,11 +132,11 @@ class Standing:
         self.past[self.iteration] = self.lineage
         self.past.pop(self.iteration - PAST_MAX, None)
 
-    def goes_on_from(self, iteration: int, lineage: str, record: Record | None) -> bool:
-        """Whether the state held here is further than that one, by records that majorities decided."""
-        newest, forced = self.record_of(-1), record.forced if record is not None else ()
+    def goes_on_from(self, iteration: int, lineage: str) -> bool:
+        """Whether the state held here is further than that one, the first step by a record that a majority decided; later ones may be forced."""
+        newest = self.record_of(-1)
         is_beyond = self.vouched and iteration < self.iteration and self.past.get(iteration) == lineage
-        return is_beyond and newest is not None and newest.forced == forced
+        return is_beyond and newest is not None and iteration not in newest.forced
 
     def record_of(self, iteration: int) -> Record | None:
         """The applied record of an iteration, -1 = the newest; never one that is merely sealed: it may not be decided."""

@@ -90,7 +90,7 @@ class Builder:
             self._check_lineage(past.get(standing.iteration, standing.lineage), request.record)
         current = self._building
         if current is None or current.request != request:
-            if standing.goes_on_from(request.iteration, request.lineage, request.record):
+            if standing.goes_on_from(request.iteration, request.lineage):
                 why = f"iteration {request.iteration} is decided: this peer stands at {standing.iteration}"
                 raise Refused(RefusalKind.PAST, why)
             self._tasks.cancel_all()
