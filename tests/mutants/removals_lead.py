@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from swarmfree.policy import commit, lineages
+from swarmfree.swarm.actions import BuildAction, CopyNeighbour, Fresh, Merge
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, Refused
 from swarmfree.swarm.messages import BeatAnswer, Hello, Met, Promise, Report
@@ -530,6 +531,16 @@ def next_stranger(patch: pytest.MonkeyPatch) -> None:
 def members_of_a_rival(patch: pytest.MonkeyPatch) -> None:
     """A stage is made anew while members of another coordinator of this lineage, that gives way, are on their way here (3.4)."""
     patch.setattr(Meeting, "expects_members", lambda self: False)
+
+
+def whatever_the_way(patch: pytest.MonkeyPatch) -> None:
+    """A stage is brought back from a shadow or a copy of the ends while members of a rival, that may hold it, are on their way (3.4)."""
+    waits = Assembly._waits_for_others
+
+    def careless(self: Assembly, action: BuildAction) -> bool:
+        return isinstance(action, (Merge, CopyNeighbour, Fresh)) and waits(self, action)
+
+    patch.setattr(Assembly, "_waits_for_others", careless)
 
 
 def nothing_anew_before_giving_way(patch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from swarmfree.policy.lineages import Tip
-from swarmfree.swarm.actions import CopyNeighbour
+from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Restore, Stay
 from swarmfree.swarm.books import GENESIS_LINEAGE, Addend, MicrobatchSet, Roll, float64_bits
 from swarmfree.swarm.errors import CallFailed, PeerSilent, RefusalKind, Refused
 from swarmfree.swarm.messages import (
@@ -178,6 +178,24 @@ def rival_that_gives_way() -> object:
             await asyncio.sleep(wait_s)
             found.append(not coordinator.assembly._waits_for_others(action))
         return found
+
+    return _lead(story)
+
+
+def ways_that_wait_for_members() -> object:
+    """Another coordinator of this lineage has called: which ways of bringing a stage back wait for its members."""
+
+    async def story(alone: Alone, coordinator: Coordinator) -> list[str]:
+        coordinator.assembly.past[2] = "d" * 64
+        coordinator.meeting.hear(Rival(Tip((), 2, "d" * 64), LATER, D, is_whole=False))
+        ways = (
+            Copy(1, (D,), ""),
+            CopyKept(0, D, 2, "", "d" * 64),
+            Restore(1, D, 1, "", full=True),
+            Stay(1, 1, ""),
+            CopyNeighbour(1, D, 2, ""),
+        )
+        return [type(action).__name__ for action in ways if coordinator.assembly._waits_for_others(action)]
 
     return _lead(story)
 

@@ -345,9 +345,8 @@ class Assembly:
         return work
 
     def _waits_for_others(self, action: BuildAction) -> bool:
-        """Whether a stage would be made anew before somebody that may hold something better has said hello."""
-        is_poor = isinstance(action, (Merge, CopyNeighbour, Fresh))
-        return self._waits_for_a_keeper(action) or (is_poor and self.expects_members())
+        """Whether a stage would be made anew, whatever the way, before somebody that may hold something better has said hello."""
+        return self._waits_for_a_keeper(action) or (not isinstance(action, Copy) and self.expects_members())
 
     def _waits_for_a_keeper(self, action: BuildAction) -> bool:
         """Whether the ends would be drawn anew before a keeper of a copy, that merely paused, has noticed it and said hello."""
