@@ -221,3 +221,35 @@ def test_a_leaver_stays_where_its_successor_dies_at_once() -> None:
     assert len(script.heirs) == 1
     assert lines(result, "MemberLost", str(script.heirs[0]))
     assert not lines(result, "RecoveryDecided", "iteration=1 ")
+
+
+class SuccessorsDieTogether(Script):
+    """A member of stage 2 leaves; both of its siblings die in the same moment, once they have promised the plan without it."""
+
+    def __init__(self) -> None:
+        self.leaver: Member | None = None
+        self.heirs: set[Member] = set()
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Leave, then die."""
+        request = moment.request
+        if self.leaver is None and is_asked(Train, key__iteration=1, key__stage=STAGE)(moment):
+            self.leaver = moment.receiver.member
+            director.leave(self.leaver)
+        elif self.leaver is not None and len(self.heirs) < 2 and isinstance(request, Open) and isinstance(moment.outcome, Reply):
+            there = [r.endpoint.member for r in request.plan.replicas[STAGE]]
+            if self.leaver not in there and moment.receiver.member in there:
+                self.heirs.add(moment.receiver.member)
+                if len(self.heirs) == 2:
+                    director.after(0.3, lambda: director.kill(*self.heirs))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_leaver_stays_where_its_successors_die_together(seed: int) -> None:
+    """That they promised says nothing of whether they live still: it is not let go before one of them answers, and nothing is rebuilt."""
+    script = SuccessorsDieTogether()
+    faults = replace(STEADY, replace_min_s=600.0, replace_max_s=600.0)
+    result = rehearse(seed, setup=unhurried(swarm(faults=faults, replicas=3)), script=script)
+    assert result.violation is None, str(result.violation)
+    assert len(script.heirs) == 2
+    assert not lines(result, "RecoveryDecided", "iteration=1 "), "its state was there"

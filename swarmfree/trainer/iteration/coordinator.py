@@ -334,8 +334,11 @@ class Coordinator:
         self.assembly.replace_leavers()
         while self.roster.get(sender.member) is guest:
             plan, others = self._plan, [g for g in self.roster.holders(guest.stage) if g is not guest]
-            is_replaced = plan is not None and any(g.opened == plan.position for g in others)  # else it may be dead already
-            if plan is None or (plan.stage_of(guest.member) is None and (is_replaced or not guest.built)):
+            promised = [g for g in others if plan is not None and g.opened == plan.position]
+            is_named = plan is not None and plan.stage_of(guest.member) is not None
+            # Who promised may have died since: until one of them says that it is there, this one's state may be the stage's last.
+            is_replaced = not is_named and any([await self.roster.ask(other) is not None for other in promised])
+            if plan is None or is_replaced or not (is_named or guest.built):
                 self.roster.let_go(guest)
                 return
             await self.roster.changed.wait(1.0)
