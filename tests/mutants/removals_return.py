@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from swarmfree.policy import recovery, worth
+from swarmfree.policy.keepers import KeptCopy
 from swarmfree.policy.placement import STANDBY
 from swarmfree.swarm.actions import Stay
 from swarmfree.swarm.announcement import Announcement
+from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.messages import Build, GetState, Hello
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member
@@ -23,6 +25,7 @@ from swarmfree.trainer.iteration.assembly import Assembly
 from swarmfree.trainer.iteration.member import MemberBooks
 from swarmfree.trainer.iteration.roster import Guest, Roster
 from swarmfree.trainer.iteration.standing import Standing
+from swarmfree.trainer.iteration.telling import Telling
 from swarmfree.trainer.life import build, copying, election, replaying
 from swarmfree.trainer.life.build import Builder, Building
 from swarmfree.trainer.life.copying import Copying
@@ -376,6 +379,22 @@ def copies_of_older_states(patch: pytest.MonkeyPatch) -> None:
 def time_for_a_keeper(patch: pytest.MonkeyPatch) -> None:
     """The ends are drawn anew as soon as the last keeper of a copy is silent (3.10)."""
     patch.setattr(Assembly, "_waits_for_a_keeper", lambda self, action: False)
+
+
+def copies_for_a_late_builder(patch: pytest.MonkeyPatch) -> None:
+    """Nobody is asked for copies of the ends where their builder came while members were brought up (3.10)."""
+    bring_up, kept, there = Telling.bring_up, assemblies.kept_copies, set[Member]()
+
+    async def noting(self: Telling, guests: Sequence[Guest], record: Record) -> None:
+        there.update(guest.member for guest in self._roster.guests())
+        await bring_up(self, guests, record)
+
+    async def careless(context: Context, roster: Roster, iteration: int, past: Mapping[int, str]) -> tuple[KeptCopy, ...]:
+        is_known = any(guest.member in there for guest in roster.of_stage(ENDS_STAGE))
+        return await kept(context, roster, iteration, past) if is_known else ()
+
+    patch.setattr(Telling, "bring_up", noting)
+    patch.setattr(assemblies, "kept_copies", careless)
 
 
 def copies_begun_again(patch: pytest.MonkeyPatch) -> None:

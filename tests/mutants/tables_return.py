@@ -24,6 +24,7 @@ from swarmfree.swarm.messages import (
     Build,
     Built,
     Claim,
+    Commit,
     Committed,
     GetRecord,
     Hello,
@@ -59,7 +60,7 @@ from tests.mutants.alone import (
     record,
     second_life,
 )
-from tests.mutants.tables_lead import answer
+from tests.mutants.tables_lead import PLACES, answer
 from tests.trainer import test_keeping
 from tests.trainer.test_election import announced
 
@@ -464,6 +465,35 @@ def keeper_that_is_missed() -> object:
             await roster.judge(keeper, PeerSilent("it hangs"))
             await asyncio.sleep(wait_s)
             found.append(not assembly._waits_for_a_keeper(Fresh(0, 0, "draw it")))
+        return found
+
+    return _assembly(story)
+
+
+def feeder_that_comes_while_members_step() -> object:
+    """The ends are lost, somebody keeps a copy, and a feeder comes while a member makes its last step: how the ends are brought back."""
+
+    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> list[str]:
+        found, feeder = list[str](), endpoint("e")
+
+        def one(to: Endpoint, request: Request) -> Reply:
+            match request:
+                case Commit():
+                    assembly.hello(feeder, Hello(True, False, MANIFEST.data.corpus_hash, 0), 5)
+                case Build(action=action):
+                    found.append(type(action).__name__)
+                    return Reply(Built("digest", 1.0, 0, 5))
+                case Beat():
+                    stage = PLACES.get(to.member, STANDBY)
+                    return Reply(
+                        replace(beat_answer(stage, iteration=5), ends_iteration=5 if to == D else -1, ends_lineage=LINEAGE)
+                    )
+            return answer(to, request)
+
+        alone.line.answer = one
+        roster.fence(A.member, "nobody listens")
+        roster.admit(ME, Hello(False, False, "", 0), 1, built=True).built_at = 4
+        await assembly.fill(*assembly._present, lambda: True)
         return found
 
     return _assembly(story)

@@ -204,7 +204,7 @@ class Assembly:
                 behind = [g for g in self._roster.guests() if g.built and g.iteration < iteration]
                 await self._telling.bring_up(behind, record)
                 kept: Sequence[KeptCopy] = ()
-                if any(guest.stage == ENDS_STAGE for guest, _ in work):
+                if any(guest.stage == ENDS_STAGE for guest, _ in self._work(record)):  # somebody may have come meanwhile
                     kept = await kept_copies(self._context, self._roster, iteration, self.past)
                     check()
                 work = [(guest, action) for guest, action in self._work(record, kept) if not self._waits_for_others(action)]
