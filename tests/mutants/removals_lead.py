@@ -533,6 +533,20 @@ def members_of_a_rival(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Meeting, "expects_members", lambda self: False)
 
 
+def word_of_who_replaces(patch: pytest.MonkeyPatch) -> None:
+    """A member that leaves is let go though whoever replaces it has just died (Leaving)."""
+    release = Coordinator.release
+
+    async def nobody(guest: Guest) -> None:
+        del guest
+
+    async def careless(self: Coordinator, sender: Endpoint) -> None:
+        patch.setattr(self.roster, "ask", nobody)
+        await release(self, sender)
+
+    patch.setattr(Coordinator, "release", careless)
+
+
 def whatever_the_way(patch: pytest.MonkeyPatch) -> None:
     """A stage is brought back from a shadow or a copy of the ends while members of a rival, that may hold it, are on their way (3.4)."""
     waits = Assembly._waits_for_others

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from swarmfree.policy.lineages import Tip
 from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Restore, Stay
 from swarmfree.swarm.books import GENESIS_LINEAGE, Addend, MicrobatchSet, Roll, float64_bits
-from swarmfree.swarm.errors import CallFailed, PeerSilent, RefusalKind, Refused
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.messages import (
     Beat,
     Build,
@@ -29,6 +30,7 @@ from swarmfree.swarm.messages import (
     Sealed,
 )
 from swarmfree.swarm.names import AddendId, Endpoint
+from swarmfree.swarm.plan import Replica
 from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.iteration import coordinator as coordination
 from swarmfree.trainer.iteration import recording
@@ -180,6 +182,27 @@ def rival_that_gives_way() -> object:
         return found
 
     return _lead(story)
+
+
+def leaver_beside_a_dead_sibling() -> object:
+    """A member leaves, and its sibling has promised a plan without it: whether it stays, where that one has just died, and where it has not."""
+
+    async def story(alone: Alone, coordinator: Coordinator, *, dead: bool) -> bool:
+        def one(to: Endpoint, request: Request) -> Reply:
+            if dead and to == ME:
+                raise PeerUnreachable("nobody listens", refused=True)
+            return answer(to, request)
+
+        alone.line.answer, present = one, plan(6, LATER)
+        coordinator._plan = replace(present, replicas=(present.replicas[0], (Replica(ME),), present.replicas[2]))
+        sibling = coordinator.roster.get(ME.member)
+        assert sibling is not None
+        sibling.opened = present.position
+        alone.tasks.start(coordinator.release(SIBLING), "leaves")
+        await asyncio.sleep(1.0)
+        return coordinator.roster.get(SIBLING.member) is not None
+
+    return [_lead(partial(story, dead=dead)) for dead in (True, False)]
 
 
 def ways_that_wait_for_members() -> object:

@@ -133,6 +133,7 @@ ROWS = (
     Row(removals_lead.iteration_of_a_joiner, tables_lead.joiner_of_a_successor, [3]),
     Row(removals_lead.beginning_never_wins, tables_roster.beginning_of_this_one, False),
     Row(removals_lead.members_of_a_rival, tables_lead.rival_that_gives_way, [True, True, False, True, False]),
+    Row(removals_lead.word_of_who_replaces, tables_lead.leaver_beside_a_dead_sibling, [True, False]),
     Row(removals_lead.whatever_the_way, tables_lead.ways_that_wait_for_members, ["CopyKept", "Restore", "Stay", "CopyNeighbour"]),
     Row(removals_lead.nothing_anew_before_giving_way, tables_lead.stage_lost_before_giving_way, [False, True]),
     Row(removals_lead.higher_term_of_a_lineage, tables_roster.two_terms_of_one_lineage, True),

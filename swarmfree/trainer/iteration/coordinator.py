@@ -327,21 +327,30 @@ class Coordinator:
         return [g for g in there if not g.leaving] or there
 
     async def release(self, sender: Endpoint) -> None:
-        """Return when a member that leaves is no longer needed: it holds nothing, or another of its stage has promised a plan without it."""
+        """Return when a member that leaves is no longer needed: it holds nothing, or another of its stage has promised a plan without it.
+
+        That one is asked first whether it is there: it may have died a moment ago.
+        """
         if (guest := self.roster.get(sender.member)) is None:
             return
         guest.leaving = True
         self.assembly.replace_leavers()
+        is_asked = False
         while self.roster.get(sender.member) is guest:
-            plan, others = self._plan, [g for g in self.roster.holders(guest.stage) if g is not guest]
-            promised = [g for g in others if plan is not None and g.opened == plan.position]
-            is_named = plan is not None and plan.stage_of(guest.member) is not None
-            # Who promised may have died since: until one of them says that it is there, this one's state may be the stage's last.
-            is_replaced = not is_named and any([await self.roster.ask(other) is not None for other in promised])
-            if plan is None or is_replaced or not (is_named or guest.built):
+            plan = self._plan
+            others = [
+                g for g in self.roster.holders(guest.stage) if g is not guest and plan is not None and g.opened == plan.position
+            ]
+            if plan is not None and (plan.stage_of(guest.member) is not None or (guest.built and not others)):
+                is_asked = False
+                await self.roster.changed.wait(1.0)
+            elif is_asked or not guest.built:
                 self.roster.let_go(guest)
-                return
-            await self.roster.changed.wait(1.0)
+            else:
+                is_asked = True
+                for other in others:
+                    if await self.roster.ask(other) is not None:
+                        break
 
     async def hand_over(self) -> None:
         """This peer leaves: name the next in rank, who claims at once and goes on in the middle of the iteration."""
