@@ -31,7 +31,7 @@ from swarmfree.swarm.manifest import (
 )
 from swarmfree.swarm.messages import Open
 from swarmfree.swarm.ports import Clock, Ports
-from swarmfree.trainer.life.peer import run_peer
+from swarmfree.trainer.peer import run_peer
 
 T = TypeVar("T")
 

@@ -38,7 +38,7 @@ def _is_liar(flag: Path) -> bool:
 
 
 def _run_lying(arguments: Sequence[str]) -> None:
-    from swarmfree.trainer.iteration.assembly import Assembly  # noqa: PLC0415 - loaded by the stem
+    from swarmfree.trainer.coordinator.assignment import Assembly  # noqa: PLC0415 - loaded by the stem
 
     flag, honest = Path(os.environ[FLAG]), Assembly._choose  # noqa: SLF001 - the lie
 

@@ -24,7 +24,7 @@ from swarmfree.swarm.events import DirectoryReplaced, Ended, Note, Started
 from swarmfree.swarm.manifest import DataSection, Manifest
 from swarmfree.swarm.names import Founder, Member
 from swarmfree.swarm.ports import Journal
-from swarmfree.trainer.life.founding import FoundersWatch
+from swarmfree.trainer.founder_watch import FoundersWatch
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.genesis import NUMBER_MAX
 from swarmfree.wire.identity import Identity, draw_incarnation, load_or_create_identity

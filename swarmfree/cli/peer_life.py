@@ -35,7 +35,7 @@ from swarmfree.swarm.events import DirectoryReplaced, Note
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.names import Member
 from swarmfree.swarm.ports import Journal, Ports, Tokens
-from swarmfree.trainer.life.peer import run_peer
+from swarmfree.trainer.peer import run_peer
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.identity import draw_incarnation, load_or_create_identity, next_life_number
 from swarmfree.wire.invite import ENTRY_POINTS_MAX, Invite, encode_invite

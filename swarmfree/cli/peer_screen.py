@@ -24,7 +24,7 @@ from swarmfree.swarm.names import Member
 from swarmfree.swarm.plan import Plan
 
 if TYPE_CHECKING:
-    from swarmfree.trainer.life.peer import Peer
+    from swarmfree.trainer.peer import Peer
 
 PLAIN_LINE_S = 10.0
 ASK_S = 5.0
@@ -95,7 +95,7 @@ class PeerScreen:
     def _frame(self) -> None:
         now_s = time.time()
         if self._peer is not None:
-            from swarmfree.trainer.life.glance import glance_of  # noqa: PLC0415 - loaded with the peer, after the first picture
+            from swarmfree.trainer.peer_status import glance_of  # noqa: PLC0415 - loaded with the peer, after the first picture
 
             if now_s - self._weighed_s >= WEIGH_S:
                 self._weighed_s, self._disk_bytes = now_s, size_bytes(self._kept)

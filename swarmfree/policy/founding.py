@@ -1,4 +1,4 @@
-"""Whether the organiser names another founder, and whom. Pure; `life.founding` asks and waits.
+"""Whether the organiser names another founder, and whom. Pure; `trainer.founder_watch` asks and waits.
 
 Source: protocol, "A run that always begins".
 """

@@ -16,7 +16,7 @@ from swarmfree.sim.loop import OWNER
 from swarmfree.sim.peer_ports import Pace, VirtualClock
 from swarmfree.sim.transcript import Transcript
 from swarmfree.swarm.names import Endpoint, Founder, Member
-from swarmfree.trainer.life.founding import FoundersWatch
+from swarmfree.trainer.founder_watch import FoundersWatch
 
 PEER_ID, PORT = "QmBootstrap", 4000
 

@@ -37,7 +37,7 @@ from swarmfree.swarm.events import Event, IterationCommitted, StageBuilt, StageL
 from swarmfree.swarm.messages import Open, Request
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.ports import Reply
-from swarmfree.trainer.life.peer import run_peer as trainer_run_peer
+from swarmfree.trainer.peer import run_peer as trainer_run_peer
 
 TICK_S = 1.0
 TIME_LIMIT_S = 3600.0

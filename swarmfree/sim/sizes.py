@@ -11,8 +11,8 @@ from typing import Any
 
 from swarmfree.sim import bounds
 from swarmfree.swarm.ports import Handler
-from swarmfree.trainer.iteration.standing import PAST_MAX
-from swarmfree.trainer.lives import PEERS_MAX
+from swarmfree.trainer.incarnations import PEERS_MAX
+from swarmfree.trainer.replica_state import PAST_MAX
 
 ROOM = "swarmfree.trainer."
 TABLES = (dict, list, set, frozenset, deque)

@@ -13,7 +13,7 @@ from swarmfree.swarm.manifest import Manifest, TimingSection
 from swarmfree.swarm.messages import Header, Request
 from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.swarm.ports import Handler, Ports, Reply
-from swarmfree.trainer.lives import Lives
+from swarmfree.trainer.incarnations import Lives
 
 
 class PayloadAtHand:

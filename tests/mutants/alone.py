@@ -20,9 +20,9 @@ from swarmfree.swarm.names import Endpoint, Member, Position, Term
 from swarmfree.swarm.plan import Plan, Replica, Share
 from swarmfree.swarm.ports import Handler, Ports, Reply
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.iteration.member import MemberBooks
+from swarmfree.trainer.member.member import MemberBooks
 from swarmfree.trainer.tasks import Tasks
-from tests.trainer.test_keeping import Machine
+from tests.trainer.test_ends_copy import Machine
 
 T = TypeVar("T")
 MANIFEST = Manifest(

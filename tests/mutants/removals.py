@@ -16,17 +16,17 @@ from swarmfree.swarm.messages import Hello
 from swarmfree.swarm.names import Endpoint, Member, WorkKey
 from swarmfree.swarm.plan import Plan
 from swarmfree.swarm.ports import Reply
-from swarmfree.trainer.iteration import coordinator as coordination
-from swarmfree.trainer.iteration import rolling, roster
-from swarmfree.trainer.iteration.averaging import Averaging, Round
-from swarmfree.trainer.iteration.coordinator import Coordinator
-from swarmfree.trainer.iteration.member import MemberBooks
-from swarmfree.trainer.iteration.roster import Roster
-from swarmfree.trainer.iteration.standing import Standing
-from swarmfree.trainer.life import election
-from swarmfree.trainer.life.joining import Joining
-from swarmfree.trainer.ring.book import AddendBook, Kind
-from swarmfree.trainer.ring.table import Entry, Table, Work
+from swarmfree.trainer import election
+from swarmfree.trainer.coordinator import coordinator as coordination
+from swarmfree.trainer.coordinator import roster, rounds
+from swarmfree.trainer.coordinator.coordinator import Coordinator
+from swarmfree.trainer.coordinator.roster import Roster
+from swarmfree.trainer.member.averaging import Averaging, Round
+from swarmfree.trainer.member.member import MemberBooks
+from swarmfree.trainer.membership import Joining
+from swarmfree.trainer.pipeline.gradient_sums import AddendBook, Kind
+from swarmfree.trainer.pipeline.work_table import Entry, Table, Work
+from swarmfree.trainer.replica_state import Standing
 
 Removal = Callable[[pytest.MonkeyPatch], None]
 """Takes one rule out, until the test ends."""
@@ -86,17 +86,17 @@ def disjoint_cover(patch: pytest.MonkeyPatch) -> None:
             held |= addend.microbatches
         return Cover(tuple(sorted(addends, key=lambda a: a.id)), MicrobatchSet.full(count) - held)
 
-    patch.setattr(rolling, "choose_addends", everything)
+    patch.setattr(rounds, "choose_addends", everything)
 
 
 def repair(patch: pytest.MonkeyPatch) -> None:
     """What nobody holds any more is left out (3.8)."""
-    choose = rolling.choose_addends
+    choose = rounds.choose_addends
 
     def careless(addends: Sequence[Addend], count: int) -> Cover:
         return Cover(choose(addends, count).addends, MicrobatchSet())
 
-    patch.setattr(rolling, "choose_addends", careless)
+    patch.setattr(rounds, "choose_addends", careless)
 
 
 def frozen_addends(patch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def own_pause(patch: pytest.MonkeyPatch) -> None:
 
 def fenced_addends(patch: pytest.MonkeyPatch) -> None:
     """What a fenced member told last goes on counting (3.3)."""
-    fence, addends = Roster.fence, rolling.Rolling._addends
+    fence, addends = Roster.fence, rounds.Rolling._addends
     kept: dict[int, dict[Member, Any]] = {}
 
     def keeping(self: Roster, member: Member, why: str) -> None:
@@ -212,7 +212,7 @@ def fenced_addends(patch: pytest.MonkeyPatch) -> None:
             kept.setdefault(id(self), {})[member] = guest.answer
         fence(self, member, why)
 
-    def also(self: rolling.Rolling, plan: Plan, stage: int) -> list[Addend]:
+    def also(self: rounds.Rolling, plan: Plan, stage: int) -> list[Addend]:
         found = addends(self, plan, stage)
         there = {a.id for a in found}
         for member, answer in sorted(kept.get(id(self._roster), {}).items()):
@@ -221,7 +221,7 @@ def fenced_addends(patch: pytest.MonkeyPatch) -> None:
         return found
 
     patch.setattr(Roster, "fence", keeping)
-    patch.setattr(rolling.Rolling, "_addends", also)
+    patch.setattr(rounds.Rolling, "_addends", also)
 
 
 def half_contributions(patch: pytest.MonkeyPatch) -> None:

@@ -9,15 +9,15 @@ import pytest
 from swarmfree.policy import founding as policies
 from swarmfree.swarm.messages import Hello, Place, PlanAnswer
 from swarmfree.swarm.names import Endpoint, Founder
-from swarmfree.trainer.iteration import assembly
-from swarmfree.trainer.iteration.assembly import Assembly
-from swarmfree.trainer.iteration.coordinator import Coordinator
-from swarmfree.trainer.iteration.genesis import GenesisWatch
-from swarmfree.trainer.iteration.standing import Standing
-from swarmfree.trainer.life import founding, joining
-from swarmfree.trainer.life.election import Election
-from swarmfree.trainer.life.founding import FoundersWatch
-from swarmfree.trainer.life.joining import Joining
+from swarmfree.trainer import founder_watch, membership
+from swarmfree.trainer.coordinator import assignment
+from swarmfree.trainer.coordinator.assignment import Assembly
+from swarmfree.trainer.coordinator.coordinator import Coordinator
+from swarmfree.trainer.coordinator.genesis import GenesisWatch
+from swarmfree.trainer.election import Election
+from swarmfree.trainer.founder_watch import FoundersWatch
+from swarmfree.trainer.membership import Joining
+from swarmfree.trainer.replica_state import Standing
 
 
 def another_founder(patch: pytest.MonkeyPatch) -> None:
@@ -27,7 +27,7 @@ def another_founder(patch: pytest.MonkeyPatch) -> None:
     def careless(present: Founder | None, feeders: Sequence[str], named: Mapping[str, int]) -> Founder | None:
         return choose(present, feeders, named) if present is None else None
 
-    patch.setattr(founding, "next_founder", careless)
+    patch.setattr(founder_watch, "next_founder", careless)
 
 
 def founder_that_answers(patch: pytest.MonkeyPatch) -> None:
@@ -87,8 +87,8 @@ def call_back(patch: pytest.MonkeyPatch) -> None:
 
 def term_of_a_later_founder(patch: pytest.MonkeyPatch) -> None:
     """Every founder leads in the first term."""
-    patch.setattr(joining, "founders_term", lambda number: 1)
-    patch.setattr("swarmfree.trainer.iteration.coordinator.founders_term", lambda number: 1)
+    patch.setattr(membership, "founders_term", lambda number: 1)
+    patch.setattr("swarmfree.trainer.coordinator.coordinator.founders_term", lambda number: 1)
 
 
 def feeders_where_they_are_needed(patch: pytest.MonkeyPatch) -> None:
@@ -98,4 +98,4 @@ def feeders_where_they_are_needed(patch: pytest.MonkeyPatch) -> None:
 
 def standbys_of_a_beginning(patch: pytest.MonkeyPatch) -> None:
     """Before the first Open a standby gets a place in an empty stage only, and the run waits for more replicas (A run's life)."""
-    patch.setattr(assembly, "wanted", lambda stage, manifest: 1)
+    patch.setattr(assignment, "wanted", lambda stage, manifest: 1)

@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 
 from swarmfree.policy import commit, lineages
+from swarmfree.policy.takeover import Inheritance, InheritedGuest
 from swarmfree.swarm.actions import BuildAction, CopyNeighbour, Fresh, Merge
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, Refused
 from swarmfree.swarm.messages import BeatAnswer, Hello, Met, Promise, Report
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.plan import Plan
-from swarmfree.trainer.iteration import coordinator as coordination
-from swarmfree.trainer.iteration import roster as rosters
-from swarmfree.trainer.iteration.absent import Absent
-from swarmfree.trainer.iteration.assembly import Assembly
-from swarmfree.trainer.iteration.coordinator import Coordinator
-from swarmfree.trainer.iteration.inheritance import Inheritance, InheritedGuest
-from swarmfree.trainer.iteration.meeting import Meeting, Rival
-from swarmfree.trainer.iteration.rolling import Replanned, Rolling
-from swarmfree.trainer.iteration.roster import Guest, Roster
-from swarmfree.trainer.life import election
+from swarmfree.trainer import election
+from swarmfree.trainer.coordinator import coordinator as coordination
+from swarmfree.trainer.coordinator import roster as rosters
+from swarmfree.trainer.coordinator.absent import Absent
+from swarmfree.trainer.coordinator.assignment import Assembly
+from swarmfree.trainer.coordinator.coordinator import Coordinator
+from swarmfree.trainer.coordinator.partition_merge import Meeting, Rival
+from swarmfree.trainer.coordinator.roster import Guest, Roster
+from swarmfree.trainer.coordinator.rounds import Replanned, Rolling
 
 
 def followers_while_building(patch: pytest.MonkeyPatch) -> None:

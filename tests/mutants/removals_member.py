@@ -14,11 +14,11 @@ from swarmfree.swarm.messages import Commit, GetAverage, Loss, Open, Promise, Se
 from swarmfree.swarm.names import Endpoint, Position
 from swarmfree.swarm.plan import Plan
 from swarmfree.swarm.ports import Incoming, Reply
-from swarmfree.trainer.iteration import averaging
-from swarmfree.trainer.iteration.averaging import Averaging
-from swarmfree.trainer.iteration.member import MemberBooks
-from swarmfree.trainer.iteration.standing import Standing
-from swarmfree.trainer.ring.source import Source
+from swarmfree.trainer.member import averaging
+from swarmfree.trainer.member.averaging import Averaging
+from swarmfree.trainer.member.member import MemberBooks
+from swarmfree.trainer.pipeline.source import Source
+from swarmfree.trainer.replica_state import Standing
 
 SealHandler = Callable[[MemberBooks, Seal], Awaitable[Reply]]
 

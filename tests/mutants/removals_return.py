@@ -19,21 +19,23 @@ from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.messages import Build, GetState, Hello
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member
 from swarmfree.swarm.ports import Reply
+from swarmfree.trainer import election
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.iteration import assembly as assemblies
-from swarmfree.trainer.iteration.assembly import Assembly
-from swarmfree.trainer.iteration.member import MemberBooks
-from swarmfree.trainer.iteration.roster import Guest, Roster
-from swarmfree.trainer.iteration.standing import Standing
-from swarmfree.trainer.iteration.telling import Telling
-from swarmfree.trainer.life import build, copying, election, replaying
-from swarmfree.trainer.life.build import Builder, Building
-from swarmfree.trainer.life.copying import Copying
-from swarmfree.trainer.life.election import Election, Poll
-from swarmfree.trainer.life.joining import Joining
-from swarmfree.trainer.life.keeping import EndsKeeper
-from swarmfree.trainer.life.replaying import Replaying
-from swarmfree.trainer.lives import Lives
+from swarmfree.trainer.coordinator import assignment as assemblies
+from swarmfree.trainer.coordinator.assignment import Assembly
+from swarmfree.trainer.coordinator.broadcast import Telling
+from swarmfree.trainer.coordinator.roster import Guest, Roster
+from swarmfree.trainer.election import Election, Poll
+from swarmfree.trainer.incarnations import Lives
+from swarmfree.trainer.member.member import MemberBooks
+from swarmfree.trainer.membership import Joining
+from swarmfree.trainer.recovery import builder, state_copy
+from swarmfree.trainer.recovery import replay as replaying
+from swarmfree.trainer.recovery.builder import Builder, Building
+from swarmfree.trainer.recovery.ends_copy import EndsKeeper
+from swarmfree.trainer.recovery.replay import Replaying
+from swarmfree.trainer.recovery.state_copy import Copying
+from swarmfree.trainer.replica_state import Standing
 
 
 class Fitting(str):
@@ -451,7 +453,7 @@ def whole_logs(patch: pytest.MonkeyPatch) -> None:
 
 def same_depth(patch: pytest.MonkeyPatch) -> None:
     """A block is made from the donor's block of the same number (CheckFree, section 4)."""
-    patch.setattr(build, "donor_block", lambda block, blocks, donor_blocks: min(block, donor_blocks - 1))
+    patch.setattr(builder, "donor_block", lambda block, blocks, donor_blocks: min(block, donor_blocks - 1))
 
 
 # ---- building ------------------------------------------------------------------------------------------------------
@@ -548,7 +550,7 @@ def norms_in_a_replay(patch: pytest.MonkeyPatch) -> None:
 
 def record_that_fits(patch: pytest.MonkeyPatch) -> None:
     """Whoever copies steps with any record that a donor gives (3.10)."""
-    patch.setattr(copying, "fitting_record", lambda record, iteration, stage_count: record)
+    patch.setattr(state_copy, "fitting_record", lambda record, iteration, stage_count: record)
 
 
 def part_again(patch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,10 @@ from swarmfree.sim.setup import Setup
 from swarmfree.swarm.books import GENESIS_LINEAGE
 from swarmfree.swarm.messages import Build, Hello
 from swarmfree.swarm.names import Founder, Term
-from swarmfree.trainer.iteration.assembly import Assembly
-from swarmfree.trainer.iteration.genesis import GenesisWatch
-from swarmfree.trainer.iteration.roster import Roster
-from swarmfree.trainer.life.election import Election
+from swarmfree.trainer.coordinator.assignment import Assembly
+from swarmfree.trainer.coordinator.genesis import GenesisWatch
+from swarmfree.trainer.coordinator.roster import Roster
+from swarmfree.trainer.election import Election
 from tests.mutants import situations
 from tests.mutants.alone import ME, TERM, A, Alone, D, at, plan, play
 from tests.scenarios.scenario_world import STEADY, Once, is_asked, swarm, unhurried

@@ -14,8 +14,8 @@ from swarmfree.swarm.errors import CallFailed, Refused
 from swarmfree.swarm.messages import Build, GetRecord, GetShadow, RecordAnswer, Request, ShadowPart
 from swarmfree.swarm.names import Endpoint, base_of
 from swarmfree.swarm.ports import Reply
-from swarmfree.trainer.life import build
-from swarmfree.trainer.life.replaying import Replaying
+from swarmfree.trainer.recovery import builder as build
+from swarmfree.trainer.recovery.replay import Replaying
 from tests.mutants.alone import (
     OTHER_LINEAGE,
     A,
@@ -26,7 +26,7 @@ from tests.mutants.alone import (
     record,
     word,
 )
-from tests.trainer import test_copying, test_keeping
+from tests.trainer import test_ends_copy, test_state_copy
 
 T = TypeVar("T")
 
@@ -172,10 +172,10 @@ def replay_with_another_sum() -> object:
 # ---- copies --------------------------------------------------------------------------------------------------------
 
 
-def _copied(donors: test_copying.Donors) -> bool:
+def _copied(donors: test_state_copy.Donors) -> bool:
     """Whether a joiner comes to the donors' state."""
     try:
-        return test_copying._copy(donors).state == donors.engine.state
+        return test_state_copy._copy(donors).state == donors.engine.state
     except ExceptionGroup:
         return False
 
@@ -183,9 +183,9 @@ def _copied(donors: test_copying.Donors) -> bool:
 def record_of_another_run() -> object:
     """The first donor that is asked gives a record that cannot be of this run."""
 
-    class Strange(test_copying.Donors):
+    class Strange(test_state_copy.Donors):
         async def call(self, to: Endpoint, request: Request, payload: bytes = b"", **how: Any) -> Reply:
-            if to == test_copying.BAD and isinstance(request, GetRecord):
+            if to == test_state_copy.BAD and isinstance(request, GetRecord):
                 return Reply(RecordAnswer(replace(self.first, iteration=1, stages=())))
             return await super().call(to, request, payload, **how)
 
@@ -195,7 +195,7 @@ def record_of_another_run() -> object:
 def part_that_fell_behind() -> object:
     """Two iterations commit while a state is copied, and the average of the first is kept no longer."""
 
-    class Hasty(test_copying.Donors):
+    class Hasty(test_state_copy.Donors):
         def train(self) -> Record:
             newest = super().train()
             return super().train() if len(self.records) == 2 else newest
@@ -205,20 +205,20 @@ def part_that_fell_behind() -> object:
     return _copied(donors)
 
 
-def _keeper(story: Callable[[test_keeping.World], Awaitable[T]]) -> T:
+def _keeper(story: Callable[[test_ends_copy.World], Awaitable[T]]) -> T:
     found: list[T] = []
 
-    async def main(world: test_keeping.World) -> None:
+    async def main(world: test_ends_copy.World) -> None:
         found.append(await story(world))
 
-    test_keeping.play(main)
+    test_ends_copy.play(main)
     return found[0]
 
 
 def copy_with_wrong_bytes() -> object:
     """One part of a keeper's download was wrong: the iteration of the copy that it offers after the next record."""
 
-    async def story(world: test_keeping.World) -> int:
+    async def story(world: test_ends_copy.World) -> int:
         world.source.spoils = True
         await world.kept()
         world.source.spoils = False
@@ -231,7 +231,7 @@ def copy_with_wrong_bytes() -> object:
 def copy_that_is_behind() -> object:
     """The source was out of reach for two records, and the copy has to be loaded anew: the iteration of the one that a keeper offers meanwhile."""
 
-    async def story(world: test_keeping.World) -> int:
+    async def story(world: test_ends_copy.World) -> int:
         await world.kept()
         world.commit(world.source.train())
         await world.kept()
@@ -248,11 +248,11 @@ def copy_that_is_behind() -> object:
 def copy_of_another_lineage() -> object:
     """A keeper is asked for its copy as of another lineage."""
 
-    async def story(world: test_keeping.World) -> str:
+    async def story(world: test_ends_copy.World) -> str:
         await world.kept()
         world.commit(world.source.train())
         await world.kept()
-        asked = test_keeping.GetState(0, 1, OTHER_LINEAGE, 0, weights_only=False)
+        asked = test_ends_copy.GetState(0, 1, OTHER_LINEAGE, 0, weights_only=False)
         return await word(world.keeper.get_state(asked))
 
     return _keeper(story)

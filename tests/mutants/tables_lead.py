@@ -9,7 +9,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from swarmfree.policy import record as recording
 from swarmfree.policy.lineages import Tip
+from swarmfree.policy.record import StageAverage
+from swarmfree.policy.takeover import Inheritance
 from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Restore, Stay
 from swarmfree.swarm.books import GENESIS_LINEAGE, Addend, MicrobatchSet, Roll, float64_bits
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
@@ -32,14 +35,11 @@ from swarmfree.swarm.messages import (
 from swarmfree.swarm.names import AddendId, Endpoint
 from swarmfree.swarm.plan import Replica
 from swarmfree.swarm.ports import Reply
-from swarmfree.trainer.iteration import coordinator as coordination
-from swarmfree.trainer.iteration import recording
-from swarmfree.trainer.iteration.coordinator import Coordinator
-from swarmfree.trainer.iteration.inheritance import Inheritance
-from swarmfree.trainer.iteration.meeting import Rival
-from swarmfree.trainer.iteration.recording import StageAverage
-from swarmfree.trainer.iteration.rolling import Replanned, Rolling
-from swarmfree.trainer.iteration.roster import Deposed
+from swarmfree.trainer.coordinator import coordinator as coordination
+from swarmfree.trainer.coordinator.coordinator import Coordinator
+from swarmfree.trainer.coordinator.partition_merge import Rival
+from swarmfree.trainer.coordinator.roster import Deposed
+from swarmfree.trainer.coordinator.rounds import Replanned, Rolling
 from tests.mutants.alone import (
     LATER,
     MANIFEST,

@@ -32,9 +32,9 @@ from swarmfree.swarm.names import AddendId, Endpoint, Term, WorkKey, WorkKind
 from swarmfree.swarm.plan import Rebuilt, Share
 from swarmfree.swarm.ports import Executor, Reply
 from swarmfree.trainer.context import PayloadAtHand
-from swarmfree.trainer.iteration.member import TICK_S
-from swarmfree.trainer.ring.book import Kind
-from swarmfree.trainer.ring.device import Rank
+from swarmfree.trainer.device import Rank
+from swarmfree.trainer.member.member import TICK_S
+from swarmfree.trainer.pipeline.gradient_sums import Kind
 from tests.mutants.alone import LATER, ME, OTHER_LINEAGE, SIBLING, A, Alone, D, at, plan, play, record, word
 
 

@@ -37,12 +37,12 @@ from swarmfree.swarm.messages import (
 from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Founder
 from swarmfree.swarm.plan import Rebuilt, Replica
 from swarmfree.swarm.ports import Reply
-from swarmfree.trainer.iteration.assembly import Assembly
-from swarmfree.trainer.iteration.roster import Guest, Roster
-from swarmfree.trainer.life import build
-from swarmfree.trainer.life.election import Election
-from swarmfree.trainer.life.joining import Joining
-from swarmfree.trainer.lives import Lives
+from swarmfree.trainer.coordinator.assignment import Assembly
+from swarmfree.trainer.coordinator.roster import Guest, Roster
+from swarmfree.trainer.election import Election
+from swarmfree.trainer.incarnations import Lives
+from swarmfree.trainer.membership import Joining
+from swarmfree.trainer.recovery import builder as build
 from tests.mutants.alone import (
     LATER,
     MANIFEST,
@@ -61,7 +61,7 @@ from tests.mutants.alone import (
     second_life,
 )
 from tests.mutants.tables_lead import PLACES, answer
-from tests.trainer import test_keeping
+from tests.trainer import test_ends_copy
 from tests.trainer.test_election import announced
 
 T = TypeVar("T")
@@ -720,7 +720,7 @@ def own_older_state() -> object:
 
 def least_patience() -> object:
     """First weights, at the beginning: whether a silent peer is waited for until it can have said hello."""
-    timing = test_keeping.MANIFEST.timing
+    timing = test_ends_copy.MANIFEST.timing
     waits_s = worth.patience_s(Fresh(1, 0, "nothing was learned yet"), 1, 0.1, timing)
     return waits_s >= timing.coordinator_silence_s + timing.silence_s
 

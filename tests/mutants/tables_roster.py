@@ -23,12 +23,12 @@ from swarmfree.swarm.messages import (
 )
 from swarmfree.swarm.names import Endpoint
 from swarmfree.swarm.ports import Reply
-from swarmfree.trainer.iteration import meeting
-from swarmfree.trainer.iteration.meeting import Meeting, Rival
-from swarmfree.trainer.iteration.parting import end_run
-from swarmfree.trainer.iteration.roster import Deposed, Guest, Roster
-from swarmfree.trainer.life.ending import Ending
-from swarmfree.trainer.life.peer import Peer
+from swarmfree.trainer.coordinator import partition_merge
+from swarmfree.trainer.coordinator.handoff import end_run
+from swarmfree.trainer.coordinator.partition_merge import Meeting, Rival
+from swarmfree.trainer.coordinator.roster import Deposed, Guest, Roster
+from swarmfree.trainer.peer import Peer
+from swarmfree.trainer.run_end import Ending
 from tests.mutants.alone import (
     LATER,
     ME,
@@ -393,7 +393,7 @@ def _gives_way(rival: Rival, *, forced: tuple[int, ...] = (), whole: bool = True
 
 
 def _rival(forced: tuple[int, ...], iterations: int, lineage: str = "e" * 64) -> Rival:
-    return Rival(meeting.Tip(forced, iterations, lineage), LATER, D, is_whole=True)
+    return Rival(partition_merge.Tip(forced, iterations, lineage), LATER, D, is_whole=True)
 
 
 def more_iterations_but_forced() -> object:
@@ -488,7 +488,7 @@ def two_rivals() -> object:
         mine = Meeting(alone.context, roster, TERM, lambda: replace(record(), iteration=3), lambda: False, {})
         winner, loser = (
             replace(_rival((), 9), is_whole=False),
-            Rival(meeting.Tip((), 1, OTHER_LINEAGE), LATER, SIBLING, is_whole=False),
+            Rival(partition_merge.Tip((), 1, OTHER_LINEAGE), LATER, SIBLING, is_whole=False),
         )
 
         def met(to: Endpoint, request: Request) -> Reply:

@@ -15,6 +15,7 @@ import pytest
 
 from swarmfree.lab.failures import chance_per_iteration, draw_failures
 from swarmfree.policy.keepers import KeptCopy, keepers_of_ends
+from swarmfree.policy.record import Circumstances, StageAverage, make_record
 from swarmfree.policy.recovery import choose_recovery, merge_weights
 from swarmfree.sim.script import Director, Moment
 from swarmfree.swarm.actions import CopyKept, CopyNeighbour, Merge, MergeMode
@@ -24,7 +25,6 @@ from swarmfree.swarm.messages import Commit, Train
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
 from swarmfree.swarm.plan import Plan, Replica
 from swarmfree.swarm.routes import Routes
-from swarmfree.trainer.iteration.recording import Circumstances, StageAverage, make_record
 from tests.scenarios.scenario_world import Once, is_asked, lines, play, reaching, swarm
 
 SOMEBODY = Member("QmP", "00")

@@ -27,7 +27,7 @@ from swarmfree.swarm.books import GENESIS_LINEAGE
 from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RecoverySection, RingSection, StagesSection
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
 from swarmfree.swarm.plan import Plan, Replica
-from swarmfree.trainer.life.shadowing import SPREAD
+from swarmfree.trainer.recovery.shadows import SPREAD
 
 
 def _plan(*stages: str) -> Plan:

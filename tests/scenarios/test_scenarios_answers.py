@@ -26,8 +26,8 @@ from swarmfree.swarm.messages import (
 )
 from swarmfree.swarm.names import Member, WorkKind
 from swarmfree.swarm.ports import Incoming, Reply
-from swarmfree.trainer.iteration.averaging import Averaging
-from swarmfree.trainer.life.peer import Peer
+from swarmfree.trainer.member.averaging import Averaging
+from swarmfree.trainer.peer import Peer
 from tests.scenarios.scenario_world import Once, is_asked, lines, play, swarm, unhurried
 
 T = TypeVar("T")

@@ -11,10 +11,10 @@ from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.messages import GetState, State
 from swarmfree.swarm.names import Member
 from swarmfree.swarm.ports import Reply
-from swarmfree.trainer.iteration import questions
-from swarmfree.trainer.iteration.member import MemberBooks
-from swarmfree.trainer.life.build import Builder, Building
-from swarmfree.trainer.ring.device import WorkFailed
+from swarmfree.trainer.device import WorkFailed
+from swarmfree.trainer.member import queries
+from swarmfree.trainer.member.member import MemberBooks
+from swarmfree.trainer.recovery.builder import Builder, Building
 from tests.scenarios.scenario_world import lines, play
 from tests.scenarios.test_scenarios_builds_late import one_copy
 from tests.scenarios.test_scenarios_norms import LOST_AT, merging
@@ -27,7 +27,7 @@ def test_a_merge_goes_on_with_siblings_of_those_that_do_not_give_their_weights(
     monkeypatch: pytest.MonkeyPatch, *, stages: tuple[int, ...], refuses: bool
 ) -> None:
     """They refuse, or say other sizes than they send: no builder is barred for it."""
-    honest, bad = questions.get_state, dict[int, Member]()
+    honest, bad = queries.get_state, dict[int, Member]()
 
     async def wrong(books: MemberBooks, request: GetState) -> Reply:
         reply = await honest(books, request)
@@ -42,7 +42,7 @@ def test_a_merge_goes_on_with_siblings_of_those_that_do_not_give_their_weights(
         assert isinstance(reply.message, State), "that is what was asked for"
         return Reply(replace(reply.message, sizes=(1, 2)), pieces=reply.pieces)
 
-    monkeypatch.setattr(questions, "get_state", wrong)
+    monkeypatch.setattr(queries, "get_state", wrong)
     result = play(merging(), lose(2, iteration=LOST_AT))
     assert set(bad) == set(stages)
     assert lines(result, "StageBuilt", "stage=2", "action=Merge")

@@ -16,7 +16,7 @@ from swarmfree.swarm.manifest import TimingSection
 from swarmfree.swarm.messages import Beat, BeatAnswer, Build
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.ports import Reply
-from swarmfree.trainer.iteration.member import MemberBooks
+from swarmfree.trainer.member.member import MemberBooks
 from tests.scenarios.scenario_world import Once, lines, play, reaching
 from tests.scenarios.test_scenarios_builds_late import Hangs, one_copy
 from tests.scenarios.test_scenarios_norms import merging

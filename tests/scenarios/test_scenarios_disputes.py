@@ -15,8 +15,8 @@ from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.messages import Build, Request
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.life import build
-from swarmfree.trainer.life.peer import Peer
+from swarmfree.trainer.peer import Peer
+from swarmfree.trainer.recovery import builder
 from tests.scenarios.scenario_world import Once, lines, play, reaching, swarm, unhurried
 from tests.scenarios.test_scenarios_norms import LOST_AT, merging
 from tests.scenarios.test_scenarios_replay import lose
@@ -35,7 +35,7 @@ class NobodyElse(Once):
 
 def test_a_newcomer_that_always_disputes_deposes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the only one: the coordinator, whose weights are right, bars it after some tries, and a replica of another stage is moved."""
-    honest = build.check_weights
+    honest = builder.check_weights
     liars: list[Member] = []
 
     async def lying(context: Context, request: Build, action: Merge) -> None:
@@ -44,7 +44,7 @@ def test_a_newcomer_that_always_disputes_deposes_nobody(monkeypatch: pytest.Monk
             raise Refused(RefusalKind.DISPUTED, "other norms were signed")
         await honest(context, request, action)
 
-    monkeypatch.setattr(build, "check_weights", lying)
+    monkeypatch.setattr(builder, "check_weights", lying)
     killing, setup = lose(2, iteration=LOST_AT), merging()
     setup = replace(setup, faults=replace(setup.faults, respawn_rate=0.0))
     result = play(setup, NobodyElse(killing._fits, killing._strike))

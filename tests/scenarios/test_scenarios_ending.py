@@ -20,7 +20,7 @@ from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.messages import Commit, Goodbye, Meet, Open, Request, Train
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.ports import Ports, Weights
-from swarmfree.trainer.life.peer import run_peer
+from swarmfree.trainer.peer import run_peer
 from tests.scenarios.scenario_world import SEED, STEADY, Once, is_asked, lines, play, swarm, unhurried
 
 GONE = replace(STEADY, replace_min_s=600.0, replace_max_s=600.0)

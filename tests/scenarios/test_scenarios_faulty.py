@@ -19,7 +19,7 @@ from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.messages import Open, Reduce, Reduced, Train
 from swarmfree.swarm.names import Member
 from swarmfree.swarm.ports import Incoming, Reply
-from swarmfree.trainer.iteration.averaging import Averaging
+from swarmfree.trainer.member.averaging import Averaging
 from tests.scenarios.scenario_world import SEED, STEADY, Once, is_answered, is_asked, lines, play, swarm, unhurried
 
 STAGE = 2

@@ -14,7 +14,7 @@ from swarmfree.swarm.books import Record
 from swarmfree.swarm.messages import Claim, Commit, Request, Train
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
 from swarmfree.swarm.plan import Plan
-from swarmfree.trainer.iteration.coordinator import Coordinator
+from swarmfree.trainer.coordinator.coordinator import Coordinator
 from tests.scenarios.scenario_world import STEADY, Once, is_asked, lines, play, swarm, unhurried
 
 NOBODY_COMES = replace(STEADY, replace_min_s=900.0, replace_max_s=900.0)

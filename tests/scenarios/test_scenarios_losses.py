@@ -10,7 +10,7 @@ import pytest
 
 from swarmfree.swarm.messages import BeatAnswer, Header, Request, TakeRoll
 from swarmfree.swarm.ports import Incoming, Reply
-from swarmfree.trainer.life.peer import Peer
+from swarmfree.trainer.peer import Peer
 from tests.scenarios.scenario_world import lines, play, swarm, unhurried
 
 OTHER = "QmPeer02"

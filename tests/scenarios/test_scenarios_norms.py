@@ -12,8 +12,8 @@ from swarmfree.sim.setup import Setup
 from swarmfree.swarm.actions import BuildAction, Merge
 from swarmfree.swarm.announcement import Announcement
 from swarmfree.swarm.books import float32_bits
-from swarmfree.trainer.iteration.assembly import Assembly
-from swarmfree.trainer.life.peer import Peer
+from swarmfree.trainer.coordinator.assignment import Assembly
+from swarmfree.trainer.peer import Peer
 from tests.scenarios.scenario_world import lines, play, reaching, swarm, unhurried
 from tests.scenarios.test_scenarios_replay import lose
 

@@ -17,7 +17,7 @@ from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.messages import GetPlan, Request, Train
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.ports import Ports
-from swarmfree.trainer.life.peer import run_peer
+from swarmfree.trainer.peer import run_peer
 from tests.scenarios.scenario_world import STEADY, Once, is_asked, lines, play, share_is_done, swarm, unhurried
 
 

@@ -23,8 +23,8 @@ from swarmfree.swarm.manifest import BorderDtype, Manifest, ModelSection
 from swarmfree.swarm.messages import Build
 from swarmfree.swarm.names import Side, WorkKey
 from swarmfree.swarm.ports import Reply
-from swarmfree.trainer.life.replaying import Replaying
-from swarmfree.trainer.ring.borders import Borders
+from swarmfree.trainer.recovery.activation_log import Borders
+from swarmfree.trainer.recovery.replay import Replaying
 from tests.scenarios.elsewhere import Elsewhere
 from tests.scenarios.scenario_world import Once, lines, play
 from tests.scenarios.test_scenarios_replay import logged, lose

@@ -12,8 +12,8 @@ from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
 from swarmfree.swarm.messages import Redo, Train
 from swarmfree.swarm.names import Endpoint
-from swarmfree.trainer.ring.table import Entry
-from swarmfree.trainer.ring.worker import Worker
+from swarmfree.trainer.pipeline.stage_replica import Worker
+from swarmfree.trainer.pipeline.work_table import Entry
 from tests.scenarios.scenario_world import SEED, Once, is_asked, lines, play, swarm, unhurried
 
 ODD = 7

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from swarmfree.policy.roll import Cover
+from swarmfree.policy.takeover import Inheritance
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.swarm.books import Addend, MicrobatchSet, StepScalars
@@ -17,14 +18,13 @@ from swarmfree.swarm.messages import Train
 from swarmfree.swarm.names import Endpoint
 from swarmfree.swarm.ports import Incoming, Reply
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.iteration.coordinator import Coordinator
-from swarmfree.trainer.iteration.inheritance import Inheritance
-from swarmfree.trainer.iteration.rolling import Rolling
-from swarmfree.trainer.life.peer import Peer
-from swarmfree.trainer.ring.book import AddendBook, Kind
-from swarmfree.trainer.ring.hop import Hop
-from swarmfree.trainer.ring.table import Entry
-from swarmfree.trainer.ring.worker import Worker
+from swarmfree.trainer.coordinator.coordinator import Coordinator
+from swarmfree.trainer.coordinator.rounds import Rolling
+from swarmfree.trainer.peer import Peer
+from swarmfree.trainer.pipeline.gradient_sums import AddendBook, Kind
+from swarmfree.trainer.pipeline.hop import Hop
+from swarmfree.trainer.pipeline.stage_replica import Worker
+from swarmfree.trainer.pipeline.work_table import Entry
 
 # ---- engines -------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.messages import Open, TakeRoll, Train
 from swarmfree.swarm.ports import Ports
-from swarmfree.trainer.life.peer import run_peer
+from swarmfree.trainer.peer import run_peer
 from tests.scenarios.scenario_world import SEED, STEADY, Once, is_answered, is_asked, lines, play, swarm
 
 TWO_SOURCES_SEED = 2

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.policy.record import committed_event
 from swarmfree.sim.faults import CALM, FaultPlan
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.integer_tokens import IntegerTokens
@@ -20,10 +21,9 @@ from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest, StagesSection
 from swarmfree.swarm.plan import Plan
 from swarmfree.swarm.ports import Ports
-from swarmfree.trainer.iteration.coordinator import Coordinator
-from swarmfree.trainer.iteration.recording import committed_event
-from swarmfree.trainer.life import peer as trainer_peer
-from swarmfree.trainer.life.peer import run_peer
+from swarmfree.trainer import peer as trainer_peer
+from swarmfree.trainer.coordinator.coordinator import Coordinator
+from swarmfree.trainer.peer import run_peer
 from tests.mutants.removals_member import stalled_coordinator
 from tests.sim import planted
 

@@ -18,11 +18,11 @@ from swarmfree.sim.rehearsal import _Rehearsal, rehearse
 from swarmfree.sim.setup import draw_setup
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.names import Member
+from swarmfree.trainer import peer as trainer_peer
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.iteration.roster import Roster
-from swarmfree.trainer.iteration.standing import Standing
-from swarmfree.trainer.life import peer as trainer_peer
-from swarmfree.trainer.life.peer import Peer
+from swarmfree.trainer.coordinator.roster import Roster
+from swarmfree.trainer.peer import Peer
+from swarmfree.trainer.replica_state import Standing
 from tests.mutants.alone import beat_answer
 
 

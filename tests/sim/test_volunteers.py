@@ -16,8 +16,8 @@ from swarmfree.swarm.events import Event, StageLost
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.ports import Journal, Ports
-from swarmfree.trainer.life.glance import glance_of
-from swarmfree.trainer.life.peer import Peer, run_peer
+from swarmfree.trainer.peer import Peer, run_peer
+from swarmfree.trainer.peer_status import glance_of
 
 LOOK_S = 0.25
 WINDOW = Window(80, 23)

@@ -12,7 +12,7 @@ import pytest
 from swarmfree.policy.lineages import Tip
 from swarmfree.swarm.books import GENESIS_LINEAGE
 from swarmfree.swarm.messages import Meet
-from swarmfree.trainer.life.peer import Peer
+from swarmfree.trainer.peer import Peer
 from tests.mutants.alone import OTHER_LINEAGE, TERM, A, Alone, play, record
 
 SLOW_S = 3.0

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from swarmfree.trainer.ring.device import Device, Rank, WorkFailed
+from swarmfree.trainer.device import Device, Rank, WorkFailed
 
 T = TypeVar("T")
 

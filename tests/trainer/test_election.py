@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 
+from swarmfree.policy.takeover import Inheritance
 from swarmfree.sim.loop import run_virtual
 from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
@@ -17,9 +18,8 @@ from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Member, Position,
 from swarmfree.swarm.plan import Plan, Replica
 from swarmfree.swarm.ports import Handler, Incoming, Ports, Reply
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.iteration.inheritance import Inheritance
-from swarmfree.trainer.iteration.standing import Standing
-from swarmfree.trainer.life.election import Election
+from swarmfree.trainer.election import Election
+from swarmfree.trainer.replica_state import Standing
 from swarmfree.trainer.tasks import Signal
 
 ME, A, B, C, D, E = (

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from swarmfree.swarm.announcement import PeerState
 from swarmfree.swarm.names import Founder, Member
-from swarmfree.trainer.iteration.standing import NO_STAGE
-from swarmfree.trainer.life.joining import Joining
+from swarmfree.trainer.membership import Joining
+from swarmfree.trainer.replica_state import NO_STAGE
 
 ME, OTHER = Member("QmFounder", "0" * 16), Member("QmOther", "1" * 16)
 

@@ -9,7 +9,7 @@ import pytest
 
 from swarmfree.policy.election import founders_term
 from swarmfree.swarm.names import Founder, Member, Term
-from swarmfree.trainer.iteration.genesis import GenesisWatch
+from swarmfree.trainer.coordinator.genesis import GenesisWatch
 
 ME = Member("QmSecond", "0" * 16)
 

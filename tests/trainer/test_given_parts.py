@@ -9,7 +9,7 @@ import pytest
 from swarmfree.swarm.books import GENESIS_LINEAGE
 from swarmfree.swarm.messages import GetState, State
 from swarmfree.swarm.pieces import parts_of
-from swarmfree.trainer.iteration.questions import get_state
+from swarmfree.trainer.member.queries import get_state
 from tests.mutants.alone import Alone, play
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from swarmfree.swarm.messages import Open
 from swarmfree.swarm.ports import Executor
-from swarmfree.trainer.iteration import averaging
-from swarmfree.trainer.ring.device import Rank
+from swarmfree.trainer.device import Rank
+from swarmfree.trainer.member import averaging
 from tests.mutants.alone import A, Alone, plan, play
 
 

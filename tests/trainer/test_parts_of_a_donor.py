@@ -11,7 +11,7 @@ from swarmfree.swarm.errors import ProtocolViolation
 from swarmfree.swarm.messages import GetState, Request, State
 from swarmfree.swarm.names import Endpoint
 from swarmfree.swarm.ports import Reply
-from swarmfree.trainer.life.build import Builder
+from swarmfree.trainer.recovery.builder import Builder
 from tests.mutants.alone import A, Alone, play
 
 ASKED = GetState(1, 3, "", 4, weights_only=True, count=5)

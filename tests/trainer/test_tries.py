@@ -14,8 +14,8 @@ from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.messages import Build, Built, Hello, KeptShadow, Request
 from swarmfree.swarm.names import Endpoint
 from swarmfree.swarm.ports import Reply
-from swarmfree.trainer.iteration.assembly import Assembly
-from swarmfree.trainer.iteration.roster import Guest, Roster
+from swarmfree.trainer.coordinator.assignment import Assembly
+from swarmfree.trainer.coordinator.roster import Guest, Roster
 from tests.mutants.alone import ME, A, Alone, D, at, beat_answer, play, record, second_life
 
 LIMIT_S = 5.0

@@ -15,7 +15,7 @@ from swarmfree.swarm.manifest import TimingSection
 from swarmfree.swarm.messages import GetPlan, Header, Hello, Place, Request
 from swarmfree.swarm.names import Endpoint
 from swarmfree.swarm.ports import Incoming, Reply
-from swarmfree.trainer.iteration.reaching import Reaching
+from swarmfree.trainer.coordinator.reachability import Reaching
 from swarmfree.wire.addresses import address_of
 from swarmfree.wire.announcement_record import ADDRESSES_MAX
 from swarmfree.wire.network import GrpcNetwork

@@ -16,8 +16,8 @@ from swarmfree.swarm.manifest import Manifest, ModelSection, RingSection, Stages
 from swarmfree.swarm.messages import GetState, Header, Request, State
 from swarmfree.swarm.pieces import Lent, parts_of
 from swarmfree.swarm.ports import Incoming, Reply
-from swarmfree.trainer.iteration.questions import get_state
-from swarmfree.trainer.ring.device import Device, Rank
+from swarmfree.trainer.device import Device, Rank
+from swarmfree.trainer.member.queries import get_state
 from swarmfree.wire.frames import FrameKind, decode_frame
 from swarmfree.wire.server import Outcome, Server
 

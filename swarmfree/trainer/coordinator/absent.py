@@ -1,0 +1,68 @@
+"""Holders that were fenced while their stage had others, and whose life may go on: when those are lost, they are called for.
+
+Source: protocol section 3.3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from swarmfree.policy.placement import STANDBY
+from swarmfree.swarm.errors import CallFailed, PeerUnreachable, Refused
+from swarmfree.swarm.messages import BeatAnswer
+from swarmfree.trainer.context import Context
+
+if TYPE_CHECKING:
+    from swarmfree.trainer.coordinator.roster import Guest
+
+ABSENT_MAX = 32
+
+
+def is_over(error: CallFailed) -> bool:
+    """Whether a life has ended, or refuses: nobody listens at its address, or somebody else does."""
+    return isinstance(error, Refused) or (isinstance(error, PeerUnreachable) and error.refused)
+
+
+class Absent:
+    """Them by peer, and since when each has been missing; those that went first are forgotten first."""
+
+    def __init__(self, context: Context) -> None:
+        """Nobody is missing."""
+        self._context = context
+        self._gone: dict[str, tuple[Guest, float]] = {}
+
+    def add(self, guest: Guest) -> None:
+        """A guest is about to be fenced though its life may go on."""
+        if guest.built and guest.stage != STANDBY:
+            self._gone[guest.member.peer_id] = guest, self._context.now_s()
+            if len(self._gone) > ABSENT_MAX:
+                del self._gone[next(iter(self._gone))]
+
+    def vouch(self, base: str) -> None:
+        """A record of this base is decided: who worked on it holds what that begins with, also where it had been rebuilt."""
+        for guest, _ in self._gone.values():
+            guest.is_ours |= guest.answer is not None and guest.answer.base == base
+
+    def discard(self, peer_id: str) -> None:
+        """This peer is there again, in the same life or another one."""
+        self._gone.pop(peer_id, None)
+
+    def keeper_missed_s(self, past: Mapping[int, str]) -> float:
+        """Since when the last keeper of a copy of the ends, of this past, is missing that may live; minus infinity for none."""
+        missed = [(guest, since_s) for guest, since_s in self._gone.values() if _keeps(guest.answer, past)]
+        ended = self._context.lives.ended([guest.member for guest, _ in missed])
+        return max((since_s for guest, since_s in missed if guest.member not in ended), default=-math.inf)
+
+    def take(self, stage: int) -> list[tuple[Guest, float]]:
+        """Those of one stage that may live, which are missing no longer: whoever asks calls for them."""
+        found = [(guest, since_s) for guest, since_s in self._gone.values() if guest.stage == stage]
+        for guest, _ in found:
+            self.discard(guest.member.peer_id)
+        ended = self._context.lives.ended([guest.member for guest, _ in found])
+        return [(guest, since_s) for guest, since_s in found if guest.member not in ended]
+
+
+def _keeps(answer: BeatAnswer | None, past: Mapping[int, str]) -> bool:
+    return answer is not None and past.get(answer.ends_iteration) == answer.ends_lineage

@@ -1,0 +1,642 @@
+"""Between two iterations: lost stages are rebuilt, and what is missing is said. All the while newcomers load the state of their stage.
+
+The swarm waits, at most `join_wait_s`, for whoever rebuilds a stage that nobody holds, and for nobody else.
+Source: protocol sections 3.3 and 3.10; design section 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import statistics
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from itertools import pairwise, takewhile
+
+from swarmfree.policy.builds import most_build_s
+from swarmfree.policy.keepers import KeptCopy, StageShadow, border_dtype
+from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence, wanted
+from swarmfree.policy.recovery import NO_LOGS, Logs, choose_recovery, signed_norms, weights_between
+from swarmfree.policy.worth import or_stay, patience_s
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
+from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float32, float32_bits
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.swarm.events import LOST_ENDS, EndsDrawnAnew, Note, Placed, RecoveryDecided, StageBuilt, Waiting
+from swarmfree.swarm.messages import Build, Built, Hello, Place
+from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position
+from swarmfree.swarm.plan import AS_RECORDED, Plan, Rebuilt
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.coordinator.broadcast import Telling
+from swarmfree.trainer.coordinator.kept import kept_copies
+from swarmfree.trainer.coordinator.roster import Guest, Roster
+from swarmfree.trainer.replica_state import PAST_MAX
+from swarmfree.trainer.tasks import Tasks, each
+
+STANDBY_WAIT_S = 10.0
+MOVE_WAIT_S = 10.0
+"""For a standby or newcomer, before a replica of another stage is moved to one that is lost."""
+FAILED_BUILDS_MAX = 5
+FAILED_STAYS_MAX = 2
+ASKED_AT_ONCE = 64
+PACES = 9
+MINORITY_WAIT_S = 0.2
+PASSED_OVER_MAX = 4
+FAILED_COPIES_MAX = 2
+"""Builds that a keeper of a copy or shadow may fail before another one is taken, or none."""
+FAILED_REPLAYS_MAX = 2
+"""Replays that may fail before none is tried: the first one may have been begun before it was known that a neighbour is lost, too."""
+LOOKS_IN_TIME = 8
+"""So often, in what a builder may take without progress, it is asked again: members depose a coordinator after half as long again."""
+FALLEN_BEHIND = 3
+"""Iterations a joiner with its state may be behind; siblings keep an average for one only."""
+
+
+class Assembly:
+    """Handles Hello at the coordinator, and fills stages before an iteration opens.
+
+    Attributes:
+        past: iteration -> lineage of the last record before it, as far as is known here.
+        expects_members: whether this coordinator or another one of this lineage gives way, and members of one are about to say hello to the other.
+    """
+
+    def __init__(self, context: Context, roster: Roster, position: Callable[[], Position], tasks: Tasks) -> None:
+        """Nothing rebuilt; `position` gives a new, higher claim at every call; joiners load their state in `tasks`."""
+        self._context = context
+        self._roster = roster
+        self._position = position
+        self._telling = Telling(context, roster)
+        self._tasks = tasks
+        self._joining: set[Member] = set()
+        self._present: tuple[int, str, Record | None] = (0, GENESIS_LINEAGE, None)
+        self._opened = False
+        self._begun_s = context.now_s()
+        self._rebuilt: dict[int, Rebuilt] = {}
+        self.is_sealing = False
+        self._commits_s: deque[float] = deque(maxlen=PACES)
+        self._failed_copies: Counter[Member] = Counter()
+        self._late_copies: Counter[Member] = Counter()
+        self._unable: set[tuple[Member, Member]] = set()
+        self._failed_replays = self._failed_merges = 0
+        self._signed: dict[int, float] = {}
+        self._lost_since_s: dict[int, float] = {}
+        self.past = {0: GENESIS_LINEAGE}
+        self.expects_members: Callable[[], bool] = lambda: False
+
+    def rebuilt_stages(self) -> tuple[Rebuilt, ...]:
+        """Stages built from something else than a sibling since the last commit."""
+        return tuple(self._rebuilt[stage] for stage in sorted(self._rebuilt))
+
+    def dispute(self, stage: int, state_digest: str) -> None:
+        """Of two states that a stage's replicas had, this one counts: the base changes, and what the other one had a part in is done again."""
+        known = self._rebuilt.get(stage)
+        if known is None or known.state_digest != state_digest:
+            known = Rebuilt(
+                stage, state_digest, rate_scaled=False, steps=AS_RECORDED, disputes=known.disputes if known is not None else 0
+            )
+        self._rebuilt[stage] = dataclasses.replace(known, disputes=known.disputes + 1)
+
+    def decided(self, record: Record) -> None:
+        """A record is decided: who has stepped with it holds a state of this lineage, also before everybody is told."""
+        self.past[record.iteration + 1] = record.lineage()
+        self.past.pop(record.iteration - PAST_MAX, None)
+
+    def committed(self) -> None:
+        """An iteration is committed: what was rebuilt before it has become a state like any other."""
+        self._rebuilt, self.is_sealing = {}, False
+        self._commits_s.append(self._context.now_s())
+        self._failed_copies.clear()
+        self._late_copies.clear()
+        self._unable.clear()
+        self._failed_replays = self._failed_merges = 0
+        self._signed = {}
+
+    def stand_at(self, iteration: int, lineage: str, record: Record | None) -> None:
+        """What whoever joins from now on is to be ready for; a successor may have nothing to fill."""
+        self._present = (iteration, lineage, record)
+
+    def inherit(self, plan: Plan) -> None:
+        """Go on in the middle of this plan's iteration."""
+        self._opened = True
+        self._rebuilt = {stage.stage: stage for stage in plan.rebuilt}
+
+    def hello(self, sender: Endpoint, hello: Hello, iteration: int) -> Place:
+        """Give a newcomer its place; the same newcomer twice gets the same answer.
+
+        Args:
+            iteration: the present one.
+
+        Who holds a state of this lineage takes its place again, without a download where nothing or one step is missing, or where nobody else
+        holds the stage. Until the first Seal what was built in its absence gives way to it.
+        """
+        is_ours = hello.stage != STANDBY and self.past.get(hello.iteration) == hello.lineage
+        guest = self._roster.get(sender.member)
+        is_alone = hello.stage != STANDBY and not self._roster.holders(hello.stage)  # then it has nobody to differ from
+        is_barred = self._roster.is_barred(sender.member) and not is_alone
+        if guest is None and is_ours and hello.stage != STANDBY and not is_barred:
+            guest = self._welcome_back(sender, hello, iteration)
+        if guest is None:
+            manifest = self._context.manifest
+            place = choose_stage(
+                self._counts(without=sender.member.peer_id),
+                manifest,
+                can_feed=self._may_feed(hello),
+                standby=hello.standby or is_barred,
+            )
+            guest = self._roster.admit(sender, hello, place.stage)
+            guest.is_ours = is_ours
+            self._context.tell(Placed(sender.member.peer_id, place.stage))
+            self.start_joins()
+        if guest.stage == STANDBY and hello.stage != STANDBY and is_ours:
+            guest.hello, guest.is_ours = hello, True  # it is no use now, and may be the last one soon
+        return Place(self._context.here, guest.stage, self._roster.waiting_for, accepted=True)
+
+    def _welcome_back(self, sender: Endpoint, hello: Hello, iteration: int) -> Guest | None:
+        """Its old place, for a peer that holds a state of this lineage; None where it has to load the state anew."""
+        stage, rebuilt, holders = hello.stage, self._rebuilt.get(hello.stage), self._roster.holders(hello.stage)
+        if self._present[2] is None and (holders or self._is_to_feed(hello)):
+            return None  # first weights are the same whoever draws them
+        built = hello.iteration >= iteration - 1 and rebuilt is None
+        if rebuilt is not None and not rebuilt.disputes and hello.iteration == iteration and not self.is_sealing:
+            del self._rebuilt[stage]  # its bytes are better than whatever was made in their place
+            for other in self._roster.of_stage(stage):
+                other.built, other.opened, other.builds = False, None, other.builds + 1
+            built = True
+        if not built and holders:
+            return None
+        guest = self._roster.admit(sender, hello, stage, built=built)
+        guest.is_ours, guest.built_at = True, hello.iteration if built else -1
+        self._context.tell(Placed(sender.member.peer_id, stage))
+        return guest
+
+    def patience_s(self, stage: int) -> float:
+        """How long the only holder of a stage is waited for; see `policy.worth`."""
+        iteration, _, record = self._present
+        gaps = [later - earlier for earlier, later in pairwise(self._commits_s)]
+        iteration_s = statistics.median(gaps) if gaps else 0.0
+        answers = [(guest.endpoint, guest.answer) for guest in self._roster.guests()]
+        kept = [KeptCopy(e, a.ends_iteration) for e, a in answers if a is not None and a.ends_iteration >= 0]
+        return patience_s(self._choose(stage, record, kept, without=True), iteration, iteration_s, self._context.timing)
+
+    async def fill(self, iteration: int, lineage: str, record: Record | None, check: Callable[[], bool]) -> None:
+        """Return once every stage has its replicas, or, when the run has begun, one; nobody waits for those who load a state that others hold.
+
+        Args:
+            iteration, lineage, record: what the state is to be ready for.
+            check: raises where this peer may not decide any more: a lost stage is not rebuilt by a minority; False where it may not for a moment.
+        """
+        self.stand_at(iteration, lineage, record)
+        self._opened = self._opened or record is not None  # a successor goes on with whoever is there
+        while True:
+            if not check():
+                await self._roster.changed.wait(MINORITY_WAIT_S)
+                continue
+            for guest in self._roster.guests():
+                if guest.built and guest.opened is None:
+                    self.admissible(guest, iteration)  # one that has fallen behind for good holds nothing
+            await self._roster.look_who_is_silent()
+            self._roster.end_bars()
+            self._use_standbys()
+            if self._opened:
+                await self._move_spares()
+            self.start_joins()
+            work = self._work(record)
+            if record is not None and (work or self._missing()):  # else the Open brings them up
+                behind = [g for g in self._roster.guests() if g.built and g.iteration < iteration]
+                await self._telling.bring_up(behind, record)
+                kept: Sequence[KeptCopy] = ()
+                if any(guest.stage == ENDS_STAGE for guest, _ in self._work(record)):  # somebody may have come meanwhile
+                    kept = await kept_copies(self._context, self._roster, iteration, self.past)
+                    check()
+                work = [(guest, action) for guest, action in self._work(record, kept) if not self._waits_for_others(action)]
+            join_wait_s = self._context.timing.join_wait_s
+            if work:
+                async with asyncio.TaskGroup() as group:
+                    for guest, action in work:
+                        group.create_task(self._build(guest, action, iteration, lineage, record, limit_s=join_wait_s))
+                continue
+            missing = self._missing()
+            self._say(missing)
+            if not missing:
+                self._opened = True
+                return
+            await self._roster.changed.wait(1.0)
+
+    def _may_feed(self, hello: Hello) -> bool:
+        return hello.can_feed and hello.corpus_hash == self._context.manifest.data.corpus_hash
+
+    def _is_to_feed(self, hello: Hello) -> bool:
+        """Whether this one can, and too few do: it got another place while they were there."""
+        lacks = self._counts()[ENDS_STAGE] < wanted(ENDS_STAGE, self._context.manifest)
+        return hello.stage != ENDS_STAGE and lacks and self._may_feed(hello)
+
+    def _counts(self, without: str = "") -> list[int]:
+        """Guests by stage; `without` is a peer whose older life is about to be fenced, so that it fills no place."""
+        stages = range(self._context.manifest.stage_count)
+        return [sum(g.member.peer_id != without for g in self._roster.of_stage(stage)) for stage in stages]
+
+    def _missing(self) -> str:
+        counts = [len(self._roster.holders(stage)) for stage in range(self._context.manifest.stage_count)]
+        if not self._opened:
+            return missing_sentence(counts, self._context.manifest)
+        lost = [f"stage {stage}" for stage, count in enumerate(counts) if not count]
+        return f"{', '.join(lost)}{LOST_ENDS}" if lost else ""
+
+    def _say(self, waiting_for: str) -> None:
+        if waiting_for != self._roster.waiting_for:
+            self._roster.waiting_for = waiting_for
+            self._context.tell(Waiting(waiting_for))
+
+    def _use_standbys(self) -> None:
+        """Give empty stages to standbys at once after a loss; before the first Open those that lack replicas, when nobody else came for a while.
+
+        Who came when every place was taken, and did not ask to stand by, gets any place that is free since.
+        """
+        if not self._opened and self._context.now_s() - self._begun_s < STANDBY_WAIT_S:
+            return
+        for guest in self._roster.guests():
+            held = (guest.answer or guest.hello).stage if guest.stage == STANDBY else STANDBY
+            if held != STANDBY and guest.held(held) >= 0 and not self._roster.holders(held):
+                guest.stage = held  # it was barred, and its siblings are lost
+                self._context.tell(Placed(guest.member.peer_id, held))
+        for stage, count in enumerate(self._counts()):
+            if count >= (1 if self._opened else wanted(stage, self._context.manifest)):
+                self._lost_since_s.pop(stage, None)
+                continue
+            waiting = [
+                g
+                for g in self._roster.guests()
+                if g.stage == STANDBY
+                and (stage != ENDS_STAGE or self._may_feed(g.hello))
+                and not self._roster.is_barred(g.member)
+            ]
+            if waiting:
+                waiting[0].stage = stage
+                self._context.tell(Placed(waiting[0].member.peer_id, stage))
+            else:
+                self._lost_since_s.setdefault(stage, self._context.now_s())
+        for guest in self._roster.guests():
+            if guest.stage == STANDBY and not (guest.hello.standby or self._roster.is_barred(guest.member)):
+                place = choose_stage(self._counts(), self._context.manifest, can_feed=self._may_feed(guest.hello), standby=False)
+                if place.stage != STANDBY:
+                    guest.stage = place.stage
+                    self._context.tell(Placed(guest.member.peer_id, guest.stage))
+
+    async def _move_spares(self) -> None:
+        """Nobody has come for a lost stage: the youngest replica of the stage that has most of them goes there, if one can be spared.
+
+        Everybody is asked first: one of them may have died a moment ago, and the other be the last.
+        """
+        late = [s for s, since_s in self._lost_since_s.items() if self._context.now_s() - since_s >= MOVE_WAIT_S]
+        if not late:
+            return
+        await each(self._roster.guests(), self._roster.ask_quietly, ASKED_AT_ONCE)
+        if ENDS_STAGE in late:
+            await self._hear_who_can_feed()
+        for stage in late:
+            if self._counts()[stage]:
+                continue
+            self._move_to(stage)
+
+    async def _hear_who_can_feed(self) -> None:
+        """A successor has not had the hellos of those whom it inherited: what they announce says so, too."""
+        if any(self._may_feed(guest.hello) for guest in self._roster.guests() if guest.member != self._context.me):
+            return
+        feeders = {a.endpoint.member for a in await self._context.ports.directory.announcements() if a.can_feed}
+        for guest in self._roster.guests():
+            if guest.member in feeders:
+                corpus_hash = self._context.manifest.data.corpus_hash
+                guest.hello = dataclasses.replace(guest.hello, can_feed=True, corpus_hash=corpus_hash)
+
+    def _move_to(self, stage: int) -> None:
+        """Take a standby, else the youngest replica of the stage that has most of them; this peer, which coordinates, only where nobody else can."""
+        me, able = self._context.me, [g for g in self._roster.guests() if stage != ENDS_STAGE or self._may_feed(g.hello)]
+        held = Counter(g.stage for g in self._roster.guests() if g.built and not g.leaving)
+        spares = [g for g in able if not g.leaving and (g.stage == STANDBY or (g.built and held[g.stage] > 1))]
+        if spares:
+            fit = Counter(g.member for g in spares if not self._roster.is_barred(g.member))
+            spare = max(
+                spares, key=lambda g: (fit[g.member], g.stage == STANDBY, g.member != me, held[g.stage], -g.stage, g.admitted)
+            )
+            spare.stage, spare.built, spare.opened = stage, False, None
+            self._context.tell(Placed(spare.member.peer_id, stage))
+        elif stage == ENDS_STAGE:  # who could feed serves another stage alone: somebody copies that first
+            alone = [(g.member == me, g.stage) for g in able if g.stage != STANDBY and self._counts()[g.stage] == 1]
+            if alone:
+                self._move_to(min(alone)[1])
+
+    def _work(self, record: Record | None, kept: Sequence[KeptCopy] = ()) -> list[tuple[Guest, BuildAction]]:
+        """What has to be built before the swarm can go on: one newcomer of each stage that nobody holds; `kept` are copies of the ends."""
+        usable = [copy for copy in kept if self._failed_copies[copy.holder.member] < FAILED_COPIES_MAX]
+        usable.sort(key=lambda copy: self._late_copies[copy.holder.member])
+        work: list[tuple[Guest, BuildAction]] = []
+        for stage in range(self._context.manifest.stage_count):
+            newcomers = [g for g in self._roster.of_stage(stage) if not g.built]
+            if not newcomers or self._roster.holders(stage):
+                continue
+            builder = max(newcomers, key=lambda g: g.held(stage))  # of several that hold as new a state, or none, the senior
+            cut_off = self._roster.out_of_reach.get(stage)
+            if cut_off is not None and cut_off.member != builder.member and builder.held(stage) < self._present[0]:
+                reason = f"stage {stage} has a replica that this peer cannot reach; perhaps another one can: copy it"
+                work.append((builder, Copy(stage, (cut_off,), reason)))
+                continue
+            action = self._choose(stage, record, usable)
+            held = builder.held(stage) if record is not None and builder.failed_builds < FAILED_STAYS_MAX else -1
+            work.append((builder, or_stay(action, held, self._present[0])))
+        return work
+
+    def _waits_for_others(self, action: BuildAction) -> bool:
+        """Whether a stage would be made anew, whatever the way, before somebody that may hold something better has said hello."""
+        return self._waits_for_a_keeper(action) or (not isinstance(action, Copy) and self.expects_members())
+
+    def _waits_for_a_keeper(self, action: BuildAction) -> bool:
+        """Whether the ends would be drawn anew before a keeper of a copy, that merely paused, has noticed it and said hello."""
+        timing = self._context.timing
+        missed_s = self._context.now_s() - self._roster.keeper_missed_s(self.past)
+        is_drawn = isinstance(action, Fresh) and action.stage == ENDS_STAGE
+        return is_drawn and missed_s < timing.coordinator_silence_s + timing.silence_s
+
+    def _choose(self, stage: int, record: Record | None, kept: Sequence[KeptCopy], *, without: bool = False) -> BuildAction:
+        """How a stage comes back; `without` those that hold it now."""
+        stages = range(self._context.manifest.stage_count)
+        replicas = [tuple(g.endpoint for g in self._current(self._roster.holders(s))) for s in stages]
+        for other, held in enumerate(replicas):  # of whoever could not give its weights, a sibling is asked next
+            turn = self._failed_merges // (1 if other < stage else 2) % max(1, len(held))
+            replicas[other] = (*held[turn:], *held[:turn])
+        if without:
+            replicas[stage] = ()
+        logs = NO_LOGS if self._failed_replays >= FAILED_REPLAYS_MAX else self._logs()
+        recovery = self._context.manifest.recovery
+        return choose_recovery(stage, replicas, record, recovery, kept, self._shadows(), logs, self._signed)
+
+    def _shadows(self) -> list[StageShadow]:
+        """Those of this lineage that members say they keep, of holders that have not failed to give theirs; far back nothing is known of lineages."""
+        return [
+            StageShadow(guest.endpoint, shadow.stage, shadow.iteration, shadow.full)
+            for guest in self._roster.guests()
+            if guest.answer is not None and self._failed_copies[guest.member] < FAILED_COPIES_MAX
+            for shadow in guest.answer.shadows
+            if shadow.iteration <= self._present[0] and self.past.get(shadow.iteration, shadow.lineage) == shadow.lineage
+        ]
+
+    def _logs(self) -> Logs:
+        """Border logs that members say they keep, and how long a stage computes."""
+        answers = {g.member: g.answer for g in self._roster.guests() if g.answer is not None}
+        since = {member: answer.borders_since for member, answer in answers.items() if answer.borders_since >= 0}
+        measured = [a.seconds_per_microbatch for a in answers.values() if a.seconds_per_microbatch > 0]
+        dtype = border_dtype(self._context.manifest)
+        stage_s = statistics.median_low(measured) * self._context.manifest.batch.microbatches if measured else 0.0
+        return Logs(since, "" if dtype == "wire" else dtype, stage_s, self._context.timing.join_wait_s / 2)
+
+    def _current(self, holders: Sequence[Guest]) -> list[Guest]:
+        """Those that are where the swarm is, so that others can be built from them; all of them where nobody is known to be."""
+        iteration = self._present[0]
+        there = [g for g in holders if g.iteration == iteration]
+        return there or list(holders)
+
+    def start_joins(self) -> None:
+        """Newcomers of stages that others hold load their state meanwhile."""
+        iteration, lineage, record = self._present
+        for guest in self._roster.guests():
+            donors = () if guest.stage == STANDBY else tuple(g.endpoint for g in self._current(self._roster.holders(guest.stage)))
+            if guest.built or not donors or guest.member in self._joining:
+                continue
+            action = Copy(guest.stage, donors, f"stage {guest.stage} has a live replica: copy it")
+            self._joining.add(guest.member)
+            self._tasks.start(self._join(guest, action, iteration, lineage, record), f"{guest.member} joins stage {guest.stage}")
+
+    async def _join(self, guest: Guest, action: Copy, iteration: int, lineage: str, record: Record | None) -> None:
+        before, number = self._rebuilt.get(guest.stage), guest.builds + 1
+        try:
+            await self._build(guest, action, iteration, lineage, record, limit_s=None)
+        finally:
+            self._joining.discard(guest.member)
+        rebuilt = self._rebuilt.get(guest.stage) not in {before, None}
+        if rebuilt and guest.builds == number:
+            guest.built = False  # its donors are gone, and the stage was rebuilt with other bytes meanwhile
+        if rebuilt or guest.builds != number:
+            self.start_joins()  # what it has loaded counts for nothing: it begins again
+        self._roster.changed.tell()
+
+    def replace_leavers(self) -> None:
+        """Somebody said goodbye: where it is the last of its stage, a standby takes its place."""
+        self._use_standbys()
+        self.start_joins()
+
+    def admissible(self, guest: Guest, iteration: int) -> bool:
+        """Whether a joiner that holds its stage's state is where the swarm is; one that has fallen behind loads it anew."""
+        if 0 <= guest.iteration < iteration - FALLEN_BEHIND:
+            guest.built = False
+            self.start_joins()
+        return guest.iteration == iteration
+
+    def admits(self, guest: Guest, iteration: int) -> bool:
+        """Whether the next plan has it: a member, a joiner that has caught up, or one that was passed over a few times and is one record behind.
+
+        Where iterations are short a joiner is one behind whenever a plan is made; the others wait then while it fetches that average.
+        """
+        if guest.opened is not None or self.admissible(guest, iteration):
+            return True
+        guest.passed_over += 1
+        return guest.passed_over > PASSED_OVER_MAX and guest.iteration == iteration - 1
+
+    async def _build(
+        self, guest: Guest, action: BuildAction, iteration: int, lineage: str, record: Record | None, *, limit_s: float | None
+    ) -> None:
+        stage, name = action.stage, type(action).__name__
+        lost = name != "Copy"
+        self._roster.out_of_reach.pop(stage, None)  # asked once, whatever comes of it
+        if lost:
+            self._context.tell(_decided(action, iteration, guest))
+        if isinstance(action, Stay):
+            self._void_joins(stage)  # they may have copied parts of an older state from this very guest
+        if isinstance(action, Fresh) and stage == ENDS_STAGE and record is not None:
+            self._context.tell(EndsDrawnAnew(iteration, action.reason))
+        steps = record.stages[stage].step_count if record is not None and not lost else 0
+        if isinstance(action, CopyKept) and limit_s is not None:
+            limit_s *= 1 + self._late_copies[action.holder.member]
+        guest.builds += 1
+        number = guest.builds
+        known = tuple(takewhile(bool, (self.past.get(before, "") for before in range(iteration - 1, -1, -1))))
+        request = Build(self._position(), action, iteration, lineage, record, steps, known[::-1])
+        is_waited_for = limit_s is not None or not self._opened
+        most = asyncio.timeout(most_build_s(action, self._context.manifest) if is_waited_for else None)
+        try:
+            async with most:
+                built = await self._ask_in_time(guest, request, limit_s)
+        except TimeoutError:
+            self._timed_out(guest, action, limit_s or 0.0, is_endless=most.expired())
+            return
+        except Refused as refusal:
+            await self._refused(guest, request, refusal)
+            return
+        except CallFailed as error:
+            self._roster.fence(guest.member, str(error))
+            return
+        if built is None or self._roster.get(guest.member) is not guest or guest.builds != number:
+            return
+        if lost and self._roster.holders(
+            stage
+        ):  # a replica that was taken for dead came back: its bytes are better than any merge
+            return
+        guest.built, guest.failed_builds, guest.built_at = True, 0, built.iteration
+        guest.is_ours = not lost or record is None  # first weights are the same, whoever draws them
+        guest.built_digest = "" if lost else built.state_digest
+        if self._present[2] is not None:
+            self._roster.compare(self._present[2])  # it may be of the iteration before
+        if lost:
+            is_as_it_was = isinstance(action, (Restore, Replay, Stay)) or (
+                isinstance(action, CopyKept) and action.iteration == iteration
+            )
+            is_scaled = record is not None and not is_as_it_was
+            self._rebuilt[stage] = Rebuilt(stage, built.state_digest, is_scaled, _steps_held(action))
+            self._void_joins(stage)
+        self._context.tell(
+            StageBuilt(
+                stage,
+                built.iteration,
+                name,
+                guest.member.peer_id,
+                built.seconds,
+                built.received_bytes,
+                built.state_digest,
+                built.exact,
+            )
+        )
+
+    def _timed_out(self, guest: Guest, action: BuildAction, limit_s: float, *, is_endless: bool) -> None:
+        """A build did nothing for long, or went on for ever; of the latter nobody knows whether it is the builder's fault or the holder's."""
+        if isinstance(action, CopyKept) and not is_endless:
+            # Perhaps the builder hangs: what the ends have learned is not given up for that.
+            self._late_copies[action.holder.member] += 1
+        else:
+            self._failed(guest, action, is_final=False)
+        if is_endless:
+            most_s = most_build_s(action, self._context.manifest)
+            self._roster.bar(guest.member, f"it has not built stage {action.stage} within {most_s:.0f} s")
+        else:
+            self._roster.fence(guest.member, f"it did nothing for stage {action.stage} within {limit_s:g} s")
+
+    async def _refused(self, guest: Guest, request: Build, refusal: Refused) -> None:
+        """A build came to nothing: a donor may have died, and it is decided again with those who are left, or this peer leads no longer."""
+        if refusal.kind is RefusalKind.BEHIND:
+            await self._roster.yield_to(guest.member, refusal)
+            return
+        if refusal.kind is RefusalKind.PAST:
+            # A majority went on without this peer: whoever claims next finds what it decided. Else it has only heard first of what this peer decides.
+            if request.iteration == self._present[0] and not self.is_sealing:
+                self._roster.depose(f"{guest.member}: {refusal}")
+            return
+        if refusal.kind is RefusalKind.DISPUTED and isinstance(request.action, Merge) and request.record is not None:
+            await self._take_signed(request, request.action, request.record, str(refusal))
+        action = request.action
+        if isinstance(action, Replay) and refusal.kind is RefusalKind.FAILED:
+            # Whoever gave nothing may have died: after a beat that is known, and the next try does without it.
+            await asyncio.sleep(self._context.timing.beat_s)
+        self._failed(guest, action, is_final=refusal.kind in {RefusalKind.TOO_SLOW, RefusalKind.DISPUTED})
+        if refusal.kind is RefusalKind.EXHAUSTED and isinstance(action, (CopyKept, Restore)):
+            # It was the builder's own device: that counts once, until another builder's says so, too.
+            self._unable.add((action.holder.member, guest.member))
+        if guest.failed_builds > FAILED_BUILDS_MAX:
+            self._roster.bar(guest.member, str(refusal))
+
+    async def _take_signed(self, request: Build, action: Merge, record: Record, why: str) -> None:
+        """The builder says that the neighbours have signed other norms: they count.
+
+        Where nothing else is signed than before, and this peer's weights are not those of what is, it leads no longer. Where they are, the builder is
+        wrong, and only its tries are counted.
+        """
+        neighbours = {action.before_stage: action.before.member, action.after_stage: action.after.member}
+        announced = await self._context.ports.directory.announcements()
+        signed = signed_norms(announced, neighbours, request.iteration, request.lineage)
+        sides = action.before_stage, action.after_stage
+        before, after = (signed.get(side, record.stages[side].squared_norm) for side in sides)
+        right = weights_between(self._context.manifest.recovery, action.stage, sides, (before, after))
+        is_right = (action.weight_before, action.weight_after) == (float32_bits(right.before), float32_bits(right.after))
+        is_new = any(signed.get(side) != self._signed.get(side) for side in sides)
+        self._signed = {side: norm for side, norm in self._signed.items() if side not in sides} | signed
+        if not is_right and not is_new and self._roster.hand_over is not None:
+            self._context.tell(Note(f"gives up the lead: {why}"))
+            await self._roster.hand_over()
+
+    def _failed(self, guest: Guest, action: BuildAction, *, is_final: bool) -> None:
+        """A try came to nothing; one that is final is not made again for this loss."""
+        guest.failed_builds += 1
+        if isinstance(action, (CopyKept, Restore)) and (action.holder.member, guest.member) not in self._unable:
+            self._failed_copies[action.holder.member] += FAILED_COPIES_MAX if is_final else 1
+        if isinstance(action, (Merge, CopyNeighbour)) and not is_final:
+            self._failed_merges += 1
+        if isinstance(action, Replay):
+            self._failed_replays += FAILED_REPLAYS_MAX if is_final else 1
+
+    def _void_joins(self, stage: int) -> None:
+        """What joiners of a stage load is gone: their answers count no more, and they begin again."""
+        for other in self._roster.of_stage(stage):
+            if other.member in self._joining:
+                other.builds += 1
+
+    async def _ask_in_time(self, guest: Guest, request: Build, limit_s: float | None) -> Built | None:
+        """Ask for a build. What makes progress may take longer than `limit_s`, since asking again joins it; a replay may not: a shadow is at hand.
+
+        How long it may take in all, see `policy.builds`. None where somebody that is heard holds the stage by now: nobody waits then.
+
+        Raises:
+            TimeoutError: the builder's device has done nothing for `limit_s`, or as it replays for the last half of it.
+            Refused: `too_slow`, a replay has taken that long.
+        """
+        done, begun_s = guest.work_done, self._context.now_s()
+        since_s, is_replay = begun_s, isinstance(request.action, Replay)
+        while True:
+            try:
+                async with asyncio.timeout(limit_s / LOOKS_IN_TIME if limit_s is not None else None):
+                    return await self._ask(guest, request)
+            except TimeoutError:
+                if limit_s is not None and any(g.silent_since_s is None for g in self._roster.holders(request.action.stage)):
+                    return None
+                now_s = self._context.now_s()
+                if guest.work_done != done:
+                    done, since_s = guest.work_done, now_s
+                if limit_s is None or now_s - (begun_s if is_replay else since_s) < limit_s:
+                    continue
+                if is_replay and now_s - since_s < limit_s / 2:
+                    raise Refused(RefusalKind.TOO_SLOW, f"a replay takes longer than {limit_s:g} s") from None
+                raise
+
+    async def _ask(self, guest: Guest, request: Build) -> Built:
+        waits = self._context.backoff_s()
+        for last in (False, False, False, True):
+            try:
+                reply = await self._context.call(guest.endpoint, request)
+            except (PeerUnreachable, PeerSilent):
+                if last or self._roster.get(guest.member) is not guest:
+                    raise
+            else:
+                assert isinstance(reply.message, Built), "the network checks response types"
+                return reply.message
+            await asyncio.sleep(next(waits))
+        raise AssertionError("unreachable")
+
+
+def _steps_held(action: BuildAction) -> int:
+    """Optimizer steps that the moments of what was built hold."""
+    match action:
+        case CopyKept() | Replay() | Restore(full=True) | Stay():
+            return AS_RECORDED
+    return 0
+
+
+def _decided(action: BuildAction, iteration: int, guest: Guest) -> RecoveryDecided:
+    if isinstance(action, Merge):
+        return RecoveryDecided(
+            action.stage,
+            iteration,
+            type(action).__name__,
+            action.reason,
+            guest.member.peer_id,
+            bits_float32(action.weight_before),
+            bits_float32(action.weight_after),
+            action.norm_before,
+            action.norm_after,
+        )
+    older = action.iteration if isinstance(action, CopyKept | Replay | Restore | Stay) else None
+    name, builder = type(action).__name__, guest.member.peer_id
+    return RecoveryDecided(action.stage, iteration, name, action.reason, builder, taken_from=older)

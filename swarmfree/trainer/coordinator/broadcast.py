@@ -1,0 +1,81 @@
+"""Telling the same thing to many members, and what becomes of those that do not take it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from swarmfree.swarm.books import Record
+from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
+from swarmfree.swarm.messages import Commit, Request, Response
+from swarmfree.swarm.names import Member
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.coordinator.roster import Guest, Roster
+
+ASKS = 4
+
+
+class Telling:
+    """The coordinator's voice."""
+
+    def __init__(self, context: Context, roster: Roster) -> None:
+        """Nothing has been said."""
+        self._context = context
+        self._roster = roster
+
+    async def all(self, guests: list[Guest], request: Request) -> dict[Member, Response]:
+        """The same request to all; who refuses or does not answer is fenced and missing in the result."""
+        answers: dict[Member, Response] = {}
+
+        async def one(guest: Guest) -> None:
+            answer = await self.one(guest, request)
+            if answer is not None:
+                answers[guest.member] = answer
+
+        async with asyncio.TaskGroup() as group:
+            for guest in guests:
+                group.create_task(one(guest))
+        return answers
+
+    async def one(self, guest: Guest, request: Request) -> Response | None:
+        """One guest's answer, asked again while it is not ready; None, and it is fenced, where it refuses or does not answer."""
+        waits = self._context.backoff_s()
+        failure: CallFailed | None = None
+        for _ in range(ASKS):
+            if self._roster.get(guest.member) is not guest or self._roster.is_deposed:
+                return None
+            try:
+                return (await self._roster.calls.call(guest.endpoint, request)).message
+            except CallFailed as error:
+                failure = error
+                if isinstance(error, Refused) and error.kind is not RefusalKind.NOT_YET:
+                    break
+                if guest.silent_since_s is not None:
+                    break  # it is called for already, and the others need not wait for it
+            await asyncio.sleep(next(waits))
+        if failure is not None:
+            await self._roster.judge(guest, failure)
+        return None
+
+    async def bring_up(self, guests: Sequence[Guest], record: Record) -> None:
+        """Have those step that missed this commit; whoever cannot any more holds nothing, and who does not answer is left alone.
+
+        Args:
+            guests: that hold a stage's state.
+            record: the last committed one.
+        """
+
+        async def one(guest: Guest) -> None:
+            try:
+                await self._context.call(guest.endpoint, Commit(record), silence_s=self._context.timing.silence_s / 2)
+            except Refused as refusal:
+                if refusal.kind in {RefusalKind.GONE, RefusalKind.NOT_YET}:
+                    self._roster.demote(guest, str(refusal))
+            except CallFailed:
+                return
+            else:
+                guest.built_at = max(guest.built_at, record.iteration + 1)
+
+        async with asyncio.TaskGroup() as group:
+            for guest in guests:
+                group.create_task(one(guest))

@@ -1,0 +1,547 @@
+"""The coordinator: opens, repairs, rolls, seals and commits one iteration after the other. It needs no weights and holds no data.
+
+Every decision is a function in `policy`; this file asks, waits and tells. The founder begins; any member goes on from what it inherits when the
+last coordinator falls silent (`trainer.election`). Source: design section 4, protocol sections 3.1, 3.2, 3.5 to 3.8.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import math
+from collections.abc import Collection, Sequence
+from functools import partial
+
+from swarmfree.policy.answers import fitting_record
+from swarmfree.policy.commit import is_majority, may_decide
+from swarmfree.policy.election import electorate_of, founders_term, is_founders
+from swarmfree.policy.lineages import Tip
+from swarmfree.policy.record import (
+    Circumstances,
+    StageAverage,
+    committed_event,
+    divergence,
+    has_fed,
+    make_record,
+    mean_evaluation,
+)
+from swarmfree.policy.router import deal_again, deal_shares
+from swarmfree.policy.takeover import Inheritance, newest_sealed
+from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float64
+from swarmfree.swarm.errors import Diverged, RefusalKind, Refused
+from swarmfree.swarm.events import Evaluated, Note, Opened
+from swarmfree.swarm.messages import Commit, Hello, Open, Place, Promise, Response, Seal
+from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position, Term, base_of
+from swarmfree.swarm.plan import AS_RECORDED, Plan, Replica, Share
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.coordinator.assignment import Assembly
+from swarmfree.trainer.coordinator.broadcast import Telling
+from swarmfree.trainer.coordinator.dealing import replicas_of
+from swarmfree.trainer.coordinator.genesis import GenesisWatch
+from swarmfree.trainer.coordinator.handoff import Written, end_run, name_heir, tell_all_written, write_weights
+from swarmfree.trainer.coordinator.losses import all_losses, told
+from swarmfree.trainer.coordinator.partition_merge import Meeting
+from swarmfree.trainer.coordinator.reachability import Reaching
+from swarmfree.trainer.coordinator.roster import Deposed, Guest, Roster
+from swarmfree.trainer.coordinator.rounds import Replanned, Rolling, SourceGone, StageGone, StatesDiffer
+from swarmfree.trainer.tasks import Tasks
+
+LOOK_S = 1.0
+"""While promises are waited for, it is looked this often who else has come or gone."""
+
+
+class Coordinator:
+    """One peer's coordination, from its claim until the run ends or somebody else leads.
+
+    Watches run in `tasks`; `inherited` is what a successor goes on from, None for the founder of genesis number `genesis`.
+    """
+
+    def __init__(self, context: Context, tasks: Tasks, inherited: Inheritance | None = None, genesis: int = 1) -> None:
+        """Nothing opened yet."""
+        self._context = context
+        self._tasks = tasks
+        self._term = Term(founders_term(genesis), context.me)
+        self._revisions = itertools.count(1)
+        self._iteration = 0
+        self._attempt = 0
+        self._lineage = GENESIS_LINEAGE
+        self._record: Record | None = None
+        self._plan: Plan | None = None
+        self._evaluated_base = ""
+        self._sealed: Record | None = None
+        self._may_force = False
+        self._minority_since_s: float | None = None
+        self.roster = Roster(context, tasks, self._position_now)
+        self.assembly = Assembly(context, self.roster, self._position_next, tasks)
+        self.roster.hand_over = self.hand_over
+        self._telling = Telling(context, self.roster)
+        self.roster.has_vote = lambda member: member in self._electorate()
+        self.roster.patience_s = self.assembly.patience_s
+        self._rolling = Rolling(context, self.roster, self._position_next, self._check_quorum)
+        if inherited is not None:
+            self._inherit(inherited)
+        self.meeting = Meeting(context, self.roster, self._term, lambda: self._record, self.is_whole, self.assembly.past)
+        self.roster.has_left = self.meeting.has_left
+        self._genesis = GenesisWatch(context, self.roster, self._term, self._is_open)
+        self._reaching = Reaching(context)
+        self.assembly.expects_members = self.meeting.expects_members
+
+    def _inherit(self, inherited: Inheritance) -> None:
+        """Go on where the last coordinator was."""
+        self._term, self._revisions = inherited.term, itertools.count(inherited.revision + 1)
+        self._iteration, self._lineage, self._record = inherited.iteration, inherited.lineage, inherited.record
+        self._sealed, self._may_force = inherited.sealed, inherited.forced
+        self.assembly.past |= inherited.past
+        self.assembly.stand_at(self._iteration, self._lineage, self._record)
+        plan = inherited.plan
+        if plan is not None and plan.iteration == self._iteration and plan.lineage == self._lineage:
+            self._plan, self._attempt = plan, plan.position.attempt
+            self.assembly.inherit(plan)
+        for guest in inherited.guests():
+            admitted = self.roster.admit(guest.endpoint, guest.hello, guest.stage, built=guest.built)
+            admitted.opened, admitted.is_ours = self._position_now() if guest.returned < 0 else None, guest.vouched
+            admitted.built_at = guest.returned
+        if plan is not None:
+            for endpoint in plan.members():
+                if self.roster.get(endpoint.member) is None:
+                    stage = plan.stage_of(endpoint.member)
+                    hello = Hello(stage == ENDS_STAGE, standby=False, corpus_hash="", memory_bytes=0)
+                    # Without a majority it is not they who are missing: a call much later would bring them away from whoever has one.
+                    self.roster.miss(endpoint, stage, hello, later=not inherited.forced)
+
+    def hello(self, sender: Endpoint, hello: Hello) -> Place:
+        """Give a newcomer its place, and a member that kept its state its old one.
+
+        Raises:
+            Refused: `not_yet`, this peer leads no longer, perhaps since it called the newcomer back, or its side gives way to that one's.
+        """
+        if self.roster.is_deposed:
+            raise Refused(RefusalKind.NOT_YET, "this peer leads no longer")
+        if self.roster.is_superseded(sender.member):
+            raise Refused(RefusalKind.SUPERSEDED, f"a newer life of {sender.member.peer_id} is already here")
+        if self.meeting.counts_less_than(Tip(hello.forced, hello.iteration, hello.lineage)):
+            raise Refused(
+                RefusalKind.NOT_YET, "your lineage counts more than the one that is led here: choose a coordinator of your own"
+            )
+        return self.assembly.hello(sender, hello, self._iteration)
+
+    async def receive(self, sender: Endpoint, hello: Hello) -> Place:
+        """As `hello`; whoever is no guest is called back first.
+
+        Raises:
+            Refused: `unreached`, it cannot be called.
+        """
+        if self.roster.get(sender.member) is None:
+            await self._reaching.require(sender)
+        return self.hello(sender, hello)
+
+    def _is_open(self) -> bool:
+        """Whether nothing is sealed yet, and nothing is about to be."""
+        return self._record is None and self._sealed is None and not self.assembly.is_sealing
+
+    def is_whole(self) -> bool:
+        """Whether the swarm goes on under this peer: every stage is served, and a majority follows."""
+        heard = [guest for guest in self._holders() if guest.silent_since_s is None]
+        there = {self._context.me, *(guest.member for guest in heard)}
+        is_served = len({guest.stage for guest in heard}) == self._context.manifest.stage_count
+        return is_served and self._may_decide(there)
+
+    async def run(self) -> str:
+        """Coordinate until the run has all its iterations, and everybody else was told to end; why this peer ends now.
+
+        Raises:
+            Deposed: somebody else leads, or no majority answers; members that are there follow whoever claims next.
+            Diverged: a loss or a gradient is not finite; everybody else was told to end, and nothing was sealed.
+        """
+        self._tasks.start(self.meeting.keep(), "meet strangers")
+        self._tasks.start(self._genesis.keep(), "look for a later founder")
+        iterations, begun = self._context.manifest.run.iterations, self._iteration
+        try:
+            if self._record is not None:
+                self._context.tell(committed_event(self._record, 0.0, 0))  # the last coordinator may not have told anyone
+                await self._telling.bring_up(self._holders(), self._record)
+            if self._sealed is not None:
+                await self._finish(self._sealed)
+            while self._iteration < iterations:
+                await self._one_iteration()
+            looking = self._tasks.start(self._context.ports.directory.announcements(), "look who is announced")
+            written = Written({}, {}) if begun < iterations else await write_weights(self._context, self.roster)
+            # A successor that finds those of all stages written before, or now, and without a majority, comes when some have ended well.
+            is_done = written.all_before or (not written.missing and (any(written.by.values()) or self._may_force))
+            if begun < iterations or not is_done:
+                written = await self._evaluate_and_write()
+            if not (written.missing or written.all_before):
+                await tell_all_written(self._context, self.roster, written.by)
+            for stage, why_not in sorted(written.missing.items()):
+                self._context.tell(Note(f"stage {stage} is not written: {why_not}"))
+            await self.meeting.settle()
+        except Deposed:
+            self.roster.close()
+            await self.meeting.give_way()
+            raise
+        except Diverged as diverged:
+            strangers = [a.endpoint for a in await self._context.ports.directory.announcements()]
+            await end_run(self._context, self.roster, (), strangers, str(diverged), finished=False, may_end=self.meeting.may_end)
+            raise
+        announced = looking.result() if looking.done() else ()  # a slow directory holds nobody up
+        # Who sleeps with a stage that is not written takes over when it wakes, and writes it: told to end it would not.
+        strangers = [a.endpoint for a in announced if a.stage not in written.missing]
+        why = f"all {self._iteration} iterations are committed"
+        await end_run(self._context, self.roster, written.by, strangers, why, may_end=self.meeting.may_end)
+        return why
+
+    # ---- one iteration -----------------------------------------------------------------------------------------------
+
+    async def _one_iteration(self) -> None:
+        begun_s = self._context.now_s()
+        while True:
+            check = partial(self._check_quorum, building=True)
+            await self.assembly.fill(self._iteration, self._lineage, self._record, check)
+            plan = self._make_plan(self._context.manifest.batch.microbatches)
+            try:
+                record = await self._attempt_once(plan)
+            except StageGone:
+                await self._give_up_attempt()
+            except StatesDiffer as found:
+                self.assembly.dispute(found.stage, found.state_digest)
+                self._attempt += 1
+            except (SourceGone, Replanned):
+                continue  # the same base and attempt, another revision of the plan
+            else:
+                break
+        self._context.tell(committed_event(record, self._context.now_s() - begun_s, self._rolling.redone))
+
+    async def _give_up_attempt(self) -> None:
+        """Nobody of a stage follows the plan; where somebody holds it who is silent, that one is waited for, and not asked again and again."""
+        self._attempt += 1
+        if not self._lost():
+            await self.roster.changed.wait(0.2)
+
+    async def _attempt_once(self, plan: Plan) -> Record:
+        sealed = await self._open(plan)
+        if sealed is None:
+            await self._await_shares(plan)
+            averages = await self._rolling.average(plan)
+            sealed = self._make_record(plan, averages, await all_losses(self.roster, plan))
+            if why := divergence(sealed, self._context.manifest):
+                raise Diverged(why)
+            if self._record is None:
+                await self._genesis.look()
+                self.roster.check()
+        await self._decide(sealed)
+        return sealed
+
+    async def _finish(self, sealed: Record) -> None:
+        """A record of this iteration may have been decided under the last coordinator: decide on that one, and no other."""
+        begun_s = self._context.now_s()
+        heard = {guest.member for guest in self._holders() if guest.silent_since_s is None}
+        if self._may_force and not self._may_decide(heard):
+            there = [member for member in sealed.electorate if member in heard]
+            there = there or [guest.member for guest in self._holders()]  # nobody decides for an electorate of nobody
+            sealed = dataclasses.replace(sealed, forced=(*sealed.forced, sealed.iteration), electorate=tuple(there))
+        await self._decide(sealed)
+        self._context.tell(committed_event(sealed, self._context.now_s() - begun_s, 0))
+
+    async def _decide(self, record: Record) -> None:
+        """Have the record stored by a majority: that is the decision; then tell everyone."""
+        self.assembly.is_sealing = True  # from the first Seal on there is no way back
+        await self._seal(record)
+        self._record, self._lineage = record, record.lineage()  # at once: a rival that is met meanwhile may not count more
+        self.assembly.decided(record)
+        for guest in self._holders():
+            guest.is_ours = True  # also of one that cannot step: it holds what the record begins with
+        self.roster.compare(record)
+        joiners = [g for g in self.roster.guests() if g.built and g.opened is None]  # nobody waits for them
+        self._tasks.start(self._tell_joiners(joiners, record), "tell joiners")
+        await self._telling.all(self._holders(), Commit(record))
+        self._iteration, self._attempt = record.iteration + 1, 0
+        self._may_force, self._sealed = False, None
+        self.assembly.committed()
+
+    async def _tell_joiners(self, joiners: Sequence[Guest], record: Record) -> None:
+        """Have joiners step; who cannot loads its state again at once, not only as the next iteration begins."""
+        await self._telling.bring_up(joiners, record)
+        self.assembly.start_joins()
+
+    def _make_plan(self, microbatches: int) -> Plan:
+        manifest, self.roster.must_replan = self._context.manifest, False
+        rebuilt = self.assembly.rebuilt_stages()
+        base = base_of(self._lineage, tuple((stage.stage, stage.mark) for stage in rebuilt))
+        last = self._plan
+        known = last.replicas if last is not None and last.base == base else None
+        replicas = replicas_of([self._admitted(s) for s in range(manifest.stage_count)], known, microbatches, self._iteration)
+        sources = [replica.endpoint.member for replica in replicas[ENDS_STAGE]]
+        if last is None or last.base != base or last.microbatches != microbatches:
+            shares = self._deal(replicas[ENDS_STAGE], microbatches)
+            self.roster.told.clear()
+            self._rolling.forget()
+        elif all(share.source in sources for share in last.shares):
+            shares = last.shares
+        else:
+            shares = deal_again(last.shares, sources, sources, manifest.ring.credits)
+        self._plan = Plan(
+            position=self._position_next(),
+            base=base,
+            lineage=self._lineage,
+            replicas=replicas,
+            shares=shares,
+            last_record=self._record,
+            microbatches=microbatches,
+            rebuilt=rebuilt,
+        )
+        members = [[r.endpoint.member.peer_id for r in stage] for stage in replicas]
+        self._context.tell(Opened(self._iteration, self._attempt, base, members))
+        return self._plan
+
+    def _deal(self, sources: tuple[Replica, ...], microbatches: int) -> tuple[Share, ...]:
+        manifest = self._context.manifest
+        due = microbatches == 0 or bool(manifest.run.evaluate_every and self._iteration % manifest.run.evaluate_every == 0)
+        rebuilt = self._record is not None and bool(self.assembly.rebuilt_stages())
+        windows = range(manifest.run.evaluate_windows) if due or rebuilt else range(0)
+        offsets = deal_shares(sources, microbatches)
+        return tuple(
+            Share(source.endpoint.member, offsets[k], tuple(windows[k :: len(sources)]), manifest.ring.credits)
+            for k, source in enumerate(sources)
+        )
+
+    def _electorate(self) -> tuple[Member, ...]:
+        """Who decides on this iteration."""
+        if self._record is None and is_founders(self._term.number):
+            return (self._context.me,)
+        return electorate_of(self._record, self._plan)
+
+    def _may_decide(self, answered: Collection[Member]) -> bool:
+        """Whether these decide on this iteration; see `policy.commit`."""
+        electorate = self._electorate()
+        return may_decide(electorate, answered, self._context.lives.ended(electorate))
+
+    def _holders(self) -> list[Guest]:
+        """Members that hold their stage's state, senior first; not those who have joined since the last Open."""
+        return [g for g in self.roster.guests() if g.built and g.opened is not None]
+
+    def _admitted(self, stage: int) -> list[Guest]:
+        """Who serves a stage in the next plan: its members, joiners that have caught up, and where there is nobody else any that hold its state."""
+        holders = self.roster.holders(stage)
+        there = [g for g in holders if self.assembly.admits(g, self._iteration)] or list(holders)
+        return [g for g in there if not g.leaving] or there
+
+    async def release(self, sender: Endpoint) -> None:
+        """Return when a member that leaves is no longer needed: it holds nothing, or another of its stage has promised a plan without it.
+
+        That one is asked first whether it is there: it may have died a moment ago.
+        """
+        if (guest := self.roster.get(sender.member)) is None:
+            return
+        guest.leaving = True
+        self.assembly.replace_leavers()
+        is_asked = False
+        while self.roster.get(sender.member) is guest:
+            plan = self._plan
+            others = [
+                g for g in self.roster.holders(guest.stage) if g is not guest and plan is not None and g.opened == plan.position
+            ]
+            if plan is not None and (plan.stage_of(guest.member) is not None or (guest.built and not others)):
+                is_asked = False
+                await self.roster.changed.wait(1.0)
+            elif is_asked or not guest.built:
+                self.roster.let_go(guest)
+            else:
+                is_asked = True
+                for other in others:
+                    if await self.roster.ask(other) is not None:
+                        break
+
+    async def hand_over(self) -> None:
+        """This peer leaves: name the next in rank, who claims at once and goes on in the middle of the iteration."""
+        if self._plan is not None:
+            await name_heir(self._context, self.roster, self._plan, self._electorate())
+        self.roster.depose("this peer leaves")
+
+    def _voters(self) -> list[Guest]:
+        """Who can store a record: holders, and members of the electorate that came back as they were."""
+        back = [g for g in self.roster.guests() if g.built and g.opened is None and g.iteration == self._iteration]
+        return [*self._holders(), *(g for g in back if g.member in self._electorate())]
+
+    def _check_quorum(self, *, must: bool = False, building: bool = False, until_s: float = math.inf) -> bool:
+        """A coordinator that has lost its majority falls silent, so that whoever has one can claim; one that may force only where it `must`.
+
+        While stages are built whoever follows counts: it may be a step behind, or be given the state that it needs for its vote.
+
+        Returns:
+            False where no majority answers, for a moment so far: nothing new may be opened, since a plan names who may lead next.
+
+        Raises:
+            Deposed: it leads no longer.
+            TimeoutError: it is `until_s`.
+        """
+        self.roster.check()
+        if self._context.now_s() >= until_s:
+            raise TimeoutError
+        there = self.roster.guests() if building else self._voters()
+        if (self._may_force and not must) or self._may_decide(
+            {self._context.me, *(g.member for g in there if g.silent_since_s is None)}
+        ):
+            self._minority_since_s = None
+            return True
+        now_s = self._context.now_s()
+        if self._minority_since_s is None:
+            self._minority_since_s = now_s
+            self._context.tell(Note(f"no majority of {len(self._electorate())} members answers"))
+        if now_s - self._minority_since_s >= self._context.timing.silence_s:
+            raise Deposed("no majority answers", by_another=False)
+        return False
+
+    async def _open(self, plan: Plan) -> Record | None:
+        """Open is the claim to this iteration: a majority promises, or it is not opened.
+
+        Returns:
+            A record of this iteration that somebody has stored: that one is decided on then.
+        """
+        named = {endpoint.member for endpoint in plan.members()}
+        asked = [g for g in self.roster.guests() if g.built and g.member in named]
+        promises = await self._promises(plan, asked)
+        for guest in asked:
+            if guest.member in promises and guest.built:  # else what it held gave way meanwhile
+                guest.opened = plan.position
+        sealed = newest_sealed((p for p in promises.values() if isinstance(p, Promise)), plan.lineage)
+        while not self._may_force and not self._may_decide(set(promises)):
+            self._rolling.check(plan)
+            self._check_quorum()
+            self._look_for_joiners(plan)  # one that came back counts as there, but only the next Open can have its promise
+            await self.roster.changed.wait(0.2)
+        self._rolling.check(plan)
+        return fitting_record(sealed, plan.iteration, len(plan.replicas))
+
+    async def _promises(self, plan: Plan, asked: list[Guest]) -> dict[Member, Response]:
+        """What those who are asked promise. Where the last holder of a stage hangs as it steps, others come and go, and stages are rebuilt."""
+        telling = self._tasks.start(self._telling.all(asked, Open(plan)), "open")
+        try:
+            while not (await asyncio.wait({telling}, timeout=LOOK_S))[0]:
+                if lost := self._lost():
+                    raise StageGone(f"stages {sorted(lost)}")
+                self._look_for_joiners(plan, asked)
+        finally:
+            telling.cancel()
+        promises: dict[Member, Response] = telling.result()
+        return promises
+
+    async def _await_shares(self, plan: Plan) -> None:
+        """Wait until every source says that its share and its windows came back."""
+        sources = [share.source for share in plan.shares]
+
+        def is_done(member: Member) -> bool:
+            guest = self.roster.get(member)
+            return guest is not None and has_fed(guest.answer, plan)
+
+        while not all(is_done(member) for member in sources):
+            self._rolling.check(plan)
+            self._check_quorum()
+            self._look_for_joiners(plan)
+            await self.roster.changed.wait(1.0)
+        loss = mean_evaluation(told(self.roster, plan, *sources))
+        if loss is not None and self._evaluated_base != plan.base:
+            self._evaluated_base = plan.base
+            rebuilt = [stage.stage for stage in plan.rebuilt] if self._record is not None else []
+            self._context.tell(Evaluated(plan.iteration, bits_float64(loss), rebuilt))
+
+    def _look_for_joiners(self, plan: Plan, asked: Sequence[Guest] = ()) -> None:
+        """A joiner that has caught up becomes a member at once: by the next Open it would be one average behind again.
+
+        Args:
+            asked: those that are just being asked for their promises.
+
+        Raises:
+            Replanned: there is one.
+        """
+        for guest in self.roster.guests():
+            waits = guest.built and guest.opened is None and guest.silent_since_s is None and guest not in asked
+            if waits and self.assembly.admissible(guest, plan.iteration):
+                raise Replanned(str(guest.member))
+
+    def _make_record(self, plan: Plan, averages: tuple[StageAverage, ...], losses: tuple[float, ...]) -> Record:
+        # Proof that others have died is not enough here: whoever may force did not know, as it claimed, that nobody is further.
+        forced = self._may_force and not is_majority(
+            self._electorate(), {g.member for g in self._holders() if g.silent_since_s is None}
+        )
+        order = {guest.member: guest.admitted for guest in self.roster.guests()}
+        answers = told(self.roster, plan, *(share.source for share in plan.shares))
+        circumstances = Circumstances(
+            losses=losses,
+            evaluation=mean_evaluation(answers) or "",
+            restarted={s.stage: s.steps for s in plan.rebuilt if s.steps != AS_RECORDED} if self._record is not None else {},
+            rate_scaled=frozenset(stage.stage for stage in plan.rebuilt if stage.rate_scaled),
+            forced=forced,
+            seniority=order,
+        )
+        return make_record(plan, averages, self._context.manifest, circumstances)
+
+    async def _seal(self, record: Record) -> None:
+        """Have the record stored by a majority of the electorate; a forced one by everybody that is there.
+
+        Raises:
+            Deposed: no majority can be reached, or it follows somebody else; whoever claims next finds what was stored.
+        """
+        position = self._position_next()
+        is_forced = record.forced > (self._record.forced if self._record is not None else ())
+        stored: set[Member] = set()
+        while True:
+            rest = [g for g in self._voters() if g.member not in stored]
+            stored |= set(await self._telling.all(rest, Seal(position, record)))
+            if is_forced or self._may_decide(stored):
+                return
+            self._check_quorum(must=True)
+            await self.roster.changed.wait(0.2)
+
+    # ---- the end -----------------------------------------------------------------------------------------------------
+
+    async def _evaluate_and_write(self) -> Written:
+        """The last evaluation, then the weights; once more where a further stage is lost meanwhile, since somebody may come and rebuild it."""
+        while True:
+            given_up = await self._closing()
+            written = await write_weights(self._context, self.roster)
+            if self._lost() & written.missing.keys() <= given_up:
+                return written
+
+    async def _closing(self) -> set[int]:
+        """A last evaluation: opened like an iteration, never sealed.
+
+        Returns:
+            Stages for which nobody came within `join_wait_s`; then there is no evaluation. Without a majority some may have ended well, and
+            with them whoever would come: then it waits as long as those who wait for a coordinator take to say hello.
+        """
+        timing, came = self._context.timing, set[Member]()
+        while True:
+            lost = self._lost()
+            wait_s = timing.coordinator_silence_s if self._may_force else timing.join_wait_s
+            check = partial(self._check_quorum, building=True, until_s=self._context.now_s() + wait_s)
+            try:
+                await self.assembly.fill(self._iteration, self._lineage, self._record, check)
+                plan = self._make_plan(0)
+                await self._open(plan)
+                await self._await_shares(plan)
+            except StageGone:
+                await self._give_up_attempt()
+            except (SourceGone, Replanned):
+                continue
+            except TimeoutError:
+                # Whoever has come may have tried in vain to copy from one that is silent: it has as long once more. Who came with
+                # the state of a lost stage may be a step behind, and cannot write before an Open has brought it up, or found that nothing can.
+                builders = {guest.member for stage in self._lost() for guest in self.roster.of_stage(stage)}
+                if lost and self._lost() == lost and builders <= came:
+                    return lost
+                came |= builders
+            else:
+                return set()
+
+    def _lost(self) -> set[int]:
+        """Stages that nobody holds."""
+        return {stage for stage in range(self._context.manifest.stage_count) if not self.roster.holders(stage)}
+
+    def _position_now(self) -> Position:
+        last = self._plan.position if self._plan is not None else None
+        revision = last.revision if last is not None and last.term == self._term else 0  # not that of an inherited plan
+        return Position(self._term, self._iteration, self._attempt, revision)
+
+    def _position_next(self) -> Position:
+        return Position(self._term, self._iteration, self._attempt, next(self._revisions))

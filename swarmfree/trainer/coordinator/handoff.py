@@ -1,0 +1,173 @@
+"""How a coordinator's work ends: the run is over, or it leaves and names who goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from swarmfree.policy.election import claim_order
+from swarmfree.swarm.errors import CallFailed, PeerUnreachable, Refused
+from swarmfree.swarm.events import Note
+from swarmfree.swarm.messages import Farewell, Goodbye
+from swarmfree.swarm.names import Endpoint, Member
+from swarmfree.swarm.plan import Plan
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.coordinator.roster import Guest, Roster
+
+ASKED_MAX = 2
+"""Who could not write its stage's weights is asked once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of the weights.
+
+    Args:
+        by: who has written, with a note where that was for an earlier coordinator.
+        missing: stages that nobody has written, each with the reason.
+        all_before: an earlier coordinator has had all written; who is not there has ended well.
+    """
+
+    by: Mapping[Member, str]
+    missing: Mapping[int, str]
+    all_before: bool = False
+
+
+async def write_weights(context: Context, roster: Roster) -> Written:
+    """Have the weights of every stage written before anybody ends: by one replica, and where that one cannot, by the next.
+
+    Raises:
+        Deposed: this peer leads no longer; what was written stays.
+    """
+    request = Goodbye(run_over=True, finished=True, why="every stage is written first", write_weights=True)
+
+    written: dict[Member, str] = {}
+    missing: dict[int, str] = {}
+    all_before = False
+
+    async def ask(guest: Guest) -> str:
+        """Why it has not written; it is asked again as long as it answers beats."""
+        nonlocal all_before
+        waits, is_first = context.backoff_s(), True
+        while True:
+            try:
+                reply = await context.call(guest.endpoint, request)
+            except Refused as refusal:
+                return str(refusal)
+            except CallFailed as error:
+                if roster.get(guest.member) is not guest or roster.is_deposed:
+                    return str(error)
+            else:
+                assert isinstance(reply.message, Farewell), "the network checks response types"
+                written[guest.member] = reply.message.note if is_first else ""
+                all_before |= reply.message.all_written
+                return ""
+            is_first = False
+            await asyncio.sleep(next(waits))
+
+    async def write(stage: int) -> None:
+        asked, waits, why = Counter[Guest](), context.backoff_s(), "nobody holds it"  # one that is called for anew is asked anew
+        # Others before this peer: they write while it still looks after the end. Once more who could not, after all others: it may have been
+        # for a moment, and a sibling that can may fall while it is tried again.
+        while rest := [guest for guest in roster.holders(stage) if asked[guest] < ASKED_MAX]:
+            guest = min(rest, key=lambda g: (asked[g], g.member == context.me, g.opened is None, g.admitted))
+            if asked[guest]:
+                await asyncio.sleep(next(waits))
+            asked[guest] += 1
+            why = await ask(guest)
+            if not why:
+                return
+            if asked[guest] == ASKED_MAX:
+                roster.excuse(guest)
+        missing[stage] = why
+
+    async with asyncio.TaskGroup() as group:
+        for stage in range(context.manifest.stage_count):
+            group.create_task(write(stage))
+    roster.check()
+    return Written(written, {} if all_before else missing, all_before)
+
+
+async def tell_all_written(context: Context, roster: Roster, writers: Collection[Member]) -> None:
+    """Nobody has ended yet, and each stage is written: those who wrote know it before the first one goes, so that a successor rebuilds none."""
+    request = Goodbye(run_over=True, finished=True, why="every stage is written", write_weights=True, all_written=True)
+
+    async def one(guest: Guest) -> None:
+        with contextlib.suppress(CallFailed):
+            await context.call(guest.endpoint, request, silence_s=context.timing.silence_s / 2)
+
+    async with asyncio.TaskGroup() as group:
+        for guest in roster.guests():
+            if guest.member in writers:
+                group.create_task(one(guest))
+    roster.check()
+
+
+async def end_run(
+    context: Context,
+    roster: Roster,
+    writers: Collection[Member],
+    announced: Sequence[Endpoint],
+    why: str,
+    *,
+    finished: bool = True,
+    may_end: Callable[[Endpoint], Awaitable[bool]] | None = None,
+) -> None:
+    """Tell everyone else that the run is over; those who wrote come last, so that a successor finds one that knows of it.
+
+    Also those that are announced without being guests: whoever follows nobody would wait for somebody to lead it.
+
+    Args:
+        finished: it has all its iterations; else it failed.
+        may_end: asks one that is announced first; it may be of another lineage, that counts more than this one.
+    """
+    roster.close()
+    request = Goodbye(run_over=True, finished=finished, why=why)
+
+    async def one(endpoint: Endpoint, *, known: bool = True) -> None:
+        if not known and may_end is not None and not await may_end(endpoint):
+            return
+        for last in (False, True):
+            try:
+                await context.call(endpoint, request, silence_s=context.timing.silence_s / 2)
+            except CallFailed as error:
+                ended = isinstance(error, PeerUnreachable) and error.refused  # it heard another one
+                if last and known and not ended:
+                    context.tell(Note(f"{endpoint.member} did not hear the goodbye: {error}"))
+            else:
+                return
+
+    others = [guest for guest in roster.guests() if guest.member != context.me]
+    strangers = [endpoint for endpoint in announced if endpoint.member != context.me and roster.get(endpoint.member) is None]
+    async with asyncio.TaskGroup() as group:
+        for guest in others:
+            if guest.member not in writers:
+                group.create_task(one(guest.endpoint))
+        for endpoint in strangers:
+            group.create_task(one(endpoint, known=False))
+    async with asyncio.TaskGroup() as group:
+        for guest in others:
+            if guest.member in writers:
+                group.create_task(one(guest.endpoint))
+
+
+async def name_heir(context: Context, roster: Roster, plan: Plan, electorate: Sequence[Member]) -> None:
+    """Tell everyone who is next in rank, so that this one may claim at once; who does not hear it waits as for a death."""
+    heirs = [plan.endpoint(m) for m in claim_order(plan, electorate) if m != context.me and roster.get(m) is not None]
+    if not heirs:
+        return
+    request = Goodbye(run_over=False, finished=False, why="the coordinator leaves", heir=heirs[0])
+
+    async def one(guest: Guest) -> None:
+        try:
+            await context.call(guest.endpoint, request, silence_s=context.timing.silence_s / 2)
+        except CallFailed as error:
+            context.tell(Note(f"{guest.member} did not hear who is next: {error}"))
+
+    async with asyncio.TaskGroup() as group:
+        for guest in roster.guests():
+            if guest.member != context.me:
+                group.create_task(one(guest))

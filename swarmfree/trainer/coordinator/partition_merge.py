@@ -1,0 +1,222 @@
+"""Two lineages of one run, after a forced continuation, find each other, and one gives way.
+
+Every `remeet_s` the coordinator calls announced peers that are not in its swarm, until one follows somebody else. Nothing is done about a peer
+that follows nobody else: it says hello by itself. Source: protocol section 3.4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from swarmfree.policy.lineages import Tip, forced_later, wins
+from swarmfree.swarm.books import Record
+from swarmfree.swarm.errors import CallFailed
+from swarmfree.swarm.events import LineageDropped
+from swarmfree.swarm.messages import Goodbye, Meet, Met
+from swarmfree.swarm.names import Endpoint, Term
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.coordinator.roster import Guest, Roster
+from swarmfree.trainer.tasks import Signal
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """Another coordinator of this run.
+
+    Args:
+        tip: of its lineage.
+        term: of its claim.
+        coordinator: where it is.
+        is_whole: its swarm goes on.
+        follows: the lineage here is the beginning of its own; known of one that was visited.
+    """
+
+    tip: Tip
+    term: Term
+    coordinator: Endpoint
+    is_whole: bool
+    follows: bool = False
+
+
+class Meeting:
+    """A coordinator's look beyond its own swarm; `term` is that of its claim."""
+
+    def __init__(
+        self,
+        context: Context,
+        roster: Roster,
+        term: Term,
+        last_record: Callable[[], Record | None],
+        is_whole: Callable[[], bool],
+        past: Mapping[int, str],
+    ) -> None:
+        """Nobody was met; `past` has the lineage of so many iterations of this coordinator's own."""
+        self._context = context
+        self._roster = roster
+        self.term = term
+        self._last_record = last_record
+        self._is_whole = is_whole
+        self._past = past
+        self._called = Signal()
+        self._heard: Rival | None = None
+        self._winner: Rival | None = None
+        self._turn = 0
+        self._is_yielding, self._settled = False, Signal()
+        self._kin_heard_s = -math.inf
+
+    def tip(self) -> Tip:
+        """The end of this coordinator's lineage."""
+        return Tip.of(self._last_record())
+
+    def follows(self, iterations: int, lineage: str) -> bool:
+        """Whether another lineage, of so many iterations, is the beginning of this one."""
+        return lineage != self.tip().lineage and self._past.get(iterations) == lineage
+
+    def counts_less_than(self, tip: Tip) -> bool:
+        """Whether a peer comes from another lineage that was forced later, and may have a coordinator again soon: this one would give way."""
+        return self._past.get(tip.iterations) != tip.lineage and forced_later(tip.forced, self.tip().forced)
+
+    async def may_end(self, stranger: Endpoint) -> bool:
+        """Whether a stranger may be told that the run is over: who says nothing may not, nor a member of a lineage that counts more and goes on."""
+        met = await self._meet(stranger) or await self._meet(stranger)
+        return met is not None and not self.counts_less_than(Tip(met.forced, met.iteration, met.lineage))
+
+    async def has_left(self, endpoint: Endpoint) -> bool:
+        """Whether a peer has joined a lineage that gives way to this one: whom it follows there leads nobody here."""
+        met = await self._meet(endpoint)
+        if met is not None and met.coordinator is not None and met.coordinator.member != self._context.me:
+            met = await self._meet(met.coordinator) or met  # while a state is built there, this peer is told of the one before
+        if met is None or met.follows or self._past.get(met.iteration) == met.lineage:
+            return False
+        return forced_later(self.tip().forced, met.forced)
+
+    def hear(self, rival: Rival) -> None:
+        """Another coordinator of this run has called: look at it soon."""
+        self._heard = rival
+        if not rival.is_whole and self._past.get(rival.tip.iterations) == rival.tip.lineage:
+            self._kin_heard_s = self._context.now_s()
+        self._called.tell()
+
+    def expects_members(self) -> bool:
+        """Whether another coordinator of this lineage, or of its beginning, has just called, whose swarm does not go on; or one that wins.
+
+        One of the two gives way once it has looked a second time; until its members have said hello, nothing that they may hold is made anew.
+        """
+        timing = self._context.timing
+        return self._is_yielding or self._context.now_s() - self._kin_heard_s < timing.coordinator_silence_s + timing.silence_s
+
+    async def keep(self) -> None:
+        """Look beyond, until another coordinator wins; then this peer is deposed.
+
+        Nobody gives way at first sight: a coordinator that was asleep believes for a moment that it still leads.
+        """
+        timing = self._context.timing
+        while self._winner is None:
+            if self._heard is None:
+                await self._called.wait(timing.remeet_s * (0.75 + 0.5 * self._context.rng.random()))
+            heard, self._heard = self._heard, None
+            rival = await (self._look_beyond() if heard is None else self._visit(heard.coordinator)) or heard
+            if rival is None:
+                continue
+            if self._gives_way_to(rival):
+                self._is_yielding = True
+                await asyncio.sleep(timing.coordinator_silence_s)
+                confirmed = await self._visit(rival.coordinator)  # that one, though a third may have called meanwhile
+                if confirmed is not None and self._gives_way_to(confirmed):
+                    self._concede(confirmed)
+                self._is_yielding = False
+                self._settled.tell()
+            if self._heard is not None and self._heard.coordinator == rival.coordinator:
+                self._heard = None  # it has only looked back
+
+    def _gives_way_to(self, rival: Rival) -> bool:
+        """The lineages decide: nothing that a majority committed gives way to what was forced.
+
+        Of lineages forced in the same iterations the one whose swarm goes on wins, and within one lineage the higher term.
+        """
+        mine, am_whole = self.tip(), self._is_whole()
+        if self.follows(rival.tip.iterations, rival.tip.lineage):
+            return False  # it has slept: what it has is the beginning of what is here
+        if rival.follows and not am_whole:
+            return True  # this one has, and nothing is decided here meanwhile
+        if rival.is_whole != am_whole and rival.tip.forced == mine.forced:
+            return rival.is_whole
+        if rival.tip.lineage == mine.lineage:
+            return rival.term > self.term
+        return wins(rival.tip, mine)
+
+    def _concede(self, rival: Rival) -> None:
+        if rival.tip.lineage != self.tip().lineage or rival.term > self.term:
+            self._winner = rival  # who follows here is sent there at once, with what it holds
+        self._roster.depose(f"{rival.coordinator.member} leads in term {rival.term.number}")
+
+    async def settle(self) -> None:
+        """Wait for the second look at a rival to give way to: until then nothing may end by this coordinator's word.
+
+        Raises:
+            Deposed: it was given way to.
+        """
+        while self._is_yielding:
+            await self._settled.wait(1.0)
+        self._roster.check()
+
+    async def loses_to(self, coordinator: Endpoint) -> bool:
+        """Whether another coordinator, that ends the run with all its iterations, is one to give way to: what is left here would not count."""
+        rival = await self._visit(coordinator)
+        return rival is not None and rival.tip.iterations >= self._context.manifest.run.iterations and self._gives_way_to(rival)
+
+    async def _look_beyond(self) -> Rival | None:
+        announced = await self._context.ports.directory.announcements()
+        strangers = [a.endpoint for a in announced if self._is_stranger(a.endpoint)]
+        for _ in strangers:
+            self._turn += 1
+            met = await self._meet(strangers[self._turn % len(strangers)])
+            if met is not None and met.coordinator is not None and met.coordinator.member != self._context.me:
+                return await self._visit(met.coordinator)
+            if self._heard is not None:
+                break  # that one has called meanwhile
+        return None
+
+    async def _visit(self, coordinator: Endpoint) -> Rival | None:
+        """The other coordinator, as it is now; None where it is none."""
+        met = await self._meet(coordinator)
+        if met is None or met.coordinator is None or met.term is None or met.term.member != coordinator.member:
+            return None
+        return Rival(Tip(met.forced, met.iteration, met.lineage), met.term, coordinator, met.whole, met.follows)
+
+    def _is_stranger(self, endpoint: Endpoint) -> bool:
+        return endpoint.member != self._context.me and self._roster.get(endpoint.member) is None
+
+    async def _meet(self, endpoint: Endpoint) -> Met | None:
+        tip = self.tip()
+        request = Meet(tip.iterations, tip.lineage, tip.forced, self.term, self._is_whole())
+        try:
+            reply = await self._context.call(endpoint, request, silence_s=self._context.timing.silence_s / 2)
+        except CallFailed:
+            return None
+        assert isinstance(reply.message, Met), "the network checks response types"
+        return reply.message
+
+    async def give_way(self) -> None:
+        """Where another lineage has won: have everyone join it. Nobody is beaten any more when this is called."""
+        if self._winner is None:
+            return
+        theirs, mine = self._winner.tip, self.tip()
+        if theirs.lineage != mine.lineage:
+            self._context.tell(LineageDropped(mine.iterations, len(mine.forced), mine.lineage, theirs.iterations, theirs.lineage))
+        request = Goodbye(
+            run_over=False, finished=False, why="another coordinator won", heir=self._winner.coordinator, rejoin=True
+        )
+
+        async def one(guest: Guest) -> None:
+            try:
+                await self._context.call(guest.endpoint, request, silence_s=self._context.timing.silence_s / 2)
+            except CallFailed:
+                return  # it hears no beat from now on, and finds the other coordinator by itself
+
+        async with asyncio.TaskGroup() as group:
+            for guest in self._roster.guests():
+                group.create_task(one(guest))

@@ -1,0 +1,471 @@
+"""The coordinator's roster: who is there, how they stand, and who is fenced. One watch per guest: a beat is always under way.
+
+A broken beat is noticed at once, a silent one after `silence_s`; the directory never removes anyone. Source: protocol sections 3.3, 6 (Beat).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+
+from swarmfree.policy.deadline import is_given_up
+from swarmfree.policy.placement import STANDBY
+from swarmfree.swarm.books import Record
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.swarm.events import MemberLeft, MemberLost, Note, StageLost
+from swarmfree.swarm.messages import Beat, BeatAnswer, Goodbye, Hello
+from swarmfree.swarm.names import Endpoint, Member, Position
+from swarmfree.trainer.calls import Calls
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.coordinator.absent import Absent, is_over
+from swarmfree.trainer.coordinator.bars import Bars
+from swarmfree.trainer.tasks import Signal, Tasks
+
+ASKED_AGAIN = 1
+KNOCK_S = 0.25
+"""Between two calls to a silent peer that is waited for."""
+DIFFERS_MAX = 2
+
+
+class Deposed(Exception):
+    """This peer leads no longer.
+
+    Args:
+        why: for people.
+        by_another: somebody has promised a higher term; else no majority answers, and this peer may claim again.
+    """
+
+    def __init__(self, why: str, *, by_another: bool) -> None:
+        super().__init__(why)
+        self.by_another = by_another
+
+
+@dataclass(slots=True, eq=False)
+class Guest:
+    """One peer that said hello.
+
+    Args:
+        endpoint: who and where.
+        hello: what it said.
+        stage: its place, `STANDBY` for none.
+        admitted: order of admission; smaller is senior.
+        built: holds its stage's state at the present iteration.
+        answer: its last beat's answer.
+        built_at: the iteration its state was ready for when it was built, or told by a member that came back.
+        builds: how often it was told to build; only the last one's answer counts.
+        failed_builds: builds in a row that came to nothing.
+        leaving: it has said goodbye, and goes as soon as it is no longer needed.
+        passed_over: plans that were made without it while it held its stage's state.
+        built_digest: of the state it built, a copy of its siblings'; compared with the record of iteration `built_at`.
+        opened: the newest claim of this coordinator that it promised; None for a joiner, and for a member that came back, until the next Open.
+        is_ours: what it holds belongs to this coordinator's lineage, or to the past of it.
+        silent_since_s: it is its stage's only holder, does not answer since then, and is waited for.
+        cannot_write: its stage's weights at the end; one that was fenced, or is silent, may be able to.
+    """
+
+    endpoint: Endpoint
+    hello: Hello
+    stage: int
+    admitted: int
+    built: bool = False
+    answer: BeatAnswer | None = None
+    built_at: int = -1
+    built_digest: str = ""
+    builds: int = 0
+    failed_builds: int = 0
+    leaving: bool = False
+    passed_over: int = 0
+    opened: Position | None = None
+    is_ours: bool = False
+    silent_since_s: float | None = None
+    cannot_write: bool = False
+
+    @property
+    def work_done(self) -> int:
+        """By its device, as it told last."""
+        return self.answer.work_done if self.answer is not None else 0
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether it can do what another holder of its stage would do, so that nobody waits for that one."""
+        return self.silent_since_s is None and not self.cannot_write
+
+    @property
+    def iteration(self) -> int:
+        """The iteration that its state is ready for, as far as is known; it never goes back while the state is held."""
+        told = self.answer.iteration if self.answer is not None and self.answer.stage == self.stage else -1
+        return max(told, self.built_at)
+
+    def held(self, stage: int) -> int:
+        """The iteration that its own state of a lost stage is ready for, of this lineage; -1 where it has none."""
+        if not self.is_ours:
+            return -1
+        if self.answer is not None:
+            return self.answer.iteration if self.answer.stage == stage else -1
+        return self.hello.iteration if self.hello.stage == stage else -1
+
+    @property
+    def member(self) -> Member:
+        """Its name."""
+        return self.endpoint.member
+
+
+class Roster:
+    """Guests by member, and a watch on each.
+
+    Attributes:
+        changed: told whenever a guest comes, goes, or has news.
+        calls: to guests, given up when they are fenced.
+        must_replan: a member that is still there was fenced, or one came back that missed an Open: they hear of it by the next plan only.
+        hand_over: how this peer gives up the lead.
+        waiting_for: what the swarm waits for; told to everyone with the beats.
+        told: last answer of each source by base, those that are gone since included; whoever opens another base clears it.
+        patience_s: how long the only holder of a stage is waited for when it falls silent; its state is worth that.
+        out_of_reach: the last holder of a stage, that was waited for in vain: others may reach it.
+        has_vote: whether a member decides on the present iteration.
+        has_left: whether it has joined a lineage that gives way to this one.
+    """
+
+    def __init__(self, context: Context, tasks: Tasks, position: Callable[[], Position]) -> None:
+        """Nobody is there."""
+        self._context = context
+        self._tasks = tasks
+        self._position = position
+        self._guests: dict[Member, Guest] = {}
+        self._absent = Absent(context)
+        self._admitted = 0
+        self._bars = Bars()
+        self._differs: Counter[str] = Counter()
+        self._deposed = ""
+        self._progress, self._progress_of = 0, ""
+        self.calls = Calls(context)
+        self.must_replan = False
+        self.hand_over: Callable[[], Awaitable[None]] | None = None
+        self.changed = Signal()
+        self.waiting_for = ""
+        self.out_of_reach: dict[int, Endpoint] = {}
+        self.patience_s: Callable[[int], float] = lambda _: 0.0
+        self.has_vote: Callable[[Member], bool] = lambda _: True
+        self.has_left: Callable[[Endpoint], Awaitable[bool]] = _has_not_left
+        self.told: dict[tuple[Member, str], BeatAnswer] = {}
+
+    def depose(self, why: str) -> None:
+        """This peer leads no longer."""
+        self._deposed = self._deposed or why
+        self.calls.close()
+        self.changed.tell()
+
+    @property
+    def is_deposed(self) -> bool:
+        """Whether this peer leads no longer."""
+        return bool(self._deposed)
+
+    def check(self) -> None:
+        """Go on only as coordinator.
+
+        Raises:
+            Deposed: it is none any more.
+        """
+        if self._deposed:
+            raise Deposed(self._deposed, by_another=True)
+
+    def admit(self, endpoint: Endpoint, hello: Hello, stage: int, *, built: bool = False) -> Guest:
+        """A newcomer has a place from now on, or a member with its state; its older incarnation is fenced."""
+        for guest in self.guests():
+            if guest.member.peer_id == endpoint.member.peer_id and guest.member != endpoint.member:
+                self.fence(guest.member, "it was started again")
+        guest = Guest(endpoint, hello, stage, self._admitted, built)
+        self._admitted += 1
+        self._guests[endpoint.member] = guest
+        self._absent.discard(endpoint.member.peer_id)
+        self._context.lives.hear([endpoint.member])
+        self._tasks.start(self._watch(guest), f"watch {endpoint.member}")
+        self.changed.tell()
+        return guest
+
+    def is_superseded(self, member: Member) -> bool:
+        """Whether a later life of this peer is known: what comes from this one now was on its way for long, or its folder was copied."""
+        return bool(self._context.lives.ended([member]))
+
+    def get(self, member: Member) -> Guest | None:
+        """The guest of this name, if it is there."""
+        return self._guests.get(member)
+
+    def guests(self) -> tuple[Guest, ...]:
+        """Everyone, senior first."""
+        return tuple(sorted(self._guests.values(), key=lambda g: g.admitted))
+
+    def of_stage(self, stage: int) -> tuple[Guest, ...]:
+        """Everyone with a place in this stage who stays, built or not, senior first."""
+        return tuple(g for g in self.guests() if g.stage == stage and not g.leaving)
+
+    def holders(self, stage: int) -> tuple[Guest, ...]:
+        """Those that hold the stage's state, senior first; those about to leave come last."""
+        there = [g for g in self.guests() if g.stage == stage and g.built]
+        return tuple(sorted(there, key=lambda g: g.leaving))
+
+    def fence(self, member: Member, why: str) -> None:
+        """This member no longer counts. It may say hello again."""
+        guest = self._guests.pop(member, None)
+        if guest is None:
+            return
+        self.calls.give_up(member)
+        self._recall(guest.stage)
+        self._context.tell(MemberLost(str(member), member.peer_id, guest.stage, why))
+        if guest.stage != STANDBY and guest.built and not self.holders(guest.stage):
+            self._context.tell(StageLost(guest.stage, self._position().iteration, str(member)))
+        self.changed.tell()
+
+    def _recall(self, stage: int) -> None:
+        """Nobody who holds this stage is heard and of use: call for those that were fenced while it had others."""
+        if stage == STANDBY or self._deposed or any(guest.stands_in for guest in self.holders(stage)):
+            return
+        for guest, since_s in self._absent.take(stage):
+            hello = replace(guest.hello, stage=stage, iteration=guest.iteration)
+            back = self.admit(guest.endpoint, hello, stage, built=True)
+            back.silent_since_s, back.built_at, back.is_ours = since_s, guest.iteration, guest.is_ours
+
+    def excuse(self, guest: Guest) -> None:
+        """A guest cannot write its stage's weights: whoever was fenced while the stage had it may be able to."""
+        guest.cannot_write = True
+        self._recall(guest.stage)
+
+    def demote(self, guest: Guest, why: str) -> None:
+        """A guest cannot come to the present iteration: it holds its stage no more, and keeps what it has until something better is there."""
+        guest.built, guest.opened = False, None
+        self._recall(guest.stage)
+        if not self.holders(guest.stage):
+            self._context.tell(StageLost(guest.stage, self._position().iteration, f"{guest.member}: {why}"))
+        self.changed.tell()
+
+    def miss(self, endpoint: Endpoint, stage: int | None, hello: Hello, *, later: bool = True) -> None:
+        """A member of the last plan has promised nothing: it is called for where it may hold its stage alone, at once or `later`; else it is lost."""
+        member, place = endpoint.member, STANDBY if stage is None else stage
+        alone = all(other.silent_since_s is not None for other in self.holders(place))
+        if place != STANDBY and alone and not self._context.lives.ended([member]):
+            guest = self.admit(endpoint, hello, place, built=True)
+            guest.opened, guest.is_ours, guest.silent_since_s = self._position(), True, self._context.now_s()
+            return
+        if later:
+            self._absent.add(Guest(endpoint, hello, place, self._admitted, built=True, is_ours=True))
+        self._context.tell(MemberLost(str(member), member.peer_id, place, "it does not answer the new coordinator"))
+        if place != STANDBY and not self.holders(place):
+            self._context.tell(StageLost(place, self._position().iteration, str(member)))
+
+    def let_go(self, guest: Guest) -> None:
+        """A guest that said goodbye is no longer needed."""
+        if self._guests.get(guest.member) is guest:
+            del self._guests[guest.member]
+            self._recall(guest.stage)
+            self._context.tell(MemberLeft(str(guest.member), guest.member.peer_id, guest.stage))
+            self.changed.tell()
+
+    def close(self) -> None:
+        """Watch nobody any more, and take nobody in: the run is over, or this peer leads no longer."""
+        self._deposed = self._deposed or "this peer leads no longer"
+        self._tasks.cancel_all()
+
+    def bar(self, member: Member, why: str) -> None:
+        """Fence a member that cannot work with its siblings: it may only stand by, for a while, or serve where it is alone."""
+        self._bars.add(member.peer_id, self._context.now_s())
+        if (guest := self._guests.get(member)) is not None and guest.is_ours:
+            self._absent.add(guest)
+        self.fence(member, why)
+
+    def differ(self, guest: Guest, why: str) -> None:
+        """Its state is not its siblings': it loads it again. One that differs twice, without having been right in between, computes otherwise."""
+        self._differs[guest.member.peer_id] += 1
+        guest.is_ours = False
+        if self._differs[guest.member.peer_id] >= DIFFERS_MAX:
+            self.bar(guest.member, "its arithmetic differs from its siblings'")
+        elif guest.opened is None:
+            guest.built = False
+        else:
+            self.fence(guest.member, why)
+
+    def agree(self, member: Member, iteration: int) -> None:
+        """It began this iteration in the same state as its siblings; that says something of its arithmetic, if it has stepped since it built it."""
+        guest = self.get(member)
+        if guest is not None and guest.built_at < iteration:
+            self._differs.pop(member.peer_id, None)
+
+    def compare(self, record: Record) -> None:
+        """A record is decided: what joiners had built for its iteration is what it says, or they load it again."""
+        self._absent.vouch(record.base)
+        for guest in self.guests():
+            is_joiner = guest.built and guest.opened is None and guest.stage != STANDBY
+            if is_joiner and guest.built_digest and guest.built_at == record.iteration:
+                if guest.built_digest != record.stages[guest.stage].state_digest:
+                    self.differ(guest, "")
+                guest.built_digest = ""
+
+    def keeper_missed_s(self, past: Mapping[int, str]) -> float:
+        """Since when the last keeper of a copy of the ends is missing; see `Absent`."""
+        return self._absent.keeper_missed_s(past)
+
+    def is_barred(self, member: Member) -> bool:
+        """Whether this peer may only stand by."""
+        return self._bars.holds(member.peer_id, self._context.now_s())
+
+    def end_bars(self) -> None:
+        """Whoever stands by for a bar that is over may say hello again; until then it is called for where the state that it holds is lost."""
+        for guest in self.guests():
+            was_barred = self._bars.is_known(guest.member.peer_id) and not self.is_barred(guest.member)
+            if was_barred and guest.stage == STANDBY and not guest.hello.standby:
+                self.fence(guest.member, "it was barred for a while, and may have a place again")
+                held = (guest.answer or guest.hello).stage
+                if held != STANDBY and guest.held(held) >= 0:
+                    guest.stage, guest.built = held, True
+                    self._absent.add(guest)
+
+    async def ask(self, guest: Guest) -> BeatAnswer | None:
+        """How a guest stands right now; None, and it is fenced, if it does not answer."""
+        try:
+            return await self._beat(guest, 0.0)
+        except CallFailed as error:
+            await self.judge(guest, error)
+            return None
+
+    async def ask_quietly(self, guest: Guest) -> None:
+        """As `ask`, for the sake of what is known of it."""
+        await self.ask(guest)
+
+    def _keep_told(self, member: Member, answer: BeatAnswer) -> None:
+        """Losses of one base only become more: an answer with fewer was overtaken on its way."""
+        held, size = self.told.get((member, answer.base)), (len(answer.losses), answer.evaluation is not None)
+        if any(size) and (held is None or size >= (len(held.losses), held.evaluation is not None)):
+            self.told[member, answer.base] = answer
+
+    async def _watch(self, guest: Guest) -> None:
+        timing = self._context.timing
+        hold_s = min(timing.beat_s, timing.silence_s / 2)
+        while self._guests.get(guest.member) is guest and not self._deposed:
+            before = guest.answer
+            try:
+                answer = await self._beat(guest, hold_s)
+            except CallFailed as error:
+                await self.judge(guest, error)
+                if guest.silent_since_s is not None:
+                    await asyncio.sleep(KNOCK_S)
+                continue
+            if guest.silent_since_s is not None:
+                self._is_heard_again(guest)
+            await self._look_whether_late(guest, answer.lateness)
+            if before is None or before.news != answer.news:
+                self.changed.tell()
+
+    def _is_heard_again(self, guest: Guest) -> None:
+        """One that was waited for answers. If it missed an Open it works by an older plan, and may send its work to a source of that."""
+        guest.silent_since_s = None
+        self.must_replan = self.must_replan or (guest.opened is not None and guest.opened < self._position())
+        self.changed.tell()
+
+    async def _look_whether_late(self, guest: Guest, late: float) -> None:
+        """A device that hangs stops everybody who waits for it: where a sibling can do its work, it is not waited for."""
+        members = [g for g in self.holders(guest.stage) if g.opened is not None and g.silent_since_s is None]
+        others = [g.answer.lateness for g in members if g is not guest and g.answer is not None]
+        if guest not in members or not is_given_up(late, others):
+            return
+        if guest.member == self._context.me and self.hand_over is not None:
+            await self.hand_over()  # as coordinator it would not come back
+            return
+        self.must_replan = True
+        self._absent.add(guest)
+        self.fence(guest.member, f"its device has worked on one thing {late:.1f} times as long as it may")
+
+    async def judge(self, guest: Guest, error: CallFailed) -> None:
+        """A guest answers no more, refuses, or follows somebody else: it is fenced, waited for, or right."""
+        if self._guests.get(guest.member) is not guest:
+            return
+        if isinstance(error, Refused) and error.kind in {RefusalKind.BEHIND, RefusalKind.FRESH}:
+            await self.yield_to(guest.member, error)
+        elif isinstance(error, Refused) and error.kind is RefusalKind.GONE and guest.held(guest.stage) >= 0:
+            self.demote(guest, str(error))
+        elif not self._is_worth_waiting_for(guest, error):
+            if not is_over(error) and self.out_of_reach.get(guest.stage) is not guest.endpoint:  # else it was called for in vain
+                self._absent.add(guest)
+            self.fence(guest.member, str(error))
+
+    async def look_who_is_silent(self) -> None:
+        """Whoever is called for is waited for no longer where another holds its stage by now: nobody asks it for a promise, or for work."""
+        for guest in self.guests():
+            if guest.silent_since_s is not None:
+                await self.judge(guest, PeerSilent(f"{guest.member} does not answer"))
+
+    async def yield_to(self, member: Member, error: Refused) -> None:
+        """Somebody follows a higher term: a member that decides on this iteration deposes this peer; any other, or one that left, joins anew.
+
+        Who holds its stage alone keeps its place unless it hears somebody else: what it has would be made anew before it says hello.
+        """
+        guest, why = self._guests.get(member), f"it promised a higher term, and has no vote here: {error}"
+        if self.has_vote(member) and (guest is None or not await self.has_left(guest.endpoint)):
+            self.depose(str(error))
+            return
+        others = [] if guest is None else [g for g in self.holders(guest.stage) if g is not guest and g.silent_since_s is None]
+        is_alone = guest is not None and guest.built and not others
+        if not is_alone:
+            self.fence(member, why)
+        if guest is None:
+            return
+        request = Goodbye(run_over=False, finished=False, why="this swarm goes on", heir=self._context.here, rejoin=True)
+        try:
+            await self._context.call(guest.endpoint, request, silence_s=self._context.timing.silence_s / 2)
+        except Refused:
+            self.fence(member, why)
+        except CallFailed:
+            return
+        self.must_replan = self.must_replan or is_alone  # it has dropped its plan
+
+    def _is_worth_waiting_for(self, guest: Guest, error: CallFailed) -> bool:
+        """Silence is not death: what the only holder of a stage has is lost with it, so it is called for a while.
+
+        A life that has ended is known by its address: nobody listens there, or somebody else does. One that came back further behind is no sibling.
+        Its last answer may be older than its last step: a member stands where the swarm does.
+        """
+        stands_at = max(guest.iteration, self._position().iteration if guest.opened else -1)
+        others = [g for g in self.holders(guest.stage) if g is not guest and (g.opened or g.iteration >= stands_at)]
+        if is_over(error) or guest.stage == STANDBY or not guest.built or any(other.stands_in for other in others):
+            return False
+        if guest.silent_since_s is None:
+            guest.silent_since_s = self._context.now_s()
+            self._recall(guest.stage)
+            self._context.tell(Note(f"{guest.member} does not answer; nobody else holds stage {guest.stage}: {error}"))
+        if self._context.now_s() - guest.silent_since_s < self.patience_s(guest.stage):
+            return True
+        self.out_of_reach[guest.stage] = guest.endpoint
+        return False
+
+    def _count_progress(self) -> int:
+        """Grows with the position, with whoever comes and goes, with what a builder does, and with every microbatch and word of news of a guest."""
+        answers = [guest.answer for guest in self._guests.values() if guest.answer is not None]
+        done = sum(answer.news + sum(len(addend.microbatches) for addend in answer.addends) for answer in answers)
+        done += sum(guest.work_done for guest in self._guests.values() if not guest.built)
+        present = f"{self._position()} {len(self._guests)} {self._admitted} {done}"
+        if present != self._progress_of:
+            self._progress, self._progress_of = self._progress + 1, present
+        return self._progress
+
+    async def _beat(self, guest: Guest, hold_s: float) -> BeatAnswer:
+        seen = guest.answer.news if guest.answer is not None else 0
+        silence_s = self._context.timing.silence_s
+        again = ASKED_AGAIN
+        while True:
+            request = Beat(self._position(), seen, hold_s, self.waiting_for, self._count_progress())
+            try:
+                reply = await self._context.call(guest.endpoint, request, silence_s=silence_s)
+            except (PeerUnreachable, PeerSilent):
+                if not again:
+                    raise
+                again -= 1
+                hold_s, silence_s = 0.0, self._context.timing.silence_s / 2
+            else:
+                assert isinstance(reply.message, BeatAnswer), "the network checks response types"
+                guest.answer = reply.message
+                self._keep_told(guest.member, reply.message)
+                return reply.message
+
+
+async def _has_not_left(_: Endpoint) -> bool:
+    return False

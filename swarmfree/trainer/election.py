@@ -1,0 +1,273 @@
+"""Taking the lead when the coordinator has fallen silent: wait for one's rank, ask, claim, and see what there is to go on from.
+
+A candidate asks everybody first whether they would promise, and claims only when a majority would: so one that merely hears nobody disturbs
+nobody. Without a majority for `split_wait_s` it goes on with whoever is there, forced. Source: protocol sections 3.1, 3.2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from swarmfree.policy.answers import fitting_plan, fitting_record
+from swarmfree.policy.commit import is_majority, may_decide
+from swarmfree.policy.election import electorate_of, founders_term, rank
+from swarmfree.policy.takeover import Inheritance, newest_plan, newest_sealed
+from swarmfree.swarm.announcement import Announcement, PeerState
+from swarmfree.swarm.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
+from swarmfree.swarm.events import Note
+from swarmfree.swarm.messages import Claim, Commit, GetRecord, Promise, RecordAnswer
+from swarmfree.swarm.names import Endpoint, Member, Position, Term
+from swarmfree.swarm.plan import Plan
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.member.member import MemberBooks
+
+FORCED_WITHOUT_ALL = 3
+"""A minority that does not hold every stage waits so many times `split_wait_s`: going on costs it those stages."""
+PAUSE_GROWTH = 1.15
+"""Nobody is asked as often at the end of a long split as at its beginning."""
+LOOK_S = 8.0
+"""So long a candidate asks the members of the last plan; then it looks whether somebody is announced who leads elsewhere."""
+REFUSED_MAX = 6
+"""Rounds in which somebody refused because it hears a coordinator; then that one is asked for a place."""
+
+
+@dataclass(slots=True)
+class Poll:
+    """What came of asking everybody once.
+
+    Attributes:
+        behind: the highest number of a term that somebody has promised, 0 where nobody told one.
+        fresh: somebody hears a coordinator.
+        is_led: the coordinator itself does, or it is one of a higher term than this peer has promised: it leads, and has fenced this peer.
+    """
+
+    promises: dict[Endpoint, Promise] = field(default_factory=dict)
+    behind: int = 0
+    fresh: bool = False
+    is_led: bool = False
+    silent: bool = False
+
+    def covers(self, plan: Plan) -> bool:
+        """Whether every stage of the plan has somebody among them."""
+        there = self.members()
+        return all(any(replica.endpoint.member in there for replica in stage) for stage in plan.replicas)
+
+    def members(self) -> set[Member]:
+        """Who promised, or would."""
+        return {endpoint.member for endpoint in self.promises}
+
+
+class Election:
+    """One member's candidacy.
+
+    Attributes:
+        announced: by the directory when this peer last looked.
+    """
+
+    def __init__(self, context: Context, books: MemberBooks) -> None:
+        """No candidate yet."""
+        self._context = context
+        self._books = books
+        self._revisions = itertools.count(1)
+        self._beats_before = -1
+        self._alone_since_s = 0.0
+        self._has_waited = False
+        self.announced: Sequence[Announcement] = ()
+
+    async def campaign(self) -> Inheritance | None:
+        """Try to become coordinator; None where there is one after all, or this member is no use as one."""
+        standing, timing = self._books.standing, self._context.timing
+        longest_s = FORCED_WITHOUT_ALL * timing.split_wait_s
+        self._has_waited = not self._is_led() and self._context.now_s() - self._alone_since_s >= longest_s
+        plan = standing.known_plan
+        if plan is None or (plan.stage_of(self._context.me) is None and not standing.is_over):
+            return None  # a joiner that no Open has made a member would only keep the members from it
+        last = standing.coordinator
+        gone = {last.member} if last is not None and last.member != self._context.me else set()
+        gone |= self._context.lives.ended(self._electorate(plan))
+        heir = self._books.heir
+        place = 0 if heir == self._context.me else rank(plan, self._electorate(plan), self._context.me, gone)
+        if self._is_led():  # else this peer goes on with a campaign that it only interrupted
+            self._beats_before = self._books.beat_count
+            is_fenced = place > 0 and await self._waits(place * timing.silence_s / 2)
+            self._alone_since_s = self._context.now_s()
+            if is_fenced:
+                return None
+        refused, pause_s, look_at_s = 0, timing.silence_s / 4, self._context.now_s() + LOOK_S
+        number = self._next_number()
+        while not (self._is_led() or await self._is_passed_over(plan)):
+            waited_s = self._context.now_s() - self._alone_since_s
+            term = Term(number, self._context.me)
+            poll = await self._ask(term, plan, only_asking=True)
+            if self._is_led() or poll.is_led or not await self._catch_up(poll):
+                return None
+            plan = newest_plan((plan, *(p.plan for p in poll.promises.values()))) or plan
+            if plan.stage_of(self._context.me) is None and not standing.is_over:
+                standing.known_plan = plan
+                return None  # it was a member once
+            may_force = waited_s >= timing.split_wait_s * (1 if poll.covers(plan) or standing.is_over else FORCED_WITHOUT_ALL)
+            may_force |= standing.is_over and not poll.silent  # nothing is left to decide, and who is missing has ended
+            may_claim = not poll.behind and await self._may_claim(term, plan, poll)
+            if poll.behind:
+                number = max(number, poll.behind) + 1
+            elif (may_force and not poll.fresh) or may_claim:
+                inheritance = await self._claim(term, plan, may_force=may_force)
+                if inheritance is not None:
+                    return inheritance
+                number += 1
+            elif poll.fresh:
+                refused += 1
+                if refused >= REFUSED_MAX:
+                    return None
+            if self._context.now_s() >= look_at_s:
+                return None  # others may lead elsewhere: look into the directory, and then go on
+            if await self._books.beaten.wait(pause_s * (0.5 + self._context.rng.random())):
+                return None
+            pause_s = min(PAUSE_GROWTH * pause_s, timing.silence_s / 2)
+        return None
+
+    @property
+    def hopes(self) -> bool:
+        """Whether somebody may still lead this peer's own lineage: no campaign has begun yet in which it could have claimed without anybody."""
+        return self._is_led() or not self._has_waited
+
+    def _is_led(self) -> bool:
+        """Whether a coordinator has been heard since the campaign began."""
+        return self._books.beat_count != self._beats_before
+
+    async def _is_passed_over(self, plan: Plan) -> bool:
+        """Whether a later founder was named than this plan's, and nothing is sealed: nobody goes on with it."""
+        if self._books.standing.records_held:
+            return False
+        founder = await self._context.ports.directory.founder()
+        return founder is not None and plan.position.term.number < founders_term(founder.number)
+
+    def _next_number(self) -> int:
+        promised = self._books.standing.promised
+        return (promised.term.number if promised is not None else 0) + 1
+
+    async def _waits(self, wait_s: float) -> bool:
+        """Let those claim that are before this peer in rank; whether somebody leads, or the last coordinator has promised that to somebody.
+
+        The last coordinator is asked meanwhile: if it has fenced this peer, or follows another one, a stage may be lost before this one's rank
+        comes that is held here.
+        """
+        poll, until_s, coordinator = Poll(), self._context.now_s() + wait_s, self._books.standing.coordinator
+        if coordinator is not None:
+            term = Term(self._next_number(), self._context.me)
+            await self._ask_one(poll, coordinator, Claim(self._position(term), only_asking=True))
+        left_s = until_s - self._context.now_s()
+        return poll.is_led or poll.behind > 0 or (left_s > 0 and await self._books.beaten.wait(left_s))
+
+    async def _may_claim(self, term: Term, plan: Plan, poll: Poll) -> bool:
+        """Whether these decide: where it takes proof that others have died, only if nobody is further, since they may have decided before that.
+
+        An announcement may be `lease_s / 3` old: whoever serves, and was not asked yet, is asked as well, and only then is nobody further.
+        """
+        if is_majority(self._electorate(plan), poll.members()):
+            return True
+        announced = await self._context.ports.directory.announcements() if self._may_decide(plan, poll) else ()
+        others = Poll()
+        async with asyncio.TaskGroup() as group:
+            for a in announced:
+                if a.state is PeerState.SERVING and a.endpoint not in poll.promises:
+                    group.create_task(self._ask_one(others, a.endpoint, Claim(self._position(term), only_asking=True)))
+        poll.behind = max(poll.behind, others.behind)
+        told = [a.iteration for a in announced] + [promise.iteration for promise in others.promises.values()]
+        is_further = max(told, default=0) > self._books.standing.iteration
+        return bool(announced) and not (is_further or others.behind or others.fresh or others.silent)
+
+    def _may_decide(self, plan: Plan, poll: Poll) -> bool:
+        electorate = self._electorate(plan)
+        return may_decide(electorate, poll.members(), self._context.lives.ended(electorate))
+
+    def _electorate(self, plan: Plan) -> tuple[Member, ...]:
+        return electorate_of(self._books.standing.record_of(-1), plan)
+
+    async def _claim(self, term: Term, plan: Plan, *, may_force: bool) -> Inheritance | None:
+        poll = await self._ask(term, plan, only_asking=False)
+        if poll.behind or not await self._catch_up(poll):
+            return None
+        # Of the electorate that the last record names, which may just have been fetched.
+        majority = await self._may_claim(term, plan, poll)
+        if not (majority or may_force):
+            return None
+        standing = self._books.standing
+        promised = standing.promised
+        if promised is None or promised.term != term:
+            return None  # this peer has promised somebody else meanwhile
+        known = [p for p in poll.promises.values() if p.iteration == standing.iteration]
+        newest = newest_plan((plan, *(p.plan for p in poll.promises.values())))
+        if not majority and not standing.is_over:
+            self._context.tell(
+                Note(f"no majority for {self._context.timing.split_wait_s:g} s: going on with {len(poll.promises)} members")
+            )
+        order = {member: place for place, member in enumerate(self._electorate(plan))}
+        return Inheritance(
+            term=term,
+            revision=next(self._revisions),
+            iteration=standing.iteration,
+            lineage=standing.lineage,
+            record=standing.record_of(-1),
+            plan=newest,
+            sealed=newest_sealed(known, standing.lineage),
+            forced=not majority,
+            promises=poll.promises,
+            seniority=tuple(sorted(poll.promises, key=lambda e: (order.get(e.member, len(order)), e.member))),
+            past=dict(standing.past),
+        )
+
+    async def _ask(self, term: Term, plan: Plan, *, only_asking: bool) -> Poll:
+        """Ask every member of the plan, this one included, and who else decides: one that was away has its vote, though the plan has not got it."""
+        poll, claim = Poll(), Claim(self._position(term), only_asking)
+        async with asyncio.TaskGroup() as group:
+            electorate, named = self._electorate(plan), {endpoint.member for endpoint in plan.members()}
+            others = [a.endpoint for a in self.announced if a.endpoint.member in electorate and a.endpoint.member not in named]
+            for endpoint in dict.fromkeys((*plan.members(), self._context.here, *others)):
+                group.create_task(self._ask_one(poll, endpoint, claim))
+        return poll
+
+    def _position(self, term: Term) -> Position:
+        return Position(term, self._books.standing.iteration, 0, next(self._revisions))
+
+    async def _ask_one(self, poll: Poll, endpoint: Endpoint, claim: Claim) -> None:
+        timing = self._context.timing
+        try:
+            async with asyncio.timeout(timing.silence_s):  # also for one whose device hangs as it steps
+                reply = await self._context.call(endpoint, claim, silence_s=timing.silence_s / 2)
+        except Refused as refusal:
+            if refusal.kind is RefusalKind.BEHIND:
+                poll.behind = max(poll.behind, refusal.term_number, claim.position.term.number)
+            elif refusal.kind is RefusalKind.FRESH:
+                poll.fresh = True
+                is_led = endpoint == self._books.standing.coordinator or refusal.term_number >= self._next_number()
+                poll.is_led |= is_led and not self._books.is_stalled
+        except (CallFailed, TimeoutError) as error:
+            poll.silent |= not (isinstance(error, PeerUnreachable) and error.refused)
+        else:
+            assert isinstance(reply.message, Promise), "the network checks response types"
+            promise, count = reply.message, self._context.manifest.stage_count
+            plan_there = fitting_plan(promise.plan, count)
+            sealed = fitting_record(promise.sealed, promise.iteration, count)
+            poll.promises[endpoint] = replace(promise, plan=plan_there, sealed=sealed)
+            self._context.lives.hear(promise.newer_lives)
+
+    async def _catch_up(self, poll: Poll) -> bool:
+        """Apply what others have committed already; False where this peer cannot, so that somebody else has to lead."""
+        standing = self._books.standing
+        ahead = sorted(((p.iteration, e.member, e) for e, p in poll.promises.items()), reverse=True)
+        while ahead and ahead[0][0] > standing.iteration:
+            try:
+                reply = await self._context.call(ahead[0][2], GetRecord(standing.iteration))
+                assert isinstance(reply.message, RecordAnswer), "the network checks response types"
+                record = fitting_record(reply.message.record, standing.iteration, self._context.manifest.stage_count)
+                if record is None:
+                    raise ProtocolViolation(f"{ahead[0][2].member} gave another record than {standing.iteration}")
+                await self._books.commit(Commit(record))
+            except CallFailed as error:
+                self._context.tell(Note(f"cannot lead from iteration {standing.iteration}: {error}"))
+                return False
+        return True

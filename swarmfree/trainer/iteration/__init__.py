@@ -1,1 +1,0 @@
-"""How an iteration commits: a member's books, averaging, and the coordinator."""

@@ -1,1 +1,0 @@
-"""How a peer comes, holds a stage, and ends."""

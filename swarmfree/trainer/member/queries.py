@@ -1,0 +1,71 @@
+"""Questions about a member's books and state, which change nothing: its state, its records, its plan."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from swarmfree.policy.batches import given, state_batch
+from swarmfree.swarm.engine_port import Pieces
+from swarmfree.swarm.errors import RefusalKind, Refused
+from swarmfree.swarm.messages import GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
+from swarmfree.swarm.ports import Reply
+from swarmfree.trainer.member.member import MemberBooks
+
+
+async def get_state(books: MemberBooks, request: GetState) -> Reply:
+    """Some parts of the state: at exactly the asked iteration, or where no lineage was asked for at the present one.
+
+    Raises:
+        Refused: `gone` or `not_yet`, this member is elsewhere; `failed`, there is no such part.
+    """
+    standing = books.standing
+    if standing.stage == request.stage and standing.iteration < request.iteration:
+        await standing.moved.wait(books.context.timing.hold_s)
+    if standing.stage != request.stage:
+        raise Refused(RefusalKind.GONE, f"this peer holds stage {standing.stage}, not {request.stage}")
+    if standing.iteration < request.iteration:
+        raise Refused(RefusalKind.NOT_YET, f"this peer is at iteration {standing.iteration}")
+    engine = books.context.ports.engine
+    if request.part not in range(engine.part_count(request.stage)):
+        raise Refused(
+            RefusalKind.FAILED, f"part {request.part} of stage {request.stage}, which has {engine.part_count(request.stage)}"
+        )
+    standing.gave_s = books.context.now_s()
+    if request.weights_only and standing.wanted != standing.lineage:
+        standing.wanted = standing.lineage
+        standing.moved.tell()  # what this peer announces of its norm is renewed at once
+
+    batch = state_batch(books.context.manifest, weights_only=request.weights_only)
+    parts = given(request.count, batch, request.part, engine.part_count(request.stage))
+
+    def look() -> tuple[tuple[int, str, tuple[int, ...]], Pieces]:
+        views = [engine.view_state(part, weights_only=request.weights_only) for part in parts]
+        sizes = tuple(sum(map(len, part)) for part in views)
+        return (standing.iteration, standing.lineage, sizes), list(chain.from_iterable(views))
+
+    (iteration, lineage, sizes), lent = await books.device.lend(look)
+    if request.lineage and (iteration, lineage) != (request.iteration, request.lineage):
+        raise Refused(RefusalKind.GONE, f"this peer is at iteration {iteration}, lineage {lineage[:8]}")
+    return Reply(State(engine.part_count(request.stage), iteration, sizes if len(sizes) > 1 else ()), pieces=lent)
+
+
+async def get_record(books: MemberBooks, request: GetRecord) -> Reply:
+    """A record that is held; the next one to come is waited for a while.
+
+    Raises:
+        Refused: `not_yet`, it is not held.
+    """
+    standing = books.standing
+    if request.iteration == standing.iteration:
+        await standing.moved.wait(books.context.timing.hold_s)
+    record = standing.record_of(request.iteration)
+    if record is None:
+        raise Refused(RefusalKind.NOT_YET, f"no record of iteration {request.iteration} is held here")
+    return Reply(RecordAnswer(record))
+
+
+async def get_plan(books: MemberBooks, _: GetPlan) -> Reply:
+    """The plan in force, what the run waits for, who is heard to lead it, and how many records are held."""
+    standing = books.standing
+    leader = standing.coordinator if books.hears_coordinator else None
+    return Reply(PlanAnswer(standing.known_plan, books.waiting_for, leader, standing.records_held))

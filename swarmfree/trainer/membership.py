@@ -1,0 +1,276 @@
+"""Finding the coordinator, getting a place, and noticing when nobody beats any more.
+
+Silence is counted in ticks of this peer's own loop, not by the clock: a peer that was paused itself has not been silent to.
+Source: protocol sections 3.2 (own pause), 3.3 (fenced is not expelled), 6 (Hello).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from swarmfree.policy.election import founders_term
+from swarmfree.policy.takeover import Inheritance
+from swarmfree.swarm.announcement import Announcement, PeerState
+from swarmfree.swarm.errors import CallFailed, DeviceStuck, Excluded, PeerSilent, PeerUnreachable, RefusalKind, Refused, RunEnded
+from swarmfree.swarm.events import Note, Waiting
+from swarmfree.swarm.messages import Hello, Place
+from swarmfree.swarm.names import Endpoint, Founder
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.election import Election
+from swarmfree.trainer.member.member import TICK_S, MemberBooks
+from swarmfree.trainer.recovery.state_copy import keep_up
+from swarmfree.trainer.replica_state import NO_STAGE
+from swarmfree.trainer.tasks import Tasks
+
+ASK_AGAIN_S, ASK_AGAIN_S_MAX = 0.4, 1.5
+STRANGERS_MAX = 3
+FOUND_ROUNDS, FOUND_ROUNDS_LATER = 4, 2
+"""Under a later genesis the organiser has called everybody as well."""
+UNWELCOME_ROUNDS = 3
+"""Rounds in a row in which all who answered were of another run or protocol: then this peer is wrong, and not an address."""
+
+Lead = Callable[[Inheritance | None], Awaitable[bool]]
+
+
+class Joining:
+    """This peer's tie to the coordinator.
+
+    Attributes:
+        genesis: the highest number of a genesis that this peer has read; 1 before that.
+    """
+
+    def __init__(self, context: Context, books: MemberBooks, keeping: Tasks, lead: Lead) -> None:
+        """`lead` coordinates, as the founder or from what it inherits, until this peer is no coordinator any more; whether another is."""
+        self._context = context
+        self._books = books
+        self._lead = lead
+        self._keeping = keeping
+        self._election = Election(context, books)
+        self._said = ""
+        self._is_unknown = False
+        self._has_begun = False
+        self._all_answered = True
+        self._is_heard, self._are_led, self._unwelcome, self._unwelcome_rounds = False, False, "", 0
+        self._rounds = 0
+        self.genesis, self._is_unreached = 1, False
+        self._unanswered: set[str] = set()
+
+    def hello(self) -> Hello:
+        """What this peer says about itself."""
+        can_feed = self._context.ports.tokens is not None
+        corpus_hash = self._context.manifest.data.corpus_hash if can_feed else ""
+        standing = self._books.standing
+        if standing.stage == NO_STAGE or not (standing.vouched or standing.plan):
+            return Hello(can_feed, self._context.local.standby, corpus_hash, 0)
+        # A member that cannot vouch for its state may lead its lineage, or be led there, all the same.
+        stage = standing.stage if standing.vouched else NO_STAGE
+        last, held = standing.record_of(-1), (stage, standing.iteration, standing.lineage)
+        forced = (last.forced if last is not None else ()) if self._election.hopes else (-1,)
+        return Hello(can_feed, self._context.local.standby, corpus_hash, 0, *held, forced)
+
+    async def keep(self) -> None:
+        """Get a place; stay until beats stop; claim the lead or find who has it; for ever.
+
+        Raises:
+            Excluded: the swarm wants no such peer.
+        """
+        while True:
+            if await self._ask_for_place():
+                await self._listen()
+            while self._books.standing.stage != NO_STAGE:
+                inheritance = await self._election.campaign()
+                if inheritance is None or await self._lead(inheritance):
+                    break
+
+    async def _ask_for_place(self) -> bool:
+        """Say hello until a place is given; False where nobody leads and this peer, that holds a stage, may claim."""
+        silent_s, wait_s = 0.0, ASK_AGAIN_S
+        while True:
+            while self._books.device.lateness(self._context.timing.silence_s) > 1:
+                await asyncio.sleep(TICK_S)  # a place is of no use to a peer whose device hangs
+            began_s = self._context.now_s()
+            self._all_answered, self._is_heard, self._are_led, self._unwelcome = True, False, False, ""
+            self._is_unreached, self._unanswered = False, set()
+            known = self._whom_it_knows()
+            if await self._ask_each(known):
+                return True  # also while the directory is slow
+            announced = await self._context.ports.directory.announcements()
+            self._context.lives.hear(a.endpoint.member for a in announced)
+            self._election.announced = announced
+            if not self._is_unreached and await self._ask_each([e for e in await self._strangers(announced) if e not in known]):
+                return True
+            self._unwelcome_rounds = (
+                self._unwelcome_rounds + 1 if self._unwelcome and not self._is_heard and self._all_answered else 0
+            )
+            if self._unwelcome_rounds >= UNWELCOME_ROUNDS and not self._has_begun:  # who had a place here once is of this run
+                raise Excluded(self._unwelcome)
+            silent_s += min(self._context.now_s() - began_s, self._context.timing.silence_s)
+            if await self._found(announced):
+                return False
+            pause_s = wait_s * (0.5 + 0.5 * self._context.rng.random())
+            await asyncio.sleep(pause_s)
+            wait_s, silent_s = min(ASK_AGAIN_S_MAX, 1.5 * wait_s), silent_s + pause_s
+            if self._books.standing.stage != NO_STAGE and silent_s >= self._context.timing.silence_s:
+                return False
+
+    def _whom_it_knows(self) -> list[Endpoint]:
+        """The last coordinator, and members of the last plan."""
+        standing = self._books.standing
+        known = [standing.coordinator] if standing.coordinator is not None else []
+        return known + list(standing.known_plan.members() if standing.known_plan is not None else ())
+
+    async def _strangers(self, announced: Sequence[Announcement]) -> list[Endpoint]:
+        """Some announced peers: the founder and those that serve first."""
+        founder = await self._founder()
+        first = founder.peer_id if founder is not None else ""
+        others = [a for a in announced if a.endpoint.member.peer_id != self._context.me.peer_id]
+        self._context.rng.shuffle(others)
+        others.sort(key=lambda a: (a.endpoint.member.peer_id != first, a.state is not PeerState.SERVING))
+        return [a.endpoint for a in others[:STRANGERS_MAX]]
+
+    async def _ask_each(self, endpoints: Sequence[Endpoint]) -> bool:
+        """Say hello to one after the other, but to no coordinator that gets nowhere: it would only take this peer back; whether that gave a place."""
+        stalled = self._books.standing.coordinator if self._books.is_stalled else None
+        for endpoint in dict.fromkeys(endpoints):
+            if endpoint.member not in {self._context.me, stalled and stalled.member} and await self._ask(endpoint):
+                self._has_begun = True
+                return True
+            if self._is_unreached:
+                break  # it was a coordinator that said so
+        return False
+
+    async def _ask(self, endpoint: Endpoint) -> bool:
+        """Say hello to a peer, and to whom it names; whether that gave a place."""
+        timing = self._context.timing
+        for _ in range(2):
+            hello = self.hello()
+            try:
+                reply = await self._context.call(endpoint, hello, silence_s=timing.silence_s / 2)
+            except (PeerUnreachable, PeerSilent):
+                self._all_answered = False
+                self._unanswered.add(endpoint.member.peer_id)
+                return False
+            except Refused as refusal:
+                if refusal.kind in {RefusalKind.WRONG_RUN, RefusalKind.WRONG_REVISION}:
+                    self._unwelcome = refusal.detail  # perhaps the address is somebody else's now: others are asked
+                    return False
+                self._is_heard = True
+                if refusal.kind is RefusalKind.SUPERSEDED:
+                    raise RunEnded(refusal.detail) from refusal
+                self._is_unreached = refusal.kind is RefusalKind.UNREACHED
+                if refusal.kind is RefusalKind.BEHIND and self.genesis == 1:
+                    self._has_begun = True
+                self._are_led |= refusal.kind in {
+                    RefusalKind.BEHIND,
+                    RefusalKind.UNREACHED,
+                }  # or may be: later on they may be gone
+                if refusal.kind not in {RefusalKind.WRONG_INCARNATION, RefusalKind.NOT_YET}:
+                    self._say(refusal.detail)
+                return False
+            except CallFailed as error:
+                self._context.tell(Note(f"hello: {error}"))
+                return False
+            assert isinstance(reply.message, Place), "the network checks response types"
+            self._is_heard = True
+            if reply.message.accepted:
+                self._books.standing.coordinator = reply.message.coordinator
+                self._is_unknown = hello.stage == reply.message.stage == NO_STAGE
+                self._keep_up()
+                self._say(reply.message.waiting_for)
+                return True
+            if reply.message.coordinator.member == self._context.me:
+                return False
+            endpoint, self._are_led = reply.message.coordinator, True  # nobody founds who hears of a coordinator
+        return False
+
+    def _keep_up(self) -> None:
+        """A member that was fenced keeps its state up to date until it is a member again."""
+        standing = self._books.standing
+        if standing.stage == NO_STAGE or standing.known_plan is None:
+            return
+        siblings = tuple(
+            r.endpoint for r in standing.known_plan.replicas[standing.stage] if r.endpoint.member != self._context.me
+        )
+        self._keeping.cancel_all()
+        if siblings:
+            self._keeping.start(keep_up(self._context, self._books, siblings), "keep up")
+
+    async def _founder(self) -> Founder | None:
+        """Whom the newest genesis names. A later one than was read before means that nothing is sealed: what an earlier founder began is over."""
+        founder = await self._context.ports.directory.founder()
+        if founder is None:
+            return None
+        if founder.number > self.genesis:
+            self.genesis, self._has_begun, self._rounds = founder.number, False, 0
+        standing = self._books.standing
+        plan = standing.known_plan
+        is_earlier = plan is not None and plan.position.term.number < founders_term(self.genesis)
+        if is_earlier and not (standing.records_held or self._books.hears_coordinator):
+            await self._books.forget_plan()
+        return founder
+
+    async def _found(self, announced: Sequence[Announcement]) -> bool:
+        """Lead from nothing, if the genesis record names this peer and no announced peer says that the run has begun; whether it did.
+
+        Where some do not answer, they are asked a few times more before that. Under a later genesis others may only be left over from an earlier one.
+        """
+        founder, me = await self._founder(), self._context.me
+        others = [a for a in announced if a.endpoint.member != me]
+        is_first = self.genesis == 1
+        self._has_begun |= any(a.iteration > 0 for a in others)
+        if founder is None:
+            self._say("waiting for the bootstrap to name a founder: a peer that can feed, and that it can call")
+            return False
+        if founder.peer_id != me.peer_id:
+            if not self._are_led:
+                self._say(self._said if self._has_begun and self._said else self._waits_for(founder, others))
+            return False
+        self._has_begun |= is_first and any(a.state is PeerState.SERVING for a in others)
+        if self._are_led or len(others) == len(announced):
+            return False  # a directory that does not even show this peer does not show all others either
+        self._rounds += 1
+        has_asked = self._all_answered or self._rounds >= (FOUND_ROUNDS if is_first else FOUND_ROUNDS_LATER)
+        if self._has_begun or not has_asked or self._books.standing.has_begun:
+            return False
+        if self._books.standing.stage != NO_STAGE:
+            await self._books.let_go()  # first weights, under a founder that is gone
+        return not await self._lead(None)
+
+    def _waits_for(self, founder: Founder, others: Sequence[Announcement]) -> str:
+        """Who is waited for, and what is known of it."""
+        if self._has_begun:
+            return "waiting for the coordinator"
+        shown = [a.endpoint for a in others if a.endpoint.member.peer_id == founder.peer_id]
+        if not shown:
+            return f"waiting for founder {founder.short} to lead: it is not announced"
+        why = f": it does not answer at {shown[0].where}" if founder.peer_id in self._unanswered else ""
+        return f"waiting for founder {shown[0].member} to lead{why}"
+
+    async def count_ticks(self) -> None:
+        """Count this peer's ticks, for ever; each beat begins anew.
+
+        Raises:
+            DeviceStuck: the device does not come back.
+        """
+        while True:
+            await asyncio.sleep(TICK_S)
+            stuck = self._books.device.count_tick(TICK_S, self._context.timing.stuck_s)
+            if stuck:
+                raise DeviceStuck(f"the device is stuck: {stuck}; start this peer again, on another device where this one hangs")
+            self._books.count_tick()
+
+    async def _listen(self) -> None:
+        """Return when no beat came for `coordinator_silence_s` of this peer's own ticks, or the coordinator has left."""
+        books = self._books
+        books.silent_ticks = 0
+        while books.hears_coordinator and books.heir is None:
+            await books.tied.wait()
+            self._say(books.waiting_for)
+            if self._is_unknown and self.hello().stage != NO_STAGE and books.standing.coordinator is not None:
+                await self._ask(books.standing.coordinator)  # it stands by, with a state that it could not vouch for before
+
+    def _say(self, waiting_for: str) -> None:
+        if waiting_for != self._said:
+            self._said = waiting_for
+            self._context.tell(Waiting(waiting_for))

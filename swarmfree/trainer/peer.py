@@ -1,0 +1,411 @@
+"""One peer's life: be found, get a place, build its state, serve, coordinate when it is its turn, and end.
+
+Source: design sections 4 and 7, protocol sections 3.2 to 3.4, 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from swarmfree.policy.lineages import Tip
+from swarmfree.policy.takeover import Inheritance
+from swarmfree.swarm.announcement import Announcement, PeerState
+from swarmfree.swarm.books import bits_float32
+from swarmfree.swarm.errors import CallFailed, DeviceStuck, Diverged, Excluded, RefusalKind, Refused, RunEnded, SwarmfreeError
+from swarmfree.swarm.events import Ended, Note, Started, TookOver
+from swarmfree.swarm.local_config import LocalConfig
+from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.messages import (
+    Beat,
+    Build,
+    Claim,
+    Commit,
+    Farewell,
+    GetAverage,
+    GetManifest,
+    GetPlan,
+    GetRecord,
+    GetShadow,
+    GetState,
+    Goodbye,
+    Header,
+    Hello,
+    Loss,
+    ManifestAnswer,
+    Meet,
+    Met,
+    Open,
+    Place,
+    Pull,
+    Redo,
+    Reduce,
+    Request,
+    Seal,
+    TakeRoll,
+    Train,
+)
+from swarmfree.swarm.names import ENDS_STAGE, PROTOCOL_REVISION, Endpoint
+from swarmfree.swarm.ports import Incoming, Ports, Reply
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.coordinator.coordinator import Coordinator
+from swarmfree.trainer.coordinator.handoff import end_run
+from swarmfree.trainer.coordinator.partition_merge import Rival
+from swarmfree.trainer.coordinator.roster import Deposed
+from swarmfree.trainer.member import queries
+from swarmfree.trainer.member.member import MemberBooks
+from swarmfree.trainer.membership import Joining
+from swarmfree.trainer.recovery.builder import Builder
+from swarmfree.trainer.recovery.ends_copy import EndsKeeper
+from swarmfree.trainer.recovery.preallocation import keep_room
+from swarmfree.trainer.recovery.shadows import ShadowKeeper
+from swarmfree.trainer.replica_state import NO_STAGE
+from swarmfree.trainer.run_end import Ending
+from swarmfree.trainer.tasks import Tasks
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a peer's life ends."""
+
+    code: int
+    why: str
+
+
+class Peer:
+    """Everything one peer is, assembled; dispatches incoming calls."""
+
+    def __init__(self, context: Context, group: asyncio.TaskGroup) -> None:
+        """Assemble; nothing runs yet."""
+        self.context = context
+        self.tasks = Tasks(group)
+        self.books = MemberBooks(context, group)
+        self._building = Tasks(group)
+        self.builder = Builder(context, self.books, self._building)
+        self.has_announced = False
+        self.coordinator: Coordinator | None = None
+        self._keeping = Tasks(group)
+        self.joining = Joining(context, self.books, self._keeping, self._lead)
+        self.keeper = EndsKeeper(context, self.books, Tasks(group))
+        self.shadows = ShadowKeeper(context, self.books)
+        self._coordination = Tasks(group)
+        self.ending = Ending(context, self.books, self.tasks)
+        self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
+
+    def start(self) -> None:
+        """Be reachable, be announced, look for a place."""
+        self.context.handler = self.context.ports.network.serve(self.handle)
+        here = self.context.here
+        self.context.tell(Started(here.member.peer_id, here.member.incarnation, here.addresses[0]))
+        self.tasks.start(self.books.device.serve(), "device")
+        self.tasks.start(self.books.keep(), "books")
+        self.tasks.start(self._announce(), "announce")
+        self.tasks.start(self._count_ticks(), "ticks")
+        self.tasks.start(self.books.borders.serve(), "border log")
+        self.tasks.start(self.keeper.keep(), "keeper of the ends")
+        self.tasks.start(self.shadows.keep(), "keeper of shadows")
+        self.tasks.start(self.shadows.keep_own(), "own shadows")
+        self.tasks.start(keep_room(self.context, self.books), "room for a stage")
+        self.tasks.start(self._join(), "join")
+
+    def everything(self) -> tuple[Tasks, ...]:
+        """All background work, to be cancelled at the end."""
+        return (self.tasks, self._coordination, self._building, self._keeping, self.keeper.tasks, *self.books.everything())
+
+    def end(self, end: End) -> None:
+        """End this peer; the first word counts."""
+        if not self.ended.done():
+            self.ended.set_result(end)
+
+    async def handle(self, header: Header, request: Request, incoming: Incoming) -> Reply:
+        """Answer one call.
+
+        Raises:
+            Refused: no.
+        """
+        books = self.books
+        match request:
+            case Train():
+                return await books.worker.train(request, incoming)
+            case Loss():
+                return await books.source.loss(request, incoming)
+            case Pull():
+                return await books.worker.pull(request)
+            case Redo():
+                return await books.worker.redo(request)
+            case Reduce():
+                return await books.averaging.reduce(header.sender.member, request, incoming)
+            case TakeRoll():
+                return await books.averaging.take(request)
+            case GetAverage():
+                return await books.averaging.get_average(request)
+            case _:
+                return await self._handle_books(header, request)
+
+    async def _handle_books(self, header: Header, request: Request) -> Reply:
+        books = self.books
+        match request:
+            case Beat():
+                return await books.beat(header.sender, request)
+            case Claim():
+                return await books.claim(header.sender, request)
+            case Open():
+                return await books.open(header.sender, request)
+            case Seal():
+                reply = await books.seal(request)
+                self.keeper.look()
+                return reply
+            case Commit():
+                return await books.commit(request)
+            case GetState(stage=stage) if stage == ENDS_STAGE and (books.standing.stage != stage or self.keeper.has(request)):
+                return await self.keeper.get_state(request)
+            case GetState():
+                return await queries.get_state(books, request)
+            case GetShadow():
+                return await self.shadows.get(request)
+            case GetRecord():
+                return await queries.get_record(books, request)
+            case GetPlan():
+                return await queries.get_plan(books, request)
+            case Build():
+                return await self.builder.build(header.sender, request)
+            case Hello():
+                return Reply(await self._hello(header.sender, request))
+            case Meet():
+                return Reply(self._meet(header.sender, request))
+            case GetManifest():
+                return Reply(ManifestAnswer(), self.context.manifest.canonical())
+            case Goodbye():
+                return await self._goodbye(header.sender, request)
+            case _:
+                raise Refused(RefusalKind.FAILED, f"{type(request).__name__} is not served here")
+
+    async def _hello(self, sender: Endpoint, request: Hello) -> Place:
+        self.context.lives.hear([sender.member])
+        if self.coordinator is not None:
+            return await self.coordinator.receive(sender, request)
+        coordinator = self.books.standing.coordinator
+        led = coordinator is not None and self.books.hears_coordinator
+        if not led and self.books.standing.stage != NO_STAGE and self.books.standing.has_begun:
+            raise Refused(RefusalKind.BEHIND, "the run has begun, and its members are choosing a coordinator")
+        if coordinator is None or not led:
+            raise Refused(RefusalKind.NOT_YET, "this peer hears no coordinator")
+        return Place(coordinator, NO_STAGE, self.books.waiting_for, accepted=False)
+
+    def _meet(self, sender: Endpoint, request: Meet) -> Met:
+        tip = Tip.of(self.books.standing.record_of(-1))
+        if self.coordinator is not None:
+            tip = self.coordinator.meeting.tip()
+            self.coordinator.meeting.hear(
+                Rival(Tip(request.forced, request.iteration, request.lineage), request.term, sender, request.whole)
+            )
+        leads = self.context.here if self.coordinator is not None else self.books.standing.coordinator
+        promised = self.books.standing.promised
+        term = self.coordinator.meeting.term if self.coordinator is not None else promised.term if promised is not None else None
+        whole = self.coordinator is not None and self.coordinator.is_whole()
+        past = self.coordinator.assembly.past if self.coordinator is not None else self.books.standing.past
+        follows = request.lineage != tip.lineage and past.get(request.iteration) == request.lineage
+        return Met(tip.iterations, tip.lineage, tip.forced, leads if self.books.hears_coordinator else None, term, whole, follows)
+
+    async def _goodbye(self, sender: Endpoint, request: Goodbye) -> Reply:
+        if request.run_over:
+            mine = self.coordinator
+            if mine is not None and not request.write_weights and await mine.meeting.loses_to(sender):
+                await end_run(self.context, mine.roster, (), (), request.why)  # its own swarm follows nobody else
+            else:
+                self.ending.require_lead(sender)
+            if request.write_weights:
+                self.ending.all_written |= request.all_written
+                return await self.ending.write()
+            self.end(End(0 if request.finished else 1, request.why))
+        elif request.rejoin and request.heir is not None:
+            await self.books.rejoin(sender, request.heir)
+        elif request.heir is not None:
+            coordinator = self.books.standing.coordinator
+            if coordinator is not None and coordinator.member == sender.member:
+                self.books.name_heir(request.heir.member)
+        elif self.coordinator is not None:
+            await self.coordinator.release(sender)
+        else:
+            raise Refused(RefusalKind.NOT_YET, "this peer does not coordinate")
+        return Reply(Farewell())
+
+    async def leave(self) -> None:
+        """Go without harm: hand the lead over, finish what this peer began, hand over or write what it alone may hold of its stage; then end."""
+        waits = self.context.backoff_s()
+        if self.coordinator is not None:
+            await self.coordinator.hand_over()
+        wait_s = self.context.timing.leave_s if self.books.standing.stage != NO_STAGE else 0.0
+        until_s = self.context.now_s() + wait_s
+        while self.context.now_s() < until_s:
+            request = Goodbye(run_over=False, finished=False, why="this peer leaves")
+            coordinator = self.books.standing.coordinator
+            if coordinator is None or coordinator.member == self.context.me:
+                if self.books.standing.plan is None:
+                    break  # never had a place
+                await asyncio.sleep(next(waits))
+                continue
+            try:
+                async with asyncio.timeout(max(0.1, until_s - self.context.now_s())):
+                    await self.context.call(coordinator, request)
+                break
+            except (CallFailed, TimeoutError):
+                await asyncio.sleep(next(waits))
+        with contextlib.suppress(Refused):  # the run is not over; else this may be the last that can write the stage
+            await self.ending.write()
+        self.end(End(0, "left"))
+
+    async def _count_ticks(self) -> None:
+        try:
+            await self.joining.count_ticks()
+        except DeviceStuck as error:
+            self.end(End(1, str(error)))
+
+    async def _join(self) -> None:
+        try:
+            await self.joining.keep()
+        except RunEnded as error:
+            self.end(End(3, str(error)))
+        except Excluded as error:
+            self.end(End(4, str(error)))
+
+    def _make_coordinator(self, inherited: Inheritance | None) -> Coordinator:
+        return Coordinator(self.context, self._coordination, inherited, self.joining.genesis)
+
+    async def _lead(self, inherited: Inheritance | None) -> bool:
+        """Coordinate until the run is over or this peer leads no longer; whether another does."""
+        self.coordinator = coordinator = self._make_coordinator(inherited)
+        if inherited is None:
+            # Who founds does not stand by: it alone decides on the first iteration, and only members decide.
+            coordinator.hello(self.context.here, replace(self.joining.hello(), standby=False))
+        else:
+            self.context.tell(TookOver(inherited.term.number, inherited.iteration, len(inherited.promises), inherited.forced))
+        try:
+            why = await coordinator.run()
+        except Diverged as diverged:
+            self.end(End(1, str(diverged)))
+            return True
+        except Deposed as deposed:
+            self.context.tell(Note(f"coordinates no longer: {deposed}"))
+            return deposed.by_another
+        finally:
+            self.coordinator = None
+            self.books.lose_coordinator()
+        self.end(End(0, why))
+        return True
+
+    async def _announce(self) -> None:
+        """Keep announcement and papers up to date; at once when its place changes, the run begins or ends, or a neighbour is lost."""
+        timing, standing = self.context.timing, self.books.standing
+        stage_told, lineage_told, announced_s, published_s = NO_STAGE - 1, "", -math.inf, -math.inf
+        phase_told = (False, False)
+        while True:
+            now_s = self.context.now_s()
+            is_wanted = lineage_told != standing.lineage == standing.wanted
+            phase = (
+                standing.iteration > 0,
+                standing.is_over,
+            )  # others found nothing as soon as they know; who watches learns the end
+            if standing.stage != stage_told or phase != phase_told or is_wanted or now_s - announced_s >= timing.lease_s / 3:
+                stage_told, lineage_told, announced_s = standing.stage, standing.lineage, now_s
+                phase_told = phase
+                await self.context.ports.directory.announce(self._announcement())
+                self.has_announced = True
+                continue  # it may have to be renewed by now
+            if now_s - published_s >= timing.papers_lease_s / 3:
+                await self.context.ports.directory.publish_run(timing.papers_lease_s)
+                published_s = now_s
+            await self.books.standing.moved.wait(timing.lease_s / 3)
+
+    def _announcement(self) -> Announcement:
+        standing, context = self.books.standing, self.context
+        record = standing.record_of(-1)
+        entry = record.stages[standing.stage] if record is not None and standing.stage != NO_STAGE else None
+        state = PeerState.SERVING if standing.stage != NO_STAGE else PeerState.STANDBY
+        return Announcement(
+            endpoint=context.here,
+            state=state,
+            stage=standing.stage,
+            iteration=standing.iteration,
+            lineage=standing.lineage,
+            squared_norm=entry.squared_norm if entry is not None else 0.0,
+            clip_factor=bits_float32(entry.scalars.grad_scale) if entry is not None else 1.0,
+            seconds_per_microbatch=self.books.worker.seconds_per_microbatch,
+            memory_bytes=0,
+            # Who stands by founds no run that others would: it offers to feed with its second word, or once it knows of a coordinator.
+            can_feed=context.ports.tokens is not None
+            and (not context.local.standby or self.has_announced or standing.coordinator is not None),
+            revision=PROTOCOL_REVISION,
+            expires_s=context.ports.clock.wall_s() + context.timing.lease_s,
+        )
+
+
+async def run_peer(
+    ports: Ports,
+    manifest: Manifest,
+    local: LocalConfig,
+    rng: random.Random,
+    leave: asyncio.Event | None = None,
+    keep: asyncio.Event | None = None,
+    begun: Callable[[Peer], None] | None = None,
+) -> int:
+    """Live one peer's life, from its first announcement to the end of the run.
+
+    Args:
+        ports: the outside; the network must be up.
+        manifest: of the run.
+        local: this machine's choices.
+        rng: randomness for back-off.
+        leave: once set, the peer leaves: within `leave_s`, and without harm where that is long enough.
+        keep: whenever it is set, the weights of this peer's stage are written as they are then, and it is cleared.
+        begun: called once with the peer that has begun, for whoever looks at it.
+
+    Returns:
+        0 when the run did all its iterations, or this peer has left.
+
+    Raises:
+        SwarmfreeError: this peer's device does not come back, the weights that it was to write are not written, or training diverged.
+        RunEnded: a newer life of this peer has its place.
+        Excluded: the swarm does not want this peer.
+    """
+    end = End(1, "never began")
+    async with asyncio.TaskGroup() as group:
+        peer = Peer(Context(ports, manifest, local, rng, manifest.fingerprint()), group)
+        peer.start()
+        if begun is not None:
+            begun(peer)
+        if leave is not None:
+            peer.tasks.start(_leave_when_told(peer, leave), "leave")
+        if keep is not None:
+            peer.tasks.start(_keep_when_told(peer, keep), "keep weights")
+        try:
+            end = await asyncio.shield(peer.ended)
+            if end.code == 0 and peer.ending.failure:
+                end = End(1, peer.ending.failure)
+            peer.context.tell(Ended(end.code, end.why))
+        finally:
+            for tasks in peer.everything():
+                tasks.close()
+    if end.code == 1:
+        raise SwarmfreeError(end.why)
+    if end.code == 3:
+        raise RunEnded(end.why)
+    if end.code == 4:
+        raise Excluded(end.why)
+    return end.code
+
+
+async def _leave_when_told(peer: Peer, leave: asyncio.Event) -> None:
+    await leave.wait()
+    await peer.leave()
+
+
+async def _keep_when_told(peer: Peer, keep: asyncio.Event) -> None:
+    while True:
+        await keep.wait()
+        keep.clear()
+        await peer.ending.keep()

@@ -1,0 +1,37 @@
+"""A look at a peer from inside its own process: what it knows of the run, read off its books. Changes nothing and calls nobody."""
+
+from __future__ import annotations
+
+from swarmfree.swarm.glance import Glance
+from swarmfree.swarm.plan import Plan
+from swarmfree.trainer.peer import Peer
+
+
+def glance_of(peer: Peer, told: Plan | None = None) -> Glance:
+    """What this peer knows now.
+
+    Args:
+        peer: that has begun.
+        told: a plan that somebody else told it: who stands by is sent none.
+    """
+    books, standing = peer.books, peer.books.standing
+    coordinator = standing.coordinator
+    known = standing.known_plan
+    plan = known if told is None or (known is not None and known.position >= told.position) else told
+    last = plan.last_record if plan is not None else None
+    records = tuple(standing.records[-16:])
+    if last is not None and (not records or last.iteration > records[-1].iteration):
+        records = (*records, last)
+    return Glance(
+        here=peer.context.me,
+        stage=standing.stage,
+        coordinator=coordinator.member if coordinator is not None else None,
+        waiting_for=books.waiting_for,
+        plan=plan,
+        records=records,
+        contributions=books.book.entered_count,
+        kept_memory_bytes=books.borders.ram_bytes,
+        made=peer.builder.made,
+        lost=tuple(stage for stage in range(peer.context.manifest.stage_count) if books.hop.is_lost(stage)),
+        making=peer.builder.making,
+    )

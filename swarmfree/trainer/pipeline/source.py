@@ -1,0 +1,259 @@
+"""A source: feeds its share of microbatches into the ring, computes their loss, and takes the embedding's gradient when they come back.
+
+Credits are its only limit: so many microbatches in flight, and nobody down the ring ever refuses one. Source: design section 3, protocol 3.9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from swarmfree.swarm.books import Evaluation, Microloss, bits_float64, float64_bits
+from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
+from swarmfree.swarm.messages import Loss, LossAnswer, Pull
+from swarmfree.swarm.names import ENDS_STAGE, Side, WorkKey, WorkKind
+from swarmfree.swarm.plan import Plan, Share
+from swarmfree.swarm.ports import Incoming, Reply, Tokens
+from swarmfree.swarm.routes import routes_of
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.device import Device, Rank
+from swarmfree.trainer.pipeline.gradient_sums import AddendBook, Kind
+from swarmfree.trainer.pipeline.hop import Hop
+from swarmfree.trainer.pipeline.work_table import FIRST_RUN, LOSS_RUN, Entry, Table
+from swarmfree.trainer.replica_state import Standing
+from swarmfree.trainer.tasks import Tasks
+
+PULLS = 4
+
+
+class Source:
+    """Handles Loss, and drives this peer's share of the plan.
+
+    Attributes:
+        share_done: every microbatch of the share came back.
+        evaluation: held-out loss of this plan's windows, once they came back.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        standing: Standing,
+        device: Device,
+        book: AddendBook,
+        table: Table,
+        hop: Hop,
+        tasks: Tasks,
+        news: Callable[[], None],
+    ) -> None:
+        """Nothing to feed yet; `news` is called when the share or the evaluation is done."""
+        self._context = context
+        self._standing = standing
+        self._device = device
+        self._feeding = 0
+        self._begun: set[int] = set()
+        self._taken: set[int] = set()
+        self._window_losses: dict[int, float] = {}
+        self._windows_begun: set[int] = set()
+        self._windows: tuple[int, ...] = ()
+        self._book = book
+        self._table = table
+        self._hop = hop
+        self._tasks = tasks
+        self._news = news
+        self._routes = routes_of(context.manifest)
+        self._sums: dict[int, int] = {}
+        self._losses: dict[int, float] = {}
+        self.share_done = False
+        self.evaluation: Evaluation | None = None
+
+    def losses(self) -> tuple[Microloss, ...]:
+        """Losses of the microbatches whose loss was computed here, by offset."""
+        return tuple(Microloss(offset, float64_bits(loss)) for offset, loss in sorted(self._losses.items()))
+
+    def stop(self) -> None:
+        """Feed no more; forget the share."""
+        self._tasks.cancel_all()
+        self._sums, self._losses = {}, {}
+        self._feeding, self._begun, self._taken, self._window_losses, self._windows_begun = 0, set(), set(), {}, set()
+        self.share_done, self.evaluation = False, None
+
+    def follow(self, plan: Plan) -> None:
+        """Begin this plan's share, if there is one for this peer, or what an earlier plan of the same base did not give it yet."""
+        for share in plan.shares:
+            if share.source != self._context.me:
+                continue
+            windows = tuple(window for window in share.windows if window not in self._windows_begun)
+            offsets = tuple(offset for offset in share.offsets if offset not in self._begun)
+            if self._begun and not offsets and not windows:
+                continue
+            self._begun.update(offsets)
+            self._windows_begun.update(windows)
+            self._taken.update(share.taken)
+            self._windows = share.windows
+            self.share_done = False
+            self._feeding += 1
+            self._tasks.start(self._feed(plan, share, windows, offsets), f"share of iteration {plan.iteration}")
+
+    async def loss(self, request: Loss, incoming: Incoming) -> Reply:
+        """Loss of one microbatch and the gradient of what came in."""
+        key = request.key
+        await self._standing.admit(key)
+        tokens = self._context.ports.tokens
+        if self._standing.stage != ENDS_STAGE or tokens is None:
+            raise Refused(RefusalKind.STALE, "this peer is no source")
+        if key.kind is WorkKind.TRAIN and self._standing.offset_of(key) not in self._begun:
+            # Half a contribution, to which the other half never comes, would keep its whole sum from being told.
+            raise Refused(RefusalKind.STALE, "another source feeds this microbatch")
+        entry = self._table.find(key, LOSS_RUN)
+        if entry is None:
+            activations = await incoming.read()
+            self._standing.check(key)
+            entry = self._table.begin(key, LOSS_RUN, lambda begun: self._loss_work(begun, activations, tokens))
+        await self._table.outcome(entry)
+        return Reply(LossAnswer(entry.loss_bits), entry.answer)
+
+    async def _loss_work(self, entry: Entry, activations: bytes, tokens: Tokens) -> None:
+        key, engine = entry.key, self._context.ports.engine
+        if key.kind is WorkKind.EVALUATE:
+            window = tokens.window(key.microbatch)
+            loss = await self._device.run(Rank.FORWARD, key.microbatch, lambda: engine.loss_only(activations, window))
+            entry.loss_bits = float64_bits(loss)
+            return
+        offset = self._standing.offset_of(key)
+        text = tokens.microbatch(key.microbatch)
+
+        def work() -> tuple[bytes, float]:
+            number = self._number_for(offset)
+            found = engine.loss(activations, text, number)
+            self._losses[offset] = found[1]  # before it counts: whoever sees it counted finds its loss, too
+            self._book.half(number, offset)
+            return found
+
+        entry.answer, loss = await self._device.run(Rank.BACKWARD, key.microbatch, work)
+        entry.loss_bits = float64_bits(loss)
+
+    def _number_for(self, offset: int) -> int:
+        """Both halves of a microbatch go to one sum: that of the loss, and that of the embedding."""
+        if offset not in self._sums:
+            self._sums[offset] = self._book.number_for(Kind.RETRIED if offset in self._taken else Kind.SURE, offset)
+        return self._sums[offset]
+
+    async def _feed(self, plan: Plan, share: Share, windows: tuple[int, ...], offsets: tuple[int, ...]) -> None:
+        tokens, begun = self._context.ports.tokens, self._begun
+        assert tokens is not None, "a share was dealt to a peer without tokens"
+        try:
+            if windows:
+                losses = self._window_losses
+                await self._in_flight(windows, share.credits, partial(self._evaluate, plan, tokens, losses))
+                if all(window in losses for window in self._windows):
+                    mean = sum(losses[window] for window in self._windows) / len(self._windows)
+                    self.evaluation = Evaluation(float64_bits(mean), len(self._windows), self._windows)
+                    self._news()
+            await self._in_flight(offsets, share.credits, partial(self._drive, plan, tokens))
+        except* Refused as refusals:
+            # The base ended under the share: the books have moved on, and a new share comes with the next Open.
+            _, other = refusals.split(lambda e: isinstance(e, Refused) and e.kind in {RefusalKind.PAST, RefusalKind.STALE})
+            if other is not None:
+                raise other from None
+            self._put_back(begun, offsets, windows)
+        else:
+            self._feeding -= 1
+            if not self._feeding:
+                self.share_done = True
+                self._news()
+
+    def _put_back(self, begun: set[int], offsets: tuple[int, ...], windows: tuple[int, ...]) -> None:
+        """Members that were another side's for a while end a share that goes on: what an Open of the same base brings is begun anew."""
+        if begun is self._begun:
+            begun.difference_update(offsets)
+            self._windows_begun.difference_update(set(windows) - self._window_losses.keys())
+            self._feeding -= 1
+
+    async def _in_flight(self, numbers: tuple[int, ...], credits: int, one: Callable[[int], Awaitable[None]]) -> None:
+        waiting = deque(numbers)
+
+        async def lane() -> None:
+            while waiting:
+                await one(waiting.popleft())
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(credits, len(numbers))):
+                group.create_task(lane())
+
+    async def _drive(self, plan: Plan, tokens: Tokens, offset: int) -> None:
+        number = plan.iteration * self._context.manifest.batch.microbatches + offset
+        key = WorkKey(plan.iteration, plan.base, WorkKind.TRAIN, number, ENDS_STAGE)
+        entry = self._table.begin(key, FIRST_RUN, lambda begun: self._drive_work(begun, tokens.microbatch(key.microbatch)))
+        await self._table.outcome(entry)
+
+    async def _drive_work(self, entry: Entry, text: bytes) -> None:
+        key, engine = entry.key, self._context.ports.engine
+        ticket, offset = key.microbatch, self._standing.offset_of(key)
+        entry.output = await self._device.run(Rank.FORWARD, key.microbatch, lambda: engine.embed(ticket, text))
+        try:
+            gradient = await self._round(key, offset, entry.output)
+        except Refused:
+            await self._device.run(Rank.BACKWARD, ticket, lambda: engine.forget(ticket))
+            raise
+
+        def work() -> None:
+            number = self._number_for(offset)
+            engine.embed_backward(ticket, gradient, number)
+            self._book.half(number, offset)
+
+        await self._device.run(Rank.BACKWARD, key.microbatch, work)
+        await self._loss_half(key, offset)
+
+    async def _loss_half(self, key: WorkKey, offset: int) -> bool:
+        """Where another source computed this loss, and is gone: compute it again from the last stage's stored output.
+
+        Returns:
+            False where nobody has it any more; then the coordinator has the last stage redo it, which asks for its loss anew.
+        """
+        tokens, waits = self._context.ports.tokens, self._context.backoff_s()
+        assert tokens is not None, "only a source drives"
+        there = key.at(self._routes.route(key.microbatch).last)
+        for _ in range(PULLS):
+            for holder in self._hop.order(there.stage, offset):
+                try:
+                    if (entry := self._table.find(key, LOSS_RUN)) is None:
+                        activations = (await self._context.call(holder, Pull(there, Side.OUTPUT))).payload
+                        self._standing.check(key)
+                        work = partial(self._loss_work, activations=activations, tokens=tokens)
+                        entry = self._table.begin(key, LOSS_RUN, work)
+                    await self._table.outcome(entry)
+                except CallFailed as error:
+                    if isinstance(error, Refused) and error.kind in {RefusalKind.PAST, RefusalKind.STALE}:
+                        raise
+                else:
+                    return True
+            await asyncio.sleep(next(waits))
+        return False
+
+    async def _round(self, key: WorkKey, offset: int, output: bytes) -> bytes:
+        """Round the ring, as often as it takes: a stage without anybody is rebuilt under another base, which ends this work."""
+        waits = self._context.backoff_s()
+        trains = key.kind is WorkKind.TRAIN
+        attempt_number, first = int(offset in self._taken and trains), self._routes.route(key.microbatch, trains=trains).first
+        while True:
+            try:
+                return await self._hop.train(key.at(first), offset, output, self._context.here, attempt_number)
+            except Refused as refusal:
+                if refusal.kind is RefusalKind.PAST:
+                    raise
+            attempt_number = min(attempt_number + 1, 2)
+            await asyncio.sleep(next(waits))
+
+    async def _evaluate(self, plan: Plan, tokens: Tokens, losses: dict[int, float], window: int) -> None:
+        key = WorkKey(plan.iteration, plan.base, WorkKind.EVALUATE, window, ENDS_STAGE)
+        engine, text = self._context.ports.engine, tokens.window(window)
+        output = await self._device.run(Rank.FORWARD, window, lambda: engine.embed_only(text))
+        await self._round(key, window, output)
+        waits = self._context.backoff_s()
+        while (entry := self._table.find(key, LOSS_RUN)) is None:
+            await asyncio.sleep(next(waits))
+            await self._round(key, window, output)
+        await self._table.outcome(entry)
+        losses[window] = bits_float64(entry.loss_bits)

@@ -1,0 +1,221 @@
+"""A body replica's work: forward, pass on, backward, remember; and the same again for repair, without the ring.
+
+Work is a pure function of its key: whoever asks gets the same answer. Source: design section 3, protocol sections 3.5, 3.8, 3.9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from functools import partial
+
+from swarmfree.swarm.books import MicrobatchSet
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.swarm.messages import Loss, Pull, Pulled, Redo, Redone, Segment, Train, Trained
+from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Side, WorkKey, WorkKind
+from swarmfree.swarm.ports import Incoming, Reply
+from swarmfree.swarm.routes import Route, routes_of
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.device import Device, Rank
+from swarmfree.trainer.pipeline.gradient_sums import AddendBook, Kind
+from swarmfree.trainer.pipeline.hop import Hop, gradient_of
+from swarmfree.trainer.pipeline.work_table import FIRST_RUN, LOSS_RUN, Entry, Table
+from swarmfree.trainer.recovery.activation_log import Borders
+from swarmfree.trainer.replica_state import Standing
+
+SMOOTHING = 0.2
+LOSS_ASKS = 8
+
+
+class Worker:
+    """Handles Train, Redo and Pull for the stage this peer holds.
+
+    Attributes:
+        seconds_per_microbatch: own compute of one microbatch, smoothed; 0 before the first.
+    """
+
+    def __init__(
+        self, context: Context, standing: Standing, device: Device, book: AddendBook, table: Table, hop: Hop, borders: Borders
+    ) -> None:
+        """Nothing measured yet."""
+        self._context = context
+        self._standing = standing
+        self._device = device
+        self._book = book
+        self._table = table
+        self._hop = hop
+        self._borders = borders
+        self._routes = routes_of(context.manifest)
+        self._tickets = itertools.count()
+        self.seconds_per_microbatch = 0.0
+
+    async def train(self, request: Train, incoming: Incoming) -> Reply:
+        """Do, join or answer again the work of this key."""
+        key = request.key
+        await self._standing.admit(key)
+        if key.stage != self._standing.stage or key.stage == ENDS_STAGE:
+            raise Refused(RefusalKind.STALE, f"this peer serves stage {self._standing.stage}, not {key.stage}")
+        run = FIRST_RUN if request.segment is None else request.segment.number
+        entry = self._table.find(key, run)
+        if entry is None:
+            activations = await incoming.read()
+            self._standing.check(key)
+            entry = self._table.begin(key, run, lambda begun: self._work(begun, request, activations))
+        await self._table.outcome(entry)
+        return Reply(Trained(entry.seconds), entry.answer)
+
+    async def redo(self, request: Redo) -> Reply:
+        """Do the segments that begin here; each pulls its input, none travels the ring."""
+        plan = self._standing.plan
+        if plan is None or request.base != self._standing.base:
+            raise Refused(RefusalKind.STALE, "redo for another base")
+        first_microbatch = self._standing.first_microbatch
+        done: list[int] = []
+        gone: list[tuple[int, int]] = []
+
+        async def one(segment: Segment) -> None:
+            number = first_microbatch + segment.offset
+            route = self._routes.route(number)
+            key = WorkKey(plan.iteration, request.base, WorkKind.TRAIN, number, route.at(segment.first))
+            try:
+                entry = self._table.begin(key, segment.number, lambda begun: self._redo_work(begun, segment))
+                await self._table.outcome(entry)
+            except Refused as refusal:
+                if refusal.kind in {RefusalKind.GONE, RefusalKind.FAILED}:  # what was pulled may be of no use
+                    gone.extend((segment.offset, stage) for stage in _body_neighbours(segment, route))
+            else:
+                done.append(segment.offset)
+
+        async with asyncio.TaskGroup() as group:
+            for segment in request.segments:
+                group.create_task(one(segment))
+        return Reply(Redone(MicrobatchSet.of(done), tuple(sorted(gone))))
+
+    async def pull(self, request: Pull) -> Reply:
+        """Give a stored output or answer to a redoer, one of a past iteration to whoever replays a stage.
+
+        Raises:
+            Refused: `gone`.
+        """
+        if request.key.iteration < self._standing.iteration:
+            data = await self._borders.find(request.key, request.side)
+            if data is None:
+                raise Refused(RefusalKind.GONE, f"no {request.side} of iteration {request.key.iteration} is kept here")
+            return Reply(Pulled(), data)
+        await self._standing.admit(request.key)
+        of_loss = request.key.stage == ENDS_STAGE and request.side is not Side.OUTPUT
+        entry = self._table.find(request.key, LOSS_RUN) if of_loss else self._table.stored(request.key)
+        if entry is None or not entry.finished:
+            raise Refused(
+                RefusalKind.GONE, f"nothing stored for microbatch {request.key.microbatch} at stage {request.key.stage}"
+            )
+        data = entry.output if request.side is Side.OUTPUT else entry.answer
+        if not data:
+            raise Refused(RefusalKind.GONE, f"no {request.side} of microbatch {request.key.microbatch} is kept here")
+        return Reply(Pulled(), data)
+
+    async def _work(self, entry: Entry, request: Train, activations: bytes) -> None:
+        key, engine = entry.key, self._context.ports.engine
+        if request.segment is None and request.attempt_number:
+            await self._await_next_stage(key)
+        if key.kind is WorkKind.EVALUATE:
+            output = await self._device.run(Rank.FORWARD, key.microbatch, lambda: engine.forward_only(activations))
+            await self._onward(entry, request, output)
+            return
+        ticket = next(self._tickets)
+        entry.output, forward_s = await self._device.timed(
+            Rank.FORWARD, key.microbatch, lambda: engine.forward(ticket, activations)
+        )
+        try:
+            gradient = await self._onward(entry, request, entry.output)
+        except CallFailed:
+            await self._device.run(Rank.BACKWARD, key.microbatch, lambda: engine.forget(ticket))
+            raise
+        offset = self._standing.offset_of(key)
+        kind: Kind | int | None
+        if request.segment is not None:
+            kind = request.segment.number if key.stage in request.segment.wanted else None
+        else:
+            kind = Kind.SURE if request.attempt_number == 0 else Kind.RETRIED
+        entry.answer, backward_s = await self._device.timed(
+            Rank.BACKWARD, key.microbatch, partial(self._backward, ticket, gradient, kind, offset)
+        )
+        entry.seconds = forward_s + backward_s
+        self._measure(entry.seconds)
+
+    async def _await_next_stage(self, key: WorkKey) -> None:
+        """Compute nothing for a stage that is lost: the base ends with it, and this device may have to give its state to whoever rebuilds it."""
+        after = self._routes.route(key.microbatch, trains=key.kind is WorkKind.TRAIN).after(key.stage)
+        if after != ENDS_STAGE and self._hop.is_lost(after):
+            await asyncio.sleep(self._context.timing.hold_s)
+
+    def _backward(self, ticket: int, gradient: bytes, kind: Kind | int | None, offset: int) -> bytes:
+        """Add to the sum of this kind; None: to none, only the gradient of the input is wanted."""
+        number = self._book.number_for(Kind.SPARE if kind is None else kind, offset)
+        whole = False
+        try:
+            answer = self._context.ports.engine.backward(ticket, gradient, number)
+            if kind is not None:
+                self._book.enter(number, offset)
+                whole = True
+        finally:
+            if not whole:
+                self._book.void(number)
+        return answer
+
+    async def _redo_work(self, entry: Entry, segment: Segment) -> None:
+        before = entry.key.at(self._routes.route(entry.key.microbatch).at(segment.first - 1))
+        activations = await self._pull_from(segment.before, before, Side.OUTPUT)
+        request = Train(entry.key, 1, segment.after, 0, segment)
+        await self._work(entry, request, activations)
+
+    async def _onward(self, entry: Entry, request: Train, output: bytes) -> bytes:
+        key, segment = entry.key, request.segment
+        route = self._routes.route(key.microbatch, trains=key.kind is WorkKind.TRAIN)
+        after = route.after(key.stage)
+        if segment is not None:
+            position = route.position(key.stage)
+            if position == segment.last and after == ENDS_STAGE:
+                return await self._loss(request, key.at(ENDS_STAGE), output)
+            if position == segment.last:
+                answer = await self._pull_from(segment.after, key.at(after), Side.ANSWER)
+                return gradient_of(output, answer, segment.after)
+            redoer = segment.redoers[position + 1 - segment.first]
+            onward = Train(key.at(after), request.attempt_number, request.source, request.plan_revision, segment)
+            return gradient_of(output, (await self._hop.calls.call(redoer, onward, output)).payload, redoer)
+        if after == ENDS_STAGE:
+            return await self._loss(request, key.at(ENDS_STAGE), output)
+        offset = self._standing.offset_of(key)
+        return await self._hop.train(key.at(after), offset, output, request.source, request.attempt_number)
+
+    async def _loss(self, request: Train, key: WorkKey, output: bytes) -> bytes:
+        """Ask whoever feeds this microbatch now: a share goes to another source when the first one dies."""
+        again = request.segment is not None
+        waits = self._context.backoff_s()
+        source = request.source
+        for _ in range(LOSS_ASKS):
+            source = self._standing.source_of(key) or request.source
+            try:
+                reply = await self._hop.calls.call(source, Loss(key, request.attempt_number), output, header_first=again)
+                return gradient_of(output if key.kind is WorkKind.TRAIN else b"", reply.payload, source)
+            except Refused as refusal:
+                if refusal.kind in {RefusalKind.PAST, RefusalKind.EXHAUSTED}:
+                    raise
+            except CallFailed:
+                again = True
+            await asyncio.sleep(next(waits))
+        raise Refused(RefusalKind.EXHAUSTED, f"source {source.member} does not answer")
+
+    async def _pull_from(self, holder: Endpoint, key: WorkKey, side: Side) -> bytes:
+        try:
+            return (await self._context.call(holder, Pull(key, side))).payload
+        except (PeerUnreachable, PeerSilent):
+            return (await self._context.call(holder, Pull(key, side))).payload
+
+    def _measure(self, seconds: float) -> None:
+        last = self.seconds_per_microbatch
+        self.seconds_per_microbatch = seconds if last == 0 else last + SMOOTHING * (seconds - last)
+
+
+def _body_neighbours(segment: Segment, route: Route) -> list[int]:
+    return [stage for stage in (route.at(segment.first - 1), route.at(segment.last + 1)) if stage != ENDS_STAGE]

@@ -1,0 +1,285 @@
+"""The border log: what this peer sent on and sent back in past iterations, so that a lost neighbour stage can be replayed.
+
+The tensors that repair pulls anyway are kept on when their iteration is committed: packed and moved to memory of their own in the background, the
+newest in memory, the others on the shelf, since the last shadows and somewhat longer, and within bounds. Nothing of it travels until a stage is lost.
+Source: design section 6, rung 2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from swarmfree.policy.keepers import BorderLog
+from swarmfree.swarm.engine_port import Writable
+from swarmfree.swarm.errors import CallFailed
+from swarmfree.swarm.names import Side, WorkKey
+from swarmfree.swarm.ports import Shelf
+from swarmfree.trainer.recovery.buffer_pool import Slab, Slabs
+from swarmfree.trainer.tasks import Signal
+
+NONE = -1
+SPARE = 8
+"""One in so many bytes of memory may lie spare between two iterations; more where an iteration has more."""
+
+BATCH_BYTES = 2 << 20
+"""So much is packed and moved at a time: enough for what surrounds it to cost nothing, too little for anybody to wait."""
+
+SETTLE_AFTER, SETTLE_AFTER_MAX_S = 0.3, 5.0
+"""So much of the time between two iterations passes before one is packed and moved: right after a commit, stages wait for the first microbatches, and
+whatever one of them does besides delays all that come after it."""
+
+What = tuple[int, Side]
+"""Microbatch and side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much is kept.
+
+    Args:
+        iterations: so many of the last ones; 0 = none.
+        size_bytes: of all of them and of the shadows beside them; the oldest go first.
+        ram_bytes: of these, so many in memory; older ones lie on the shelf.
+        fits: how long a log may be whose iterations came with so many bytes and are kept in so many.
+    """
+
+    iterations: int
+    size_bytes: int
+    ram_bytes: int
+    fits: Callable[[int, int], BorderLog] | None = None
+
+
+class Packing(Protocol):
+    """How tensors are made smaller, and as large as they were."""
+
+    def size_bytes(self, data: bytes) -> int:
+        """How long it is once it is packed."""
+        ...
+
+    async def pack(self, tensors: Sequence[tuple[bytes, Writable]]) -> None:
+        """Each of them, smaller, into the memory beside it.
+
+        Raises:
+            CallFailed: it cannot be packed.
+        """
+        ...
+
+    async def unpack(self, data: bytes) -> bytes:
+        """Near what was packed.
+
+        Raises:
+            CallFailed: it cannot be unpacked.
+        """
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Logged:
+    """One iteration's borders: tensors as they came, those in memory of the log, then where each lies in the blob on the shelf."""
+
+    iteration: int
+    base: str
+    fresh: dict[What, bytes]
+    settle_at_s: float
+    slabs: dict[What, Slab] = field(default_factory=dict)
+    places: dict[What, tuple[int, int]] = field(default_factory=dict)
+    is_shelved: bool = False
+    is_dropped: bool = False
+
+    @property
+    def name(self) -> str:
+        """On the shelf."""
+        return f"border-{self.iteration}-{self.base}"
+
+
+class Borders:
+    """This peer's border log.
+
+    Args:
+        shelf: where it is kept when memory is full.
+        bounds: how much is kept.
+        now_s: of a steady clock.
+        packing: how tensors are made smaller; None = they are kept as they are.
+
+    Attributes:
+        log: how long it may be.
+        beside_bytes: of shadows, which are kept within the same bounds.
+    """
+
+    def __init__(self, shelf: Shelf, bounds: Bounds, now_s: Callable[[], float], packing: Packing | None = None) -> None:
+        """Empty."""
+        self._shelf, self._bounds, self._now_s, self._packing = shelf, bounds, now_s, packing
+        self._kept_at_s = now_s()
+        self._logged: deque[Logged] = deque()
+        self._changed = Signal()
+        self._slabs = Slabs(bounds.ram_bytes // SPARE)
+        self.ram_bytes = self.shelf_bytes = self.beside_bytes = 0
+        self.log = BorderLog(bounds.iterations)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of everything that is kept."""
+        return self.ram_bytes + self.shelf_bytes
+
+    @property
+    def claim_bytes(self) -> int:
+        """What shadows have to leave: as much as the log will take, as soon as there is one."""
+        return max(self.size_bytes, self.log.size_bytes) if self._logged else 0
+
+    @property
+    def since(self) -> int:
+        """The iteration from which on the log is whole; `NONE` without one."""
+        return self._logged[0].iteration if self._logged else NONE
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is a log at all."""
+        return self._bounds.iterations > 0
+
+    def keep(self, iteration: int, base: str, tensors: Mapping[What, bytes]) -> None:
+        """An iteration is committed: keep its borders, by microbatch; after a gap the log begins anew."""
+        if not self.is_kept:
+            return
+        size_bytes = sum(map(len, tensors.values()))
+        if self._bounds.fits is not None:
+            kept = self._packing.size_bytes if self._packing is not None else len
+            self.log = self._bounds.fits(size_bytes, sum(map(kept, tensors.values())))
+        if not self.log.iterations or (self._logged and self._logged[-1].iteration != iteration - 1):
+            self.clear()
+        if not self.log.iterations:
+            return
+        since_s, self._kept_at_s = self._kept_at_s, self._now_s()
+        settle_at_s = self._kept_at_s + min(SETTLE_AFTER_MAX_S, SETTLE_AFTER * (self._kept_at_s - since_s))
+        self._logged.append(Logged(iteration, base, dict(tensors), settle_at_s))
+        self.ram_bytes += size_bytes
+        self._slabs.spare_bytes_max = max(self._slabs.spare_bytes_max, min(size_bytes, self._bounds.ram_bytes))
+        while len(self._logged) > self.log.iterations or (self._logged and self._over_bytes() > 0):
+            self._drop(self._logged.popleft())
+        self._changed.tell()
+
+    def _over_bytes(self) -> int:
+        """How much more is kept than may be; what lies spare goes first."""
+        over_bytes = self.size_bytes + self._slabs.spare_bytes + self.beside_bytes - self._bounds.size_bytes
+        return over_bytes - self._slabs.shrink(over_bytes)
+
+    def clear(self) -> None:
+        """Forget everything: this peer has missed an iteration, or is about to hold another stage."""
+        while self._logged:
+            self._drop(self._logged.popleft())
+
+    def _drop(self, entry: Logged) -> None:
+        entry.is_dropped = True
+        if entry.is_shelved:
+            self.shelf_bytes -= sum(size for _, size in entry.places.values())
+            self._shelf.drop(entry.name)
+        self._leave_memory(entry)
+
+    def _leave_memory(self, entry: Logged) -> None:
+        for what in (*entry.fresh, *entry.slabs):
+            self._forget(entry, what)
+
+    def _forget(self, entry: Logged, what: What) -> None:
+        """A tensor that is in memory."""
+        if what in entry.fresh:
+            self.ram_bytes -= len(entry.fresh.pop(what))
+            return
+        slab = entry.slabs.pop(what)
+        self.ram_bytes -= len(slab)
+        self._slabs.give(slab)
+
+    # ---- in the background -------------------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Put the oldest on the shelf while memory is full, and settle what was kept, for ever; where that fails, the log begins anew."""
+        while True:
+            oldest = next((each for each in self._logged if not each.is_shelved), None)
+            is_ready = oldest is not None and (self._packing is None or not oldest.fresh)
+            if oldest is not None and is_ready and self.ram_bytes > self._bounds.ram_bytes:
+                await self._shelve(oldest)
+            elif (fresh := next((each for each in self._logged if each.fresh), None)) is not None:
+                wait_s = fresh.settle_at_s - self._now_s()
+                if wait_s <= 0 or not await self._changed.wait(wait_s):
+                    await self._settle(fresh)
+            else:
+                await self._changed.wait()
+
+    async def _settle(self, entry: Logged) -> None:
+        """Pack its tensors, some at a time, and move them to memory of the log."""
+        for batch in _batches(entry.fresh):
+            names = [what for what in batch if what in entry.fresh]  # the others were forgotten meanwhile
+            if not names:
+                continue
+            try:
+                slabs = await self._moved([entry.fresh[what] for what in names])
+            except CallFailed:
+                self.clear()
+                return
+            for what, slab in zip(names, slabs, strict=True):
+                if what in entry.fresh:
+                    self._forget(entry, what)
+                    entry.slabs[what] = slab
+                    self.ram_bytes += len(slab)
+                else:
+                    self._slabs.give(slab)
+
+    async def _moved(self, tensors: Sequence[bytes]) -> Sequence[Slab]:
+        """Packed, if they are, in memory of the log."""
+        if self._packing is None:
+            await asyncio.sleep(0)
+            return [self._slabs.take(data) for data in tensors]
+        rooms = [self._slabs.room(self._packing.size_bytes(data)) for data in tensors]
+        await self._packing.pack(list(zip(tensors, rooms, strict=True)))
+        return rooms
+
+    async def _shelve(self, entry: Logged) -> None:
+        places, start = {}, 0
+        tensors: dict[What, Slab] = {**entry.fresh, **entry.slabs}
+        for what, tensor in tensors.items():
+            places[what] = start, len(tensor)
+            start += len(tensor)
+        is_kept = await self._shelf.put(entry.name, b"".join(tensors.values()))
+        if entry.is_dropped:
+            self._shelf.drop(entry.name)
+        elif is_kept:
+            self._leave_memory(entry)
+            entry.places, entry.is_shelved = places, True
+            self.shelf_bytes += start
+        else:
+            self.clear()
+
+    # ---- answers -----------------------------------------------------------------------------------------------------
+
+    async def find(self, key: WorkKey, side: Side) -> bytes | None:
+        """A tensor of a microbatch of a past iteration, as it crossed the wire or near that; None where it is not kept.
+
+        Raises:
+            CallFailed: it cannot be unpacked.
+        """
+        what = key.microbatch, side
+        for entry in self._logged:
+            if (entry.iteration, entry.base) == (key.iteration, key.base):
+                if what in entry.fresh:
+                    return entry.fresh[what]
+                if what in entry.slabs:
+                    kept: bytes | None = bytes(entry.slabs[what])
+                else:
+                    kept = await self._shelf.get(entry.name, *entry.places[what]) if what in entry.places else None
+                return kept if kept is None or self._packing is None else await self._packing.unpack(kept)
+        return None
+
+
+def _batches(tensors: Mapping[What, bytes]) -> Iterator[list[What]]:
+    """All of these, in order, not much more than `BATCH_BYTES` together."""
+    names, size_bytes = list[What](), 0
+    for what, data in list(tensors.items()):
+        names.append(what)
+        size_bytes += len(data)
+        if size_bytes >= BATCH_BYTES:
+            yield names
+            names, size_bytes = [], 0
+    if names:
+        yield names

@@ -1,0 +1,295 @@
+"""Building a stage's state at a newcomer: drawn, copied, from a kept copy or a shadow, replayed, or made from its neighbours.
+
+Parts are streamed and used as they come: a merge never holds both neighbours, only the parts in flight. The same call twice joins the first.
+A copy of a sibling is made while training goes on (`copying`); everything else is built while the swarm waits.
+Source: CheckFree Algorithm 1; design section 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from swarmfree.policy.batches import batches, state_batch
+from swarmfree.policy.lineages import forced_later
+from swarmfree.policy.recovery import donor_block
+from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
+from swarmfree.swarm.books import Record
+from swarmfree.swarm.engine_port import Pieces
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.swarm.events import Placed
+from swarmfree.swarm.glance import Made
+from swarmfree.swarm.messages import Build, Built, GetShadow, GetState, ShadowPart, State
+from swarmfree.swarm.names import Endpoint
+from swarmfree.swarm.pieces import parts_of
+from swarmfree.swarm.ports import Reply
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.device import Rank, WorkFailed
+from swarmfree.trainer.member.member import MemberBooks
+from swarmfree.trainer.recovery.merge_check import check_weights
+from swarmfree.trainer.recovery.replay import Replaying
+from swarmfree.trainer.recovery.state_copy import Copying, Place, keep_up
+from swarmfree.trainer.tasks import Tasks, each
+
+PARTS_IN_FLIGHT = 3
+CALLS_IN_FLIGHT = 2
+"""To each donor, of some parts each."""
+ASKS = 6
+FINAL = frozenset({RefusalKind.TOO_SLOW, RefusalKind.DISPUTED})
+"""What a coordinator has to know of a build that failed: it is not to be tried in the same way again."""
+
+
+@dataclass(slots=True, eq=False)
+class Building:
+    """One build and whoever waits for it."""
+
+    request: Build
+    past: dict[int, str]
+    done: asyncio.Future[Built]
+    received_bytes: int = 0
+    exact: bool = False
+
+    def goes_back_to(self, iteration: int, lineage: str) -> bool:
+        """Whether a state ready for this iteration, after this record, is one that the build's lineage had; far back nothing is known of lineages."""
+        return iteration <= self.request.iteration and self.past.get(iteration, lineage) == lineage
+
+
+class Builder:
+    """Handles Build.
+
+    Attributes:
+        made: what was built here last.
+    """
+
+    def __init__(self, context: Context, books: MemberBooks, tasks: Tasks) -> None:
+        """Nothing built."""
+        self._context = context
+        self._books = books
+        self._tasks = tasks
+        self._building: Building | None = None
+        self.made: Made | None = None
+
+    @property
+    def making(self) -> BuildAction | None:
+        """What is built here now."""
+        return None if self._building is None or self._building.done.done() else self._building.request.action
+
+    async def build(self, sender: Endpoint, request: Build) -> Reply:
+        """Make the stage's state, or join the build that does, or did: its answer may be lost.
+
+        Raises:
+            Refused: as `MemberBooks.admit_claim`; `past`, what is held here goes on from there, so that whoever asks leads a beginning only;
+                `gone`, the state that is to be kept is of another lineage; `failed` when no donor could give what was asked.
+        """
+        standing = self._books.standing
+        self._books.admit_claim(sender, request.position)
+        past = dict(enumerate((*request.past, request.lineage), request.iteration - len(request.past)))
+        if isinstance(request.action, Stay) and standing.iteration == request.action.iteration:
+            self._check_lineage(past.get(standing.iteration, standing.lineage), request.record)
+        current = self._building
+        if current is None or current.request != request:
+            if standing.goes_on_from(request.iteration, request.lineage):
+                why = f"iteration {request.iteration} is decided: this peer stands at {standing.iteration}"
+                raise Refused(RefusalKind.PAST, why)
+            self._tasks.cancel_all()
+            if current is not None and not current.done.done():
+                current.done.set_exception(Refused(RefusalKind.SUPERSEDED, "another build was asked for"))
+                current.done.exception()
+            current = self._building = Building(request, past, asyncio.get_running_loop().create_future())
+            standing.promised, standing.coordinator = request.position, sender
+            self._tasks.start(self._run(current), f"build stage {request.action.stage}")
+        return Reply(await asyncio.shield(current.done))
+
+    def _check_lineage(self, lineage: str, record: Record | None) -> None:
+        """A state of another lineage is not kept as one of this; where it counts more, whoever asks leads what gives way."""
+        standing = self._books.standing
+        if standing.lineage != lineage:
+            newest, led = standing.record_of(-1), record.forced if record is not None else ()
+            counts_more = newest is not None and forced_later(newest.forced, led)
+            kind = RefusalKind.PAST if counts_more else RefusalKind.GONE
+            raise Refused(kind, f"what this peer holds is of lineage {standing.lineage[:8]}, not of {lineage[:8]}")
+
+    async def _run(self, building: Building) -> None:
+        request, engine = building.request, self._context.ports.engine
+        begun_s = self._context.now_s()
+        try:
+            if not isinstance(request.action, Stay):
+                await self._books.let_go()
+            level, record = await self._make(request, building)
+            digest = await self._books.device.run(Rank.BOOKS, 0, engine.state_digest)
+            lineage = request.lineage if record is None else record.lineage()
+            await self._books.install(request.action.stage, level, lineage, record, building.past)
+        except CallFailed as error:
+            own = RefusalKind.EXHAUSTED if isinstance(error, WorkFailed) else RefusalKind.FAILED
+            kind = error.kind if isinstance(error, Refused) and error.kind in FINAL else own
+            building.done.set_exception(Refused(kind, f"build of stage {request.action.stage}: {error}"))
+            building.done.exception()
+            self._building = None
+            return
+        self._context.tell(Placed(self._context.me.peer_id, request.action.stage))
+        seconds = self._context.now_s() - begun_s
+        self.made = Made(request.action, request.iteration, seconds, building.received_bytes, building.exact)
+        building.done.set_result(Built(digest, seconds, building.received_bytes, level, building.exact))
+        if isinstance(request.action, Copy):
+            await keep_up(self._context, self._books, request.action.donors)
+
+    async def _make(self, request: Build, building: Building) -> tuple[int, Record | None]:
+        """Make the state; the iteration it is ready for and the record before that."""
+        action = request.action
+        engine, device, stage = self._context.ports.engine, self._books.device, action.stage
+        if isinstance(action, Stay):
+            held = self._books.standing
+            if (held.stage, held.iteration) != (stage, action.iteration):
+                raise Refused(RefusalKind.GONE, f"this peer is at iteration {held.iteration} of stage {held.stage}")
+            return request.iteration, request.record
+        if isinstance(action, Fresh):
+            salt = action.salt
+            await device.run(Rank.BOOKS, 0, lambda: engine.draw(stage, salt))
+            return request.iteration, request.record
+        await device.run(Rank.BOOKS, 0, lambda: engine.blank(stage))
+        match action:
+            case Copy(donors=donors):
+                copying = Copying(self._context, Place(engine, device), stage, donors, request.iteration, request.record)
+                copying.past = building.past
+                await copying.run()
+                building.received_bytes = copying.received_bytes
+                return copying.level, copying.record
+            case Replay():
+                replaying = Replaying(self._context, device, self._books.borders, request, action)
+                await replaying.run()
+                building.received_bytes, building.exact = replaying.received_bytes, replaying.exact
+            case CopyKept():
+                building.exact = action.iteration == request.iteration
+                await self._parts(stage, lambda parts: self._kept_parts(building, action, parts), weights_only=False)
+            case Restore():
+                await each(
+                    range(engine.part_count(stage)), lambda part: self._shadow_part(building, action, part), PARTS_IN_FLIGHT
+                )
+            case CopyNeighbour() | Merge():
+                await self._from_neighbours(building, action)
+        return request.iteration, request.record
+
+    async def _from_neighbours(self, building: Building, action: Merge | CopyNeighbour) -> None:
+        if isinstance(action, CopyNeighbour):
+            donor, donor_stage = action.donor, action.donor_stage
+            await self._parts(action.stage, lambda parts: self._neighbour_parts(building, donor, donor_stage, parts))
+        else:
+            await self._parts(action.stage, lambda parts: self._merge_parts(building, action, parts))
+            await check_weights(self._context, building.request, action)  # whoever gave weights has announced its norm by now
+
+    async def _parts(self, stage: int, some: Callable[[range], Awaitable[None]], *, weights_only: bool = True) -> None:
+        batch = state_batch(self._context.manifest, weights_only=weights_only)
+        await each(batches(self._context.ports.engine.part_count(stage), self._per_block(stage), batch), some, CALLS_IN_FLIGHT)
+
+    async def _fill(self, parts: range, write: Callable[[int], None]) -> None:
+        """Write some parts, and make their digests while their bytes are at hand."""
+        engine = self._context.ports.engine
+
+        def fill() -> None:
+            for part in parts:
+                write(part)
+                engine.digest_part(part)
+
+        await self._books.device.run(Rank.BOOKS, parts.start, fill)
+
+    async def _kept_parts(self, building: Building, action: CopyKept, parts: range) -> None:
+        """Parts with their moments; the holder gives them at exactly the action's iteration and lineage, so all parts belong together."""
+        lineage = action.lineage or building.request.lineage
+        asked = GetState(action.stage, action.iteration, lineage, parts.start, weights_only=False, count=len(parts))
+        await self._write(parts, await self._get_parts(building, action.holder, asked), weights_only=False)
+
+    async def _write(self, parts: range, found: list[Pieces], *, weights_only: bool) -> None:
+        engine = self._context.ports.engine
+        data = [b"".join(pieces) for pieces in found]
+        await self._fill(parts, lambda part: engine.write_state(part, data[part - parts.start], weights_only=weights_only))
+
+    async def _shadow_part(self, building: Building, action: Restore, part: int) -> None:
+        engine = self._context.ports.engine
+        asked = GetShadow(action.stage, part, action.iteration if action.full else -1)
+        reply = await self._get(building, (action.holder,), asked)
+        found, data = reply.message, reply.payload
+        assert isinstance(found, ShadowPart), "the network checks response types"
+        if not building.goes_back_to(found.iteration, found.lineage):  # its holder tells of the oldest part only
+            what = f"ready for iteration {found.iteration} after record {found.lineage[:8]}"
+            raise Refused(RefusalKind.DISPUTED, f"part {part} of the shadow of stage {action.stage} is {what}, not of this past")
+
+        def write(part: int) -> None:
+            if action.full:
+                engine.write_state(part, data, weights_only=False)
+            else:
+                engine.write_shadow(part, data)
+
+        await self._fill(range(part, part + 1), write)
+
+    async def _neighbour_parts(self, building: Building, donor: Endpoint, donor_stage: int, parts: range) -> None:
+        found = await self._get_parts(building, donor, self._weights_of(building, donor_stage, parts))
+        await self._write(parts, found, weights_only=True)
+
+    async def _merge_parts(self, building: Building, action: Merge, parts: range) -> None:
+        engine, mode = self._context.ports.engine, self._context.manifest.recovery.merge
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._get_or_failure(building, donor, donor_stage, parts))
+                for donor, donor_stage in ((action.before, action.before_stage), (action.after, action.after_stage))
+            ]
+        before, after = (task.result() for task in tasks)
+        if isinstance(before, CallFailed):
+            raise before
+        if isinstance(after, CallFailed):
+            raise after
+
+        def merge(part: int) -> None:
+            here = part - parts.start
+            engine.merge_state(part, before[here], after[here], action.weight_before, action.weight_after, mode)
+
+        await self._fill(parts, merge)
+
+    async def _get_or_failure(
+        self, building: Building, donor: Endpoint, donor_stage: int, parts: range
+    ) -> list[Pieces] | CallFailed:
+        try:
+            return await self._get_parts(building, donor, self._weights_of(building, donor_stage, parts))
+        except CallFailed as error:
+            return error
+
+    def _per_block(self, stage: int) -> int:
+        """Parts of one block: they never straddle blocks and all blocks have equally many. The ends have no blocks."""
+        return math.ceil(self._context.ports.engine.part_count(stage) / max(1, len(self._context.manifest.blocks_of(stage))))
+
+    def _weights_of(self, building: Building, donor_stage: int, parts: range) -> GetState:
+        """The donor's parts at the same relative depth."""
+        request, manifest = building.request, self._context.manifest
+        stage, per_block = request.action.stage, self._per_block(request.action.stage)
+        blocks, donor_blocks = len(manifest.blocks_of(stage)), len(manifest.blocks_of(donor_stage))
+        there = donor_block(parts.start // per_block, blocks, donor_blocks) * per_block + parts.start % per_block
+        return GetState(donor_stage, request.iteration, request.lineage, there, weights_only=True, count=len(parts))
+
+    async def _get_parts(self, building: Building, donor: Endpoint, asked: GetState) -> list[Pieces]:
+        """All parts that are asked for, in as many answers as the donor makes of them."""
+        found: list[Pieces] = []
+        while (left := asked.count - len(found)) > 0:
+            reply = await self._get(building, (donor,), replace(asked, part=asked.part + len(found), count=left))
+            assert isinstance(reply.message, State), "the network checks response types"
+            found += parts_of(reply.pieces, reply.message.sizes, left)
+        return found
+
+    async def _get(self, building: Building, donors: tuple[Endpoint, ...], request: GetState | GetShadow) -> Reply:
+        waits = self._context.backoff_s()
+        last: CallFailed = PeerUnreachable(f"stage {request.stage} has no donor")
+        for ask in range(ASKS):
+            donor = donors[ask % len(donors)]
+            try:
+                reply = await self._context.call(donor, request)
+            except (PeerUnreachable, PeerSilent) as error:
+                last = error
+            except Refused as refusal:
+                if refusal.kind is not RefusalKind.NOT_YET and len(donors) == 1:
+                    raise
+                last = refusal
+            else:
+                building.received_bytes += reply.size_bytes
+                return reply
+            await asyncio.sleep(next(waits))
+        raise last

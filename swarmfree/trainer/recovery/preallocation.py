@@ -1,0 +1,42 @@
+"""Room: a peer that stands by takes the memory of a stage before one is lost, so that a rebuild waits for the transfer alone.
+
+Bit by bit, as the last thing the device does: whoever builds meanwhile waits for one part at most, and uses what is there. A peer that has no room
+for a stage learns it now, and not when the swarm waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from swarmfree.swarm.events import Note
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.device import Rank, WorkFailed
+from swarmfree.trainer.member.member import MemberBooks
+from swarmfree.trainer.replica_state import NO_STAGE
+
+STANDS_BY_S = 2.0
+"""Who has had no stage for so long, and knows whom to wait for, stands by; others are still being placed."""
+PAUSE_S = 0.01
+
+
+async def keep_room(context: Context, books: MemberBooks) -> None:
+    """Have the memory of the largest body stage whenever this peer serves none, for ever."""
+    standing, engine, manifest = books.standing, context.ports.engine, context.manifest
+    stage = max(range(1, manifest.stage_count), key=lambda body: len(manifest.blocks_of(body)))
+    while True:
+        while standing.stage != NO_STAGE:
+            await standing.moved.wait()
+        await asyncio.sleep(STANDS_BY_S)
+        if standing.coordinator is None:
+            continue
+        try:
+            for part in range(engine.part_count(stage)):
+                if standing.stage != NO_STAGE:
+                    break
+                await books.device.run(Rank.IDLE, part, partial(engine.reserve, stage, part))
+                await asyncio.sleep(PAUSE_S)
+        except WorkFailed as error:
+            context.tell(Note(f"this peer has no room for a stage, and could not serve one that is lost: {error}"))
+        while standing.stage == NO_STAGE:
+            await standing.moved.wait()

@@ -1,0 +1,271 @@
+"""Copying a stage's state while training goes on: nobody waits for whoever copies, a joiner or a keeper of the ends.
+
+Parts come from several donors, each at the iteration it is at just then. The optimizer is elementwise, so a part that has arrived is stepped alone,
+by the average of each iteration that commits meanwhile; a part that has not needs no history. An average that nobody keeps any more
+costs that part a second download. Source: protocol section 3.10. Differs: averages are pulled by the joiner, not pushed by the parts' owners.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from swarmfree.policy.answers import fitting_plan, fitting_record
+from swarmfree.swarm.books import Record
+from swarmfree.swarm.engine_port import Engine
+from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
+from swarmfree.swarm.messages import Commit, GetAverage, GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
+from swarmfree.swarm.names import Endpoint
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.device import Device, Rank
+from swarmfree.trainer.member.member import MemberBooks
+
+LOOK_S = 0.05
+LOOK_MAX_S = 0.4
+ASKS = 6
+UNKNOWN = -1
+IDLE_SILENCES = 4
+"""A copy that nobody brings further for so many times `silence_s` has come to nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a copy comes to be, and how much it may be in the way of what this peer does otherwise.
+
+    Args:
+        engine: that holds the stage, blank.
+        device: the peer's; all its engines share it.
+        rank: of the copy's device work.
+        lanes: parts in flight.
+    """
+
+    engine: Engine
+    device: Device
+    rank: Rank = Rank.BOOKS
+    lanes: int = 2
+
+
+class Copying:
+    """One copy of a stage.
+
+    Attributes:
+        donors: live replicas of the stage; never empty.
+        level: the iteration that every part is ready for, once `run` has returned.
+        record: the one before it; None before the first.
+        received_bytes: what came from donors.
+        past: iteration -> lineage, what whoever ordered the copy knows, and what was stepped by since.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        place: Place,
+        stage: int,
+        donors: Sequence[Endpoint],
+        iteration: int,
+        record: Record | None,
+    ) -> None:
+        """Nothing is here yet.
+
+        Args:
+            iteration, record: where the swarm is as the copy begins.
+        """
+        self._context = context
+        self._place = place
+        self._stage = stage
+        self.donors = tuple(donors)
+        self._versions = [UNKNOWN] * place.engine.part_count(stage)
+        self._waiting = deque(range(len(self._versions)))
+        self.level = iteration
+        self.record = record
+        self.received_bytes = 0
+        self.past: dict[int, str] = {}
+        self._asked = -1
+        self._is_other = False
+
+    async def run(self) -> None:
+        """Return when all parts are at the newest committed iteration.
+
+        Raises:
+            CallFailed: no donor answers, or one stands on another record than whoever ordered the copy.
+        """
+        seen, since_s = None, self._context.now_s()
+        while True:
+            failed: list[CallFailed] = []
+            async with asyncio.TaskGroup() as group:
+                lanes = [
+                    group.create_task(self._lane(turn, failed)) for turn in range(min(self._place.lanes, len(self._waiting)))
+                ]
+                while not all(lane.done() for lane in lanes) and not failed:
+                    await self._advance()
+                    await asyncio.wait(lanes, timeout=LOOK_S)
+            if failed:
+                raise failed[0]
+            await self._advance()
+            if self._is_other:
+                raise Refused(
+                    RefusalKind.DISPUTED, f"a donor of stage {self._stage} is of another lineage than whoever ordered the copy"
+                )
+            # A part may have come from a donor that was already further than what this peer has heard of.
+            if not self._waiting and all(version == self.level for version in self._versions):
+                return
+            if seen != (seen := (self.level, *self._versions)):
+                since_s = self._context.now_s()
+            elif self._context.now_s() - since_s > IDLE_SILENCES * self._context.timing.silence_s:
+                raise PeerSilent(f"no donor of stage {self._stage} brings its parts to one iteration")
+            await asyncio.sleep(LOOK_S)
+
+    async def _lane(self, turn: int, failed: list[CallFailed]) -> None:
+        while self._waiting and not failed:
+            part = self._waiting.popleft()
+            try:
+                await self._fetch(part, turn)
+            except CallFailed as error:
+                failed.append(error)
+
+    async def _fetch(self, part: int, turn: int) -> None:
+        """One part, from one donor or another; a donor's death costs this part's transfer."""
+        place, waits = self._place, self._context.backoff_s()
+        last: CallFailed = PeerUnreachable(f"stage {self._stage} has no donor")
+        for ask in range(ASKS * len(self.donors)):
+            donor = self.donors[(turn + part + ask) % len(self.donors)]
+            request = GetState(self._stage, self.level, "", part, weights_only=False)
+            try:
+                reply = await self._context.call(donor, request)
+                assert isinstance(reply.message, State), "the network checks response types"
+                if reply.message.iteration < request.iteration:
+                    raise ProtocolViolation(f"{donor.member} gave its state at iteration {reply.message.iteration}")
+                write = partial(place.engine.write_state, part, reply.payload, weights_only=False)
+                await place.device.run(place.rank, part, write)
+            except CallFailed as error:
+                last = error
+                if ask % len(self.donors) == len(self.donors) - 1:
+                    await asyncio.sleep(next(waits))
+                continue
+            self.received_bytes += len(reply.payload)
+            self._versions[part] = reply.message.iteration
+            return
+        raise last
+
+    async def _advance(self) -> None:
+        """Step the parts that are here by what was committed since."""
+        newest = await self._newest()
+        if self.record is not None:
+            is_as_far = newest is not None and newest.iteration == self.record.iteration
+            if newest is not None and is_as_far and newest != self.record:  # both are hashed only where they may differ
+                self._is_other |= newest.lineage() != self.record.lineage()
+            await self._step_by(self.record)  # parts that were under way, from a donor that had not stepped yet
+        for part, version in enumerate(self._versions):
+            if UNKNOWN < version < self.level:
+                self._again(part)
+        while newest is not None and newest.iteration >= self.level:
+            record = newest if newest.iteration == self.level else await self._record(self.level)
+            if record is None:
+                return
+            await self._step_by(record)
+            if self.past.get(record.iteration) != record.before:
+                self.past.clear()  # the donors are of another lineage than whoever ordered the copy
+            self.past |= {record.iteration: record.before, record.iteration + 1: record.lineage()}
+            self.level, self.record = record.iteration + 1, record
+
+    async def _step_by(self, record: Record) -> None:
+        """Several parts at a time: one call and one piece of device work after the other could take longer than an iteration."""
+        while ready := deque(part for part, version in enumerate(self._versions) if version == record.iteration):
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(self._place.lanes, len(ready))):
+                    group.create_task(self._step_all(ready, record))
+
+    async def _step_all(self, ready: deque[int], record: Record) -> None:
+        while ready:
+            await self._step(ready.popleft(), record)
+
+    async def _step(self, part: int, record: Record) -> None:
+        place, entry = self._place, record.stages[self._stage]
+        request = GetAverage(record.iteration, entry.sum_digest, part)
+        for turn in range(len(self.donors)):
+            try:
+                average = (await self._context.call(self.donors[(part + turn) % len(self.donors)], request)).payload
+                await place.device.run(place.rank, part, partial(place.engine.step_part, part, average, entry.scalars))
+            except CallFailed:
+                continue
+            self._versions[part] += 1
+            self.received_bytes += len(average)
+            return
+        self._again(part)
+
+    def _again(self, part: int) -> None:
+        """This part has fallen behind: it is downloaded once more."""
+        self._versions[part] = UNKNOWN
+        self._waiting.append(part)
+
+    async def _newest(self) -> Record | None:
+        """From one donor at a time, in turn: one that is behind is asked less often than those that are not."""
+        for _ in self.donors:
+            self._asked += 1
+            record = await _record_at(self._context, self.donors[self._asked % len(self.donors)], -1)
+            if record is not None:
+                return record
+        return None
+
+    async def _record(self, iteration: int) -> Record | None:
+        for donor in self.donors:
+            record = await _record_at(self._context, donor, iteration)
+            if record is not None:
+                return record
+        return None
+
+
+async def _record_at(context: Context, donor: Endpoint, iteration: int) -> Record | None:
+    try:
+        reply = await context.call(donor, GetRecord(iteration))
+    except CallFailed:
+        return None
+    assert isinstance(reply.message, RecordAnswer), "the network checks response types"
+    return fitting_record(reply.message.record, iteration, context.manifest.stage_count)
+
+
+async def _learn_plan(context: Context, books: MemberBooks, donors: tuple[Endpoint, ...]) -> None:
+    """Who else there is, in case the coordinator dies before this peer is a member; and whether what was copied is what the last record left.
+
+    It is, where a donor works by a plan that goes on from that record without having rebuilt the stage.
+    """
+    standing = books.standing
+    for donor in donors:
+        with contextlib.suppress(CallFailed):
+            reply = await context.call(donor, GetPlan())
+            assert isinstance(reply.message, PlanAnswer), "the network checks response types"
+            known, found = standing.known_plan, fitting_plan(reply.message.plan, context.manifest.stage_count)
+            if found is not None and (known is None or found.position > known.position):
+                standing.known_plan = found
+            if found is not None and (found.iteration, found.lineage) == (standing.iteration, standing.lineage):
+                standing.vouched |= all(rebuilt.stage != standing.stage for rebuilt in found.rebuilt)
+            return
+
+
+async def keep_up(context: Context, books: MemberBooks, donors: tuple[Endpoint, ...]) -> None:
+    """Apply what commits until an Open makes this peer a member: from then on the coordinator tells it."""
+    standing = books.standing
+    books.donors = donors
+    stage, plan = standing.stage, standing.plan
+    await _learn_plan(context, books, donors)
+    look_s = LOOK_S
+    while standing.plan is plan and standing.stage == stage:
+        look_s = min(1.5 * look_s, LOOK_MAX_S)
+        for donor in donors:
+            record = await _record_at(context, donor, standing.iteration)
+            if record is None:
+                continue
+            try:
+                await books.commit(Commit(record))
+                books.tell_news()
+                books.tied.tell()  # what is held here may have become worth telling
+                look_s = LOOK_S
+            except Refused as refusal:
+                if refusal.kind is RefusalKind.GONE:
+                    continue
+            break
+        await standing.moved.wait(look_s)

@@ -1,0 +1,175 @@
+"""Where this peer stands: the stage it holds, the iteration its state is ready for, the plan it follows. Changed by its books only.
+
+Everything that waits for the books waits here. Source: protocol sections 3.1, 3.4, 3.5.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from swarmfree.policy.keepers import borders_kept
+from swarmfree.swarm.books import GENESIS_LINEAGE, Record
+from swarmfree.swarm.errors import RefusalKind, Refused
+from swarmfree.swarm.messages import KeptShadow
+from swarmfree.swarm.names import Endpoint, Position, WorkKey, WorkKind
+from swarmfree.swarm.plan import Plan
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.tasks import Signal
+
+NO_STAGE = -1
+RECORDS_KEPT = 16
+PAST_MAX = 4096
+NO_PAST: Mapping[int, str] = MappingProxyType({})
+
+
+class Standing:
+    """The peer's own books.
+
+    Attributes:
+        stage: held, `NO_STAGE` for none.
+        iteration: the iteration the state is ready for; also how many records are applied.
+        lineage: of the last applied record.
+        vouched: the state came out of a step that a record decided, or is what everybody draws for iteration 0, or was opened by a plan in which
+            its stage is not rebuilt; another one that was just built is its lineage's only in the base it was built for.
+        plan: in force, None before the first Open, and after the state was built anew.
+        known_plan: the newest one seen, in force or not: who else there is.
+        base: of the work under way; empty while it changes.
+        opened: the base that the state held here was last opened in, empty for none: what was rebuilt belongs to that one, also after its work ended.
+        promised: highest position promised.
+        coordinator: who made that claim.
+        sealed: stored record of the present iteration that is not applied yet.
+        sealed_at: position of the Seal that brought it; one in a higher position replaces it.
+        records: the last applied ones, newest last.
+        past: iteration -> lineage that a state ready for it stands on, for as far back as this peer knows it.
+        moved: told whenever any of this changes.
+        ends_iteration: the iteration that a copy of the ends kept here is ready for, -1 without a complete one; see `recovery.ends_copy`.
+        ends_lineage: of the last record in that copy.
+        shadows: complete ones kept here; see `recovery.shadows`.
+        wanted: the lineage at which somebody last wanted weights to make another stage of, so that one next to this one is lost; empty for none.
+        gave_s: when a part of the state was last given away: whoever rebuilds a stage comes before what can wait.
+    """
+
+    def __init__(self, context: Context) -> None:
+        """Holding nothing."""
+        self._context = context
+        self.stage = NO_STAGE
+        self.iteration = 0
+        self.lineage = GENESIS_LINEAGE
+        self.vouched = False
+        self.plan: Plan | None = None
+        self.known_plan: Plan | None = None
+        self.base = ""
+        self.opened = ""
+        self.promised: Position | None = None
+        self.coordinator: Endpoint | None = None
+        self.sealed: Record | None = None
+        self.sealed_at: Position | None = None
+        self.records: list[Record] = []
+        self.past: dict[int, str] = {0: GENESIS_LINEAGE}
+        self.moved = Signal()
+        self.ends_iteration, self.ends_lineage = -1, ""
+        self.shadows: tuple[KeptShadow, ...] = ()
+        self.wanted = ""
+        self.gave_s = -math.inf
+        self._records_kept = max(RECORDS_KEPT, borders_kept(context.manifest))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the state held here has all iterations of the run."""
+        return self.iteration >= self._context.manifest.run.iterations
+
+    @property
+    def records_held(self) -> int:
+        """How many records of this lineage are applied, and the one that is stored."""
+        return self.iteration + (self.sealed is not None and self.sealed.iteration == self.iteration)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether this peer knows of something that a founder must not pass over: a plan, or a record."""
+        return self.known_plan is not None or self.records_held > 0
+
+    @property
+    def first_microbatch(self) -> int:
+        """Number of the present iteration's first microbatch in the whole run."""
+        return self.iteration * self._context.manifest.batch.microbatches
+
+    def offset_of(self, key: WorkKey) -> int:
+        """Which of the plan's microbatches this is, for the choice of replicas."""
+        if key.kind is WorkKind.EVALUATE:
+            return key.microbatch
+        return key.microbatch - key.iteration * self._context.manifest.batch.microbatches
+
+    def source_of(self, key: WorkKey) -> Endpoint | None:
+        """Who feeds this microbatch by the plan in force, None where no share has it."""
+        plan = self.plan
+        if plan is None or plan.base != key.base:
+            return None
+        offset = self.offset_of(key)
+        for share in plan.shares:
+            if offset in (share.windows if key.kind is WorkKind.EVALUATE else share.offsets):
+                return plan.endpoint(share.source)
+        return None
+
+    def install(self, stage: int, iteration: int, lineage: str, record: Record | None, past: Mapping[int, str] = NO_PAST) -> None:
+        """A stage's state was built here; `past` is what is known of the lineages before it."""
+        self.stage, self.iteration, self.lineage, self.vouched = stage, iteration, lineage, iteration == 0
+        self.plan, self.base, self.opened = None, "", ""
+        if self.sealed is not None and self.sealed.iteration < iteration:  # else it is a vote, and stays
+            self.sealed = self.sealed_at = None
+        self.records = [record] if record is not None else []
+        self.past = {0: GENESIS_LINEAGE, **past, iteration: lineage}
+        self.moved.tell()
+
+    def apply(self, record: Record) -> None:
+        """The state has stepped with this record. Called in the same device work as the step; tell `moved` afterwards."""
+        self.iteration = record.iteration + 1
+        self.lineage = record.lineage()
+        self.vouched = True
+        self.sealed, self.sealed_at = None, None
+        self.records = [*self.records, record][-self._records_kept :]
+        self.past[self.iteration] = self.lineage
+        self.past.pop(self.iteration - PAST_MAX, None)
+
+    def goes_on_from(self, iteration: int, lineage: str) -> bool:
+        """Whether the state held here is further than that one, the first step by a record that a majority decided; later ones may be forced."""
+        newest = self.record_of(-1)
+        is_beyond = self.vouched and iteration < self.iteration and self.past.get(iteration) == lineage
+        return is_beyond and newest is not None and iteration not in newest.forced
+
+    def record_of(self, iteration: int) -> Record | None:
+        """The applied record of an iteration, -1 = the newest; never one that is merely sealed: it may not be decided."""
+        if iteration < 0:
+            return self.records[-1] if self.records else None
+        for record in self.records:
+            if record.iteration == iteration:
+                return record
+        return None
+
+    def check(self, key: WorkKey) -> None:
+        """Refuse work that the books do not admit now.
+
+        Raises:
+            Refused: `past`, `not_yet` or `stale`.
+        """
+        if key.iteration < self.iteration:
+            raise Refused(RefusalKind.PAST, f"iteration {key.iteration} is over, this peer is at {self.iteration}")
+        if key.iteration > self.iteration or self.plan is None:
+            raise Refused(RefusalKind.NOT_YET, f"this peer is at iteration {self.iteration}, not {key.iteration}")
+        if key.base != self.base:
+            raise Refused(RefusalKind.STALE, f"base {key.base} is not this peer's {self.base or '(changing)'}")
+
+    async def admit(self, key: WorkKey) -> None:
+        """As `check`, but hold what is early for at most `hold_s`."""
+        until_s = self._context.now_s() + self._context.timing.hold_s
+        while True:
+            try:
+                self.check(key)
+            except Refused as refusal:
+                left_s = until_s - self._context.now_s()
+                if refusal.kind is RefusalKind.PAST or left_s <= 0:
+                    raise
+                await self.moved.wait(left_s)
+            else:
+                return

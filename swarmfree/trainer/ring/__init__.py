@@ -1,1 +1,0 @@
-"""How microbatches travel: device, sums, table of work, hops, sources."""

@@ -1,0 +1,99 @@
+"""How the end of the run comes to one peer: whose word that is, and the weights of its stage, written before anybody ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
+from swarmfree.swarm.events import Note, WeightsWritten
+from swarmfree.swarm.messages import Farewell
+from swarmfree.swarm.names import Endpoint
+from swarmfree.swarm.ports import Reply
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.device import Rank
+from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S, MemberBooks
+from swarmfree.trainer.replica_state import NO_STAGE
+from swarmfree.trainer.tasks import Tasks
+
+
+class Ending:
+    """One peer's part in the end of the run.
+
+    Attributes:
+        failure: why the weights that this peer was to write are not written; empty while nothing went wrong.
+        all_written: a coordinator has said that every stage is.
+    """
+
+    def __init__(self, context: Context, books: MemberBooks, tasks: Tasks) -> None:
+        """Nothing was written."""
+        self._context = context
+        self._books = books
+        self._tasks = tasks
+        self._writing: asyncio.Task[str] | None = None
+        self._writes = NO_STAGE
+        self.failure = ""
+        self.all_written = False
+
+    def require_lead(self, sender: Endpoint) -> None:
+        """Nobody ends the run but this peer's own coordinator, or anybody at all where it has followed none for long.
+
+        Raises:
+            Refused: `stale`; the sender may lead another side of a split, which is through, and this side is not.
+        """
+        books, coordinator = self._books, self._books.standing.coordinator
+        is_own = sender.member == self._context.me or (coordinator is not None and coordinator.member == sender.member)
+        follows_nobody = coordinator is None or not books.hears_coordinator
+        # A peer that has lost its coordinator at a stroke counts from there.
+        silent_s = books.silent_ticks % SILENT_FOR_LONG * TICK_S
+        is_alone = books.standing.stage == NO_STAGE or silent_s >= self._context.timing.split_wait_s
+        if not is_own and not (follows_nobody and is_alone):
+            raise Refused(RefusalKind.STALE, f"{sender.member} is not this peer's coordinator")
+
+    async def write(self) -> Reply:
+        """Write the stage's weights, or wait until they are written; this peer stays.
+
+        Raises:
+            Refused: `gone`, what is held here is not the last state of a stage; `failed`, with the reason.
+        """
+        standing = self._books.standing
+        if standing.stage == NO_STAGE or not standing.is_over:
+            raise Refused(RefusalKind.GONE, f"this peer holds stage {standing.stage}, ready for iteration {standing.iteration}")
+        if self._writes != standing.stage:
+            self._writing, self._writes = None, standing.stage  # it was moved to a lost stage after it had written another one
+        note = "it was written before" if self._writing is not None and self._writing.done() else ""
+        if self._writing is None:
+            self._writing = self._tasks.start(self._write(standing.stage), "write weights")
+        self.failure = await asyncio.shield(self._writing)
+        if self.failure:
+            self._writing = None  # it may be asked again
+            raise Refused(RefusalKind.FAILED, self.failure)
+        return Reply(Farewell(note, self.all_written))
+
+    async def keep(self) -> None:
+        """Write the weights of the stage as they are now, for whoever wants them before the run ends; without a stage nothing."""
+        standing, ports = self._books.standing, self._context.ports
+
+        def export() -> str:
+            # Iteration and weights change in one piece of device work, so here they are of one moment.
+            return ports.weights.write(standing.stage, ports.engine.export(), standing.iteration)
+
+        if standing.stage == NO_STAGE:
+            return
+        try:
+            await self._books.device.run(Rank.BOOKS, 0, export)
+        except CallFailed as error:
+            self._context.tell(Note(f"the weights of stage {standing.stage} are not kept: {error.__cause__ or error}"))
+
+    async def _write(self, stage: int) -> str:
+        ports, device = self._context.ports, self._books.device
+        try:
+            tensors = await device.run(Rank.BOOKS, 0, ports.engine.export)
+            try:
+                path = await device.run(Rank.BOOKS, 0, lambda: ports.weights.write(stage, tensors))
+            except CallFailed:  # the disk may be full of what is kept for others, which is worth less than the weights
+                await ports.shelf.clear()
+                path = await device.run(Rank.BOOKS, 0, lambda: ports.weights.write(stage, tensors))
+        except CallFailed as error:
+            return f"the weights of stage {stage} are not written: {error.__cause__ or error}"
+        self._context.tell(WeightsWritten(stage, path))
+        return ""

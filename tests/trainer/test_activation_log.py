@@ -1,0 +1,233 @@
+"""The border log: whole since an iteration, bounded, and found by name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from swarmfree.policy.keepers import BorderLog
+from swarmfree.sim.peer_ports import MemoryShelf
+from swarmfree.swarm.engine_port import Writable
+from swarmfree.swarm.errors import CallFailed
+from swarmfree.swarm.names import Side, WorkKey, WorkKind
+from swarmfree.trainer.recovery import activation_log as borders_module
+from swarmfree.trainer.recovery.activation_log import NONE, Borders, Bounds
+
+
+def key(iteration: int, microbatch: int, base: str = "b") -> WorkKey:
+    """A microbatch of stage 1."""
+    return WorkKey(iteration, base, WorkKind.TRAIN, microbatch, 1)
+
+
+def at_once() -> float:
+    """A clock that stands still: what is kept need not wait."""
+    return 0.0
+
+
+def kept(
+    iterations: range, *, iterations_max: int = 10, bytes_max: int = 1000, ram_max: int = 1000, shelf: MemoryShelf | None = None
+) -> Borders:
+    """A log of one microbatch, one output and one answer of ten bytes each."""
+    borders = Borders(shelf or MemoryShelf(), Bounds(iterations_max, bytes_max, ram_max), at_once)
+    for iteration in iterations:
+        number = 2 * iteration
+        borders.keep(iteration, "b", {(number, Side.OUTPUT): b"o" * 10, (number, Side.ANSWER): b"%10d" % iteration})
+    return borders
+
+
+async def test_what_was_sent_on_and_back_is_found() -> None:
+    """By iteration, base and microbatch; nothing else is."""
+    borders = kept(range(3, 6))
+    assert borders.since == 3
+    assert await borders.find(key(4, 8), Side.OUTPUT) == b"o" * 10
+    assert await borders.find(key(4, 8), Side.ANSWER) == b"%10d" % 4
+    for other in (key(4, 9), key(4, 8, "c"), key(7, 14)):
+        assert await borders.find(other, Side.OUTPUT) is None
+
+
+class Halves:
+    """Keeps the first half of each tensor, and says how many it has packed."""
+
+    packed = 0
+
+    def size_bytes(self, data: bytes) -> int:
+        """The half."""
+        return len(data) // 2
+
+    async def pack(self, tensors: Sequence[tuple[bytes, Writable]]) -> None:
+        """Half of each, after a while; what begins with x cannot be packed."""
+        await asyncio.sleep(0)
+        if any(data.startswith(b"x") for data, _ in tensors):
+            raise CallFailed("not to be packed")
+        self.packed += len(tensors)
+        for data, room in tensors:
+            room[:] = data[: len(room)]
+
+    async def unpack(self, data: bytes) -> bytes:
+        """As long as it was."""
+        return data + b"?" * len(data)
+
+
+async def turns(count: int) -> None:
+    """Let others run so often."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_packed_borders_take_less_memory_and_are_unpacked_when_they_are_found() -> None:
+    """Those in memory and those on the shelf; what is not packed yet is found as it came."""
+    shelf, packing = MemoryShelf(), Halves()
+    borders = Borders(shelf, Bounds(10, 1000, 25), at_once, packing)
+    for iteration in range(4):
+        borders.keep(iteration, "b", {(iteration, Side.OUTPUT): b"o" * 10, (iteration, Side.ANSWER): b"i" * 10})
+    assert borders.size_bytes == borders.ram_bytes == 80
+    assert await borders.find(key(3, 3), Side.OUTPUT) == b"o" * 10
+    serving = asyncio.get_running_loop().create_task(borders.serve())
+    await turns(40)
+    assert packing.packed == 8
+    assert (borders.ram_bytes, borders.size_bytes) == (10, 40)
+    assert len(shelf.names) == 3
+    for iteration in range(4):
+        assert await borders.find(key(iteration, iteration), Side.OUTPUT) == b"o" * 5 + b"?" * 5
+        assert await borders.find(key(iteration, iteration), Side.ANSWER) == b"i" * 5 + b"?" * 5
+    borders.keep(4, "b", {(4, Side.OUTPUT): b"x" * 10})  # cannot be packed: the log begins anew
+    await turns(10)
+    assert (borders.since, borders.size_bytes, shelf.names) == (NONE, 0, ())
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+
+
+class SlowShelf(MemoryShelf):
+    """Takes its time."""
+
+    async def put(self, name: str, data: bytes) -> bool:
+        """Keep it, later."""
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return await super().put(name, data)
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+@pytest.mark.parametrize("packing", [None, Halves()])
+@pytest.mark.parametrize("ram_tensors", [0, 5])
+async def test_the_log_is_right_while_it_moves(size: int, packing: Halves | None, ram_tensors: int) -> None:
+    """Iterations come while others go to a slow shelf or are dropped; large tensors lie apart. All that is kept is found."""
+    shelf, share = SlowShelf(), 1 if packing is None else 2
+    borders = Borders(shelf, Bounds(6, 1 << 30, ram_tensors * size), at_once, packing)
+    serving = asyncio.get_running_loop().create_task(borders.serve())
+    numbers = [*range(9), *range(20, 40)]
+    for iteration in numbers:
+        tensors = {
+            (iteration, side): bytes([iteration, place]) * (size // 2) for place, side in enumerate((Side.OUTPUT, Side.ANSWER))
+        }
+        borders.keep(iteration, "b", tensors)
+        await turns(iteration % 4)
+    await turns(200)
+    assert borders.since == 34
+    assert borders.ram_bytes <= ram_tensors * size
+    assert borders.ram_bytes + shelf.size_bytes == borders.size_bytes
+    assert len(shelf.names) == sum(each.is_shelved for each in borders._logged)
+    for iteration in range(34, 40):
+        found = await borders.find(key(iteration, iteration), Side.OUTPUT)
+        assert found is not None
+        assert found[: size // share] == (bytes([iteration, 0]) * (size // 2))[: size // share]
+    borders.clear()
+    await turns(20)
+    assert (borders.size_bytes, shelf.names) == (0, ())
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+
+
+async def test_what_is_forgotten_while_it_is_packed_stays_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gap, and the bounds: nothing comes back, and no byte is counted twice."""
+    monkeypatch.setattr(borders_module, "BATCH_BYTES", 10)  # one by one
+    borders = Borders(MemoryShelf(), Bounds(2, 1000, 1000), at_once, Halves())
+    serving = asyncio.get_running_loop().create_task(borders.serve())
+    for iteration in (0, 1, 2, 3, 7, 8):
+        sides = (Side.OUTPUT, Side.ANSWER)
+        borders.keep(iteration, "b", {(iteration, side): b"o" * 10 for side in sides})
+        await turns(2)  # about one tensor
+    await turns(40)
+    assert borders.since == 7
+    assert borders.size_bytes == borders.ram_bytes == 2 * 5 + 2 * 5
+    borders.clear()
+    assert borders.size_bytes == 0
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+
+
+async def test_memory_holds_the_newest_and_the_shelf_the_others() -> None:
+    """Every one of them is found the same; what is dropped leaves the shelf."""
+    shelf = MemoryShelf()
+    borders = kept(range(8), ram_max=50, shelf=shelf)
+    serving = asyncio.get_running_loop().create_task(borders.serve())
+    await turns(40)
+    assert borders.ram_bytes == 40
+    assert len(shelf.names) == 6
+    for iteration in range(8):
+        assert await borders.find(key(iteration, 2 * iteration), Side.ANSWER) == b"%10d" % iteration
+    borders.clear()
+    assert not shelf.names
+    assert borders.ram_bytes == borders.size_bytes == 0
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+
+
+def test_the_oldest_iterations_go_first() -> None:
+    """By number, and by bytes: twenty per iteration."""
+    assert kept(range(9), iterations_max=4).since == 5
+    assert kept(range(9), bytes_max=70).since == 6
+    assert kept(range(9), bytes_max=10).since == NONE
+    assert kept(range(9), iterations_max=0).since == NONE
+
+
+def test_after_a_gap_the_log_begins_anew() -> None:
+    """Iteration 5 was missed."""
+    borders = kept(range(5))
+    borders.keep(6, "b", {})
+    assert borders.since == 6
+    borders.clear()
+    assert borders.since == NONE
+    assert borders.size_bytes == borders.ram_bytes == 0
+
+
+def test_shadows_beside_it_shorten_the_log() -> None:
+    """What they take is not there for borders, whichever came first; forty bytes hold two iterations, and none where nothing is left."""
+    borders = kept(range(3), bytes_max=70)
+    borders.beside_bytes = 30
+    borders.keep(3, "b", {(6, Side.OUTPUT): b"o" * 10, (6, Side.ANSWER): b"i" * 10})
+    assert (borders.since, borders.size_bytes) == (2, 40)
+    borders.beside_bytes = 60
+    borders.keep(4, "b", {(8, Side.OUTPUT): b"o" * 10, (8, Side.ANSWER): b"i" * 10})
+    assert (borders.since, borders.size_bytes) == (NONE, 0)
+
+
+async def test_what_lies_spare_counts_and_goes_first() -> None:
+    """Memory that was let go and waits for its next use is memory: it is given back before an iteration is."""
+    borders = Borders(MemoryShelf(), Bounds(3, 60, 1 << 20), at_once)
+    serving = asyncio.get_running_loop().create_task(borders.serve())
+    for iteration in range(9):
+        borders.keep(iteration, "b", {(iteration, Side.OUTPUT): b"o" * 20})
+        await turns(5)
+        assert borders.size_bytes + borders._slabs.spare_bytes <= 60
+    assert borders.since == 6
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+
+
+def test_a_log_that_does_not_fit_is_not_begun() -> None:
+    """As long as its iterations are too large; the first one that is small enough begins it."""
+    borders = Borders(MemoryShelf(), Bounds(9, 1000, 1000, lambda _, kept: BorderLog(3 if kept <= 10 else 0, 30)), at_once)
+    for iteration, size in enumerate((20, 20, 10, 10, 10, 10)):
+        borders.keep(iteration, "b", {(iteration, Side.OUTPUT): b"o" * size})
+        assert borders.claim_bytes == (30 if size == 10 else 0)
+    assert (borders.since, borders.size_bytes) == (3, 30)
+    borders.keep(6, "b", {(6, Side.OUTPUT): b"o" * 20})
+    assert (borders.since, borders.size_bytes) == (NONE, 0)

@@ -1,0 +1,81 @@
+"""Where a peer stands: which work its books admit."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from swarmfree.sim.loop import run_virtual
+from swarmfree.swarm.errors import RefusalKind, Refused
+from swarmfree.swarm.local_config import LocalConfig
+from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.names import Endpoint, Member, Position, Term, WorkKey, WorkKind
+from swarmfree.swarm.plan import Plan
+from swarmfree.swarm.ports import Ports
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.replica_state import Standing
+
+ME = Endpoint(Member("p", "0" * 16), ())
+
+
+class Loop:
+    """A clock that reads the running loop."""
+
+    def now_s(self) -> float:
+        """Virtual seconds."""
+        import asyncio
+
+        return asyncio.get_running_loop().time()
+
+    def wall_s(self) -> float:
+        """The same."""
+        return self.now_s()
+
+
+def _standing() -> Standing:
+    ports = Ports(None, None, Loop(), None, None, None, None, None, None, None)  # type: ignore[arg-type]
+    return Standing(Context(ports, Manifest(), LocalConfig("x"), random.Random(0), "run"))
+
+
+def _key(iteration: int, base: str) -> WorkKey:
+    return WorkKey(iteration, base, WorkKind.TRAIN, 0, 1)
+
+
+def _plan(iteration: int, base: str) -> Plan:
+    return Plan(Position(Term(1, ME.member), iteration, 0, 1), base, "l", (), (), None, 8)
+
+
+def test_work_that_is_early_waits_for_the_books_and_old_work_is_refused() -> None:
+    """A call that comes before Open is held and then admitted; one of an iteration that is over is refused at once."""
+
+    async def story() -> None:
+        import asyncio
+
+        standing = _standing()
+        standing.install(1, 5, "l", None)
+        with pytest.raises(Refused) as caught:
+            standing.check(_key(4, "x"))
+        assert caught.value.kind is RefusalKind.PAST
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(standing.admit(_key(5, "b")))
+            await asyncio.sleep(0.5)
+            standing.plan, standing.base = _plan(5, "b"), "b"
+            standing.moved.tell()
+            await waiting
+
+    run_virtual(story)
+
+
+def test_work_on_another_base_is_stale_once_the_hold_ran_out() -> None:
+    """The books may be about to move to that base, so it is held first; then the answer is stale."""
+
+    async def story() -> None:
+        standing = _standing()
+        standing.install(1, 5, "l", None)
+        standing.plan, standing.base = _plan(5, "b"), "b"
+        with pytest.raises(Refused) as caught:
+            await standing.admit(_key(5, "other"))
+        assert caught.value.kind is RefusalKind.STALE
+
+    run_virtual(story)

@@ -1,0 +1,133 @@
+"""Whose word ends a peer's run: one member, one message, its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+
+from swarmfree.sim.integer_engine import IntegerEngine
+from swarmfree.sim.loop import run_virtual
+from swarmfree.sim.peer_ports import MemoryShelf
+from swarmfree.swarm.errors import RefusalKind, Refused, SwarmfreeError
+from swarmfree.swarm.local_config import LocalConfig
+from swarmfree.swarm.names import Endpoint, Member
+from swarmfree.swarm.ports import Ports
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S, MemberBooks
+from swarmfree.trainer.replica_state import NO_STAGE
+from swarmfree.trainer.run_end import Ending
+from swarmfree.trainer.tasks import Tasks
+from tests.mutants.alone import Alone, play
+from tests.trainer.test_ends_copy import MANIFEST, ME, OTHER, SOURCE, Machine
+from tests.trainer.test_ends_copy import Source as Network
+
+SECOND, LONG = round(1 / TICK_S), round(MANIFEST.timing.split_wait_s / TICK_S)
+LEAD, NOBODY = SOURCE, None
+
+
+@pytest.mark.parametrize(
+    ("stage", "coordinator", "silent_ticks", "sender", "obeys"),
+    [
+        (1, LEAD, 0, LEAD, True),
+        (1, LEAD, LONG, LEAD, True),
+        (1, LEAD, 0, ME, True),
+        (1, LEAD, 0, Endpoint(Member(LEAD.member.peer_id, "1" * 16), ()), False),
+        (1, LEAD, 0, OTHER, False),
+        (1, LEAD, 10 * SECOND, OTHER, False),
+        (1, LEAD, LONG, OTHER, True),
+        (1, NOBODY, SILENT_FOR_LONG, OTHER, False),
+        (1, NOBODY, SILENT_FOR_LONG + LONG, OTHER, True),
+        (NO_STAGE, LEAD, 0, OTHER, False),
+        (NO_STAGE, LEAD, 10 * SECOND, OTHER, True),
+        (NO_STAGE, NOBODY, 0, OTHER, True),
+    ],
+)
+def test_who_may_end_a_run(stage: int, coordinator: Endpoint | None, silent_ticks: int, sender: Endpoint, *, obeys: bool) -> None:
+    """One's own coordinator may; anybody may end whoever has followed nobody for long, or has no stage and follows nobody."""
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            machine, engine = Machine(), IntegerEngine(MANIFEST)
+            ports = Ports(Network(), None, machine, machine, engine, None, None, None, None, lambda: engine)  # type: ignore[arg-type]
+            context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
+            books = MemberBooks(context, group)
+            books.standing.stage, books.standing.coordinator, books.silent_ticks = stage, coordinator, silent_ticks
+            ending, refused = Ending(context, books, Tasks(group)), None
+            try:
+                ending.require_lead(sender)
+            except Refused as refusal:
+                refused = refusal.kind
+            assert refused is (None if obeys else RefusalKind.STALE)
+
+    run_virtual(main)
+
+
+def test_a_writer_that_was_moved_writes_its_new_stage_too() -> None:
+    """What it has written of another stage does not count for the lost one that it was given since; of one stage it writes once."""
+    written: list[int] = []
+
+    class Disk:
+        def write(self, stage: int, tensors: object) -> str:
+            del tensors
+            written.append(stage)
+            return "x"
+
+    async def story(alone: Alone) -> None:
+        context = replace(alone.context, ports=replace(alone.context.ports, weights=Disk()))
+        ending = Ending(context, alone.books, alone.tasks)
+        for stage in (1, 1, 2):
+            alone.standing.stage, alone.standing.iteration = stage, MANIFEST.run.iterations
+            await ending.write()
+
+    play(story)
+    assert written == [1, 2]
+
+
+def test_weights_are_kept_with_the_iteration_that_they_are_ready_for() -> None:
+    """Whoever asks before the end gets the stage as it is, with its iteration; of a peer without a stage nothing is written."""
+    written: list[tuple[int, int | None]] = []
+
+    class Disk:
+        def write(self, stage: int, tensors: object, iteration: int | None = None) -> str:
+            del tensors
+            written.append((stage, iteration))
+            return "x"
+
+    async def story(alone: Alone) -> None:
+        context = replace(alone.context, ports=replace(alone.context.ports, weights=Disk()))
+        ending = Ending(context, alone.books, alone.tasks)
+        for stage, iteration in ((1, 3), (NO_STAGE, 4), (2, 5)):
+            alone.standing.stage, alone.standing.iteration = stage, iteration
+            await ending.keep()
+
+    play(story)
+    assert written == [(1, 3), (2, 5)]
+
+
+def test_room_is_made_for_weights_where_the_disk_is_full() -> None:
+    """What is kept for others goes before a stage's own weights are given up: refused once, they are written once that is gone."""
+    tried: list[int] = []
+
+    async def story(alone: Alone) -> None:
+        shelf = MemoryShelf()
+        await shelf.put("shadow-1", b"x" * 100)
+
+        class Disk:
+            def write(self, stage: int, tensors: object) -> str:
+                del tensors
+                tried.append(shelf.size_bytes)
+                if shelf.size_bytes:
+                    raise SwarmfreeError("no space left on device")
+                return f"stage {stage}"
+
+        context = replace(alone.context, ports=replace(alone.context.ports, weights=Disk(), shelf=shelf))
+        alone.standing.stage, alone.standing.iteration = 1, MANIFEST.run.iterations
+        ending = Ending(context, alone.books, alone.tasks)
+        await ending.write()
+        assert not ending.failure
+
+    play(story)
+    assert tried == [100, 0]
