@@ -44,7 +44,7 @@ from rich.table import Table
 from benchmarks.command import finish
 from benchmarks.live import Commits, LiveFailed, LiveSwarm
 from benchmarks.ring_runs import prepare_job
-from swarmfree.policy.keepers import borders_kept, has_full_shadows
+from swarmfree.policy.retention import borders_kept, has_full_shadows
 from swarmfree.swarm.events import IterationCommitted, Started
 from swarmfree.swarm.manifest import (
     BatchSection,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from swarmfree.policy.sharding import SequenceOrder, sequence_count
+from swarmfree.policy.data_order import SequenceOrder, sequence_count
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import CorpusTokens
 from swarmfree.swarm.config import load_run, to_toml

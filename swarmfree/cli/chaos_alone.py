@@ -14,8 +14,8 @@ from pathlib import Path
 
 from swarmfree.cockpit.happenings import Happening, Told
 from swarmfree.model.alone import Alone, Grouping, Twice, shuffled, train_canonically
+from swarmfree.policy.data_order import SequenceOrder, sequence_count
 from swarmfree.policy.schedule import clip_factors, step_scalars
-from swarmfree.policy.sharding import SequenceOrder, sequence_count
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import CorpusTokens
 from swarmfree.swarm.books import StepScalars

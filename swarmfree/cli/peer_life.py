@@ -23,7 +23,7 @@ from swarmfree.cli.process import load_gently, settle_garbage
 from swarmfree.cli.watched import EngineKind, from_any_thread, integer_tokens, make_engine, watched
 from swarmfree.cockpit.own import Means
 from swarmfree.lab.kept_weights import KEEP_SIGNAL
-from swarmfree.policy.sharding import SequenceOrder, sequence_count
+from swarmfree.policy.data_order import SequenceOrder, sequence_count
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.shelf import FolderShelf
 from swarmfree.storage.tokens import CorpusTokens

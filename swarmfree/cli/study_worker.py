@@ -19,7 +19,7 @@ from swarmfree.cli.study_training import Training, base_path, train_base
 from swarmfree.cli.study_trials import Trial, TrialRun
 from swarmfree.lab.processes import die_with_parent
 from swarmfree.lab.report import write_whole
-from swarmfree.policy.sharding import SequenceOrder, sequence_count
+from swarmfree.policy.data_order import SequenceOrder, sequence_count
 from swarmfree.storage.corpus import Corpus, prepare_corpus
 from swarmfree.storage.study_texts import texts_of
 from swarmfree.storage.tokens import CorpusTokens

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from swarmfree.policy.keepers import replays_exactly
+from swarmfree.policy.retention import replays_exactly
 from swarmfree.policy.schedule import clip_factors, learning_rate, step_scalars
 from swarmfree.swarm.books import (
     Record,

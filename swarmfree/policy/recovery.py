@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from swarmfree.policy.keepers import KeptCopy, StageShadow
+from swarmfree.policy.retention import KeptCopy, StageShadow
 from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Replay, Restore
 from swarmfree.swarm.announcement import Announcement
 from swarmfree.swarm.books import Record, float32_bits

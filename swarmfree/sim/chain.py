@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from swarmfree.policy.lineages import Tip, wins
+from swarmfree.policy.fork_choice import Tip, wins
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record
 
 

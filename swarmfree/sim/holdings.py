@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from swarmfree.policy.worth import FRESH_LOST, iterations_lost
+from swarmfree.policy.patience import FRESH_LOST, iterations_lost
 from swarmfree.sim import bounds
 from swarmfree.sim.history import History
 from swarmfree.swarm.actions import BuildAction, Copy, CopyNeighbour, Fresh, Merge, Stay

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from swarmfree.policy.commit import is_majority
+from swarmfree.policy.quorum import is_majority
 from swarmfree.sim import bounds
 from swarmfree.sim.bounds import Bounds
 from swarmfree.sim.cast import Cast

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from swarmfree.policy.commit import is_majority
 from swarmfree.policy.election import is_founders
+from swarmfree.policy.quorum import is_majority
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.names import Member, Position, Term
 

@@ -1,6 +1,6 @@
 """The tokens port over a prepared corpus: memory-mapped, so that a source keeps no text in memory of its own.
 
-Which sequence comes when is decided elsewhere (`policy.sharding`) and comes in as a function; here it is only read.
+Which sequence comes when is decided elsewhere (`policy.data_order`) and comes in as a function; here it is only read.
 """
 
 from __future__ import annotations

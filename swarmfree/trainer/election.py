@@ -11,9 +11,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from swarmfree.policy.answers import fitting_plan, fitting_record
-from swarmfree.policy.commit import is_majority, may_decide
+from swarmfree.policy.answer_checks import fitting_plan, fitting_record
 from swarmfree.policy.election import electorate_of, founders_term, rank
+from swarmfree.policy.quorum import is_majority, may_decide
 from swarmfree.policy.takeover import Inheritance, newest_plan, newest_sealed
 from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from swarmfree.policy.founding import Patience, next_founder
+from swarmfree.policy.founder import Patience, next_founder
 from swarmfree.swarm.announcement import Announcement
 from swarmfree.swarm.errors import CallFailed
 from swarmfree.swarm.manifest import TimingSection

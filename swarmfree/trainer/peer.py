@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from swarmfree.policy.lineages import Tip
+from swarmfree.policy.fork_choice import Tip
 from swarmfree.policy.takeover import Inheritance
 from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.books import bits_float32

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from swarmfree.policy.keepers import borders_kept
+from swarmfree.policy.retention import borders_kept
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.messages import KeptShadow

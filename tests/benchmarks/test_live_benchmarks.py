@@ -17,7 +17,7 @@ from benchmarks.churn_rehearsal import STAGE, Story, Trace, ideal_tokens, live_c
 from benchmarks.live import Commits, Said
 from benchmarks.plain_streams import Kind, pull
 from swarmfree.model.layout import layout_of
-from swarmfree.policy.keepers import borders_kept
+from swarmfree.policy.retention import borders_kept
 from swarmfree.swarm.events import IterationCommitted, Opened
 from swarmfree.swarm.manifest import RingSection
 

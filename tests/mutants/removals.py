@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from swarmfree.policy.roll import Cover
+from swarmfree.policy.reduction import Cover
 from swarmfree.swarm.books import Addend, MicrobatchSet, Roll
 from swarmfree.swarm.messages import Hello
 from swarmfree.swarm.names import Endpoint, Member, WorkKey

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 
-from swarmfree.policy import founding as policies
+from swarmfree.policy import founder as policies
 from swarmfree.swarm.messages import Hello, Place, PlanAnswer
 from swarmfree.swarm.names import Endpoint, Founder
 from swarmfree.trainer import founder_watch, membership

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from swarmfree.policy import commit, lineages
+from swarmfree.policy import fork_choice, quorum
 from swarmfree.policy.takeover import Inheritance, InheritedGuest
 from swarmfree.swarm.actions import BuildAction, CopyNeighbour, Fresh, Merge
 from swarmfree.swarm.books import Record
@@ -106,22 +106,22 @@ def senior_half(patch: pytest.MonkeyPatch) -> None:
     def half(electorate: Sequence[Member], answered: Collection[Member]) -> bool:
         return 2 * sum(member in answered for member in electorate) >= len(electorate) > 0
 
-    patch.setattr(commit, "is_majority", half)
+    patch.setattr(quorum, "is_majority", half)
 
 
 def proven_ends(patch: pytest.MonkeyPatch) -> None:
     """A life that is proven to have ended goes on being waited for (3.1)."""
 
     def by_majority(electorate: Sequence[Member], answered: Collection[Member], ended: Collection[Member]) -> bool:
-        return commit.is_majority(electorate, answered)
+        return quorum.is_majority(electorate, answered)
 
     patch.setattr(coordination, "may_decide", by_majority)
 
 
 def nobody_decides_for_nobody(patch: pytest.MonkeyPatch) -> None:
     """An electorate of nobody is decided by anybody (3.1)."""
-    majority = commit.is_majority
-    patch.setattr(commit, "is_majority", lambda electorate, answered: not electorate or majority(electorate, answered))
+    majority = quorum.is_majority
+    patch.setattr(quorum, "is_majority", lambda electorate, answered: not electorate or majority(electorate, answered))
 
 
 def seniority_in_a_record(patch: pytest.MonkeyPatch) -> None:
@@ -430,7 +430,7 @@ def bar_for_arithmetic(patch: pytest.MonkeyPatch) -> None:
 
 def fewer_forced_first(patch: pytest.MonkeyPatch) -> None:
     """More iterations win, whatever was forced there (3.4)."""
-    patch.setattr(lineages, "_order", lambda tip: (tip.iterations == 0, -tip.iterations, tip.lineage))
+    patch.setattr(fork_choice, "_order", lambda tip: (tip.iterations == 0, -tip.iterations, tip.lineage))
 
 
 def rival_that_is_looked_at(patch: pytest.MonkeyPatch) -> None:

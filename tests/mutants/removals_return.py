@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from swarmfree.policy import recovery, worth
-from swarmfree.policy.keepers import KeptCopy
+from swarmfree.policy import patience, recovery
 from swarmfree.policy.placement import STANDBY
+from swarmfree.policy.retention import KeptCopy
 from swarmfree.swarm.actions import Stay
 from swarmfree.swarm.announcement import Announcement
 from swarmfree.swarm.books import Record
@@ -426,7 +426,7 @@ def back_during_a_build(patch: pytest.MonkeyPatch) -> None:
 
 def own_state_before_a_merge(patch: pytest.MonkeyPatch) -> None:
     """A builder that holds an older state of the lost stage throws it away (3.10)."""
-    for module in (worth, assemblies):
+    for module in (patience, assemblies):
         patch.setattr(module, "or_stay", lambda action, held, present: action)
 
 
@@ -434,9 +434,9 @@ def least_wait(patch: pytest.MonkeyPatch) -> None:
     """A silent peer is waited for no longer than what it holds is worth (3.2)."""
 
     def careless(action: Any, present: int, iteration_s: float, timing: Any) -> float:
-        return min(timing.join_wait_s, worth.iterations_lost(action, present) * iteration_s)
+        return min(timing.join_wait_s, patience.iterations_lost(action, present) * iteration_s)
 
-    for module in (worth, assemblies):
+    for module in (patience, assemblies):
         patch.setattr(module, "patience_s", careless)
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from swarmfree.policy import record as recording
-from swarmfree.policy.lineages import Tip
+from swarmfree.policy.fork_choice import Tip
 from swarmfree.policy.record import StageAverage
 from swarmfree.policy.takeover import Inheritance
 from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Restore, Stay

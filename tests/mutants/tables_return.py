@@ -10,8 +10,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TypeVar
 
-from swarmfree.policy import recovery, worth
-from swarmfree.policy.builds import PIECES
+from swarmfree.policy import patience, recovery
+from swarmfree.policy.build_time import PIECES
 from swarmfree.policy.placement import STANDBY
 from swarmfree.swarm.actions import Copy, CopyNeighbour, Fresh, Merge, Stay
 from swarmfree.swarm.announcement import Announcement, PeerState
@@ -715,13 +715,13 @@ def copy_once_more() -> object:
 def own_older_state() -> object:
     """A stage is lost, and its builder holds its state of one iteration ago: what it does."""
     neighbour = CopyNeighbour(1, D, 2, "copy stage 2")
-    return type(worth.or_stay(neighbour, 99, 100)).__name__
+    return type(patience.or_stay(neighbour, 99, 100)).__name__
 
 
 def least_patience() -> object:
     """First weights, at the beginning: whether a silent peer is waited for until it can have said hello."""
     timing = test_ends_copy.MANIFEST.timing
-    waits_s = worth.patience_s(Fresh(1, 0, "nothing was learned yet"), 1, 0.1, timing)
+    waits_s = patience.patience_s(Fresh(1, 0, "nothing was learned yet"), 1, 0.1, timing)
     return waits_s >= timing.coordinator_silence_s + timing.silence_s
 
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import pytest
 
 from swarmfree.lab.failures import chance_per_iteration, draw_failures
-from swarmfree.policy.keepers import KeptCopy, keepers_of_ends
 from swarmfree.policy.record import Circumstances, StageAverage, make_record
 from swarmfree.policy.recovery import choose_recovery, merge_weights
+from swarmfree.policy.retention import KeptCopy, keepers_of_ends
 from swarmfree.sim.script import Director, Moment
 from swarmfree.swarm.actions import CopyKept, CopyNeighbour, Merge, MergeMode
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmfree.policy.keepers import KeptCopy, StageShadow
 from swarmfree.policy.recovery import (
     STUDY_SHADOW_PERCENT,
     Logs,
@@ -19,6 +18,7 @@ from swarmfree.policy.recovery import (
     norm_off,
     signed_norms,
 )
+from swarmfree.policy.retention import KeptCopy, StageShadow
 from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Replay, Restore
 from swarmfree.swarm.announcement import Announcement, PeerState
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits

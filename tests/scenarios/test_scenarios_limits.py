@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.policy.keepers import FULL_BYTES, MEMBER_SHADOWS, body_parameters
+from swarmfree.policy.retention import FULL_BYTES, MEMBER_SHADOWS, body_parameters
 from swarmfree.sim.setup import Setup
 from swarmfree.swarm.manifest import ModelSection
 from tests.scenarios.scenario_world import lines, play

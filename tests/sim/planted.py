@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from swarmfree.policy.roll import Cover
+from swarmfree.policy.reduction import Cover
 from swarmfree.policy.takeover import Inheritance
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_engine import IntegerEngine

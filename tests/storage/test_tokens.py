@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from swarmfree.policy.sharding import SequenceOrder, sequence_count
+from swarmfree.policy.data_order import SequenceOrder, sequence_count
 from swarmfree.storage.corpus import Corpus, prepare_corpus
 from swarmfree.storage.tokens import CorpusTokens, require_enough
 from swarmfree.swarm.errors import DataError

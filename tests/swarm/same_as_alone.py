@@ -31,7 +31,7 @@ from swarmfree.cockpit.happenings import Happening, ProcessEnded, ProcessKilled,
 from swarmfree.lab.kill_script import Kill
 from swarmfree.lab.report import read_events
 from swarmfree.model.alone import Alone, Grouping, Twice, shuffled, train_canonically
-from swarmfree.policy.sharding import SequenceOrder, sequence_count
+from swarmfree.policy.data_order import SequenceOrder, sequence_count
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import CorpusTokens
 from swarmfree.swarm.config import read_run

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from swarmfree.policy.keepers import BorderLog
+from swarmfree.policy.retention import BorderLog
 from swarmfree.sim.peer_ports import MemoryShelf
 from swarmfree.swarm.engine_port import Writable
 from swarmfree.swarm.errors import CallFailed

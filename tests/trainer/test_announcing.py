@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from swarmfree.policy.lineages import Tip
+from swarmfree.policy.fork_choice import Tip
 from swarmfree.swarm.books import GENESIS_LINEAGE
 from swarmfree.swarm.messages import Meet
 from swarmfree.trainer.peer import Peer

@@ -13,11 +13,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import pairwise, takewhile
 
-from swarmfree.policy.builds import most_build_s
-from swarmfree.policy.keepers import KeptCopy, StageShadow, border_dtype
+from swarmfree.policy.build_time import most_build_s
+from swarmfree.policy.patience import or_stay, patience_s
 from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence, wanted
 from swarmfree.policy.recovery import NO_LOGS, Logs, choose_recovery, signed_norms, weights_between
-from swarmfree.policy.worth import or_stay, patience_s
+from swarmfree.policy.retention import KeptCopy, StageShadow, border_dtype
 from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, bits_float32, float32_bits
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
@@ -169,7 +169,7 @@ class Assembly:
         return guest
 
     def patience_s(self, stage: int) -> float:
-        """How long the only holder of a stage is waited for; see `policy.worth`."""
+        """How long the only holder of a stage is waited for; see `policy.patience`."""
         iteration, _, record = self._present
         gaps = [later - earlier for earlier, later in pairwise(self._commits_s)]
         iteration_s = statistics.median(gaps) if gaps else 0.0
@@ -577,7 +577,7 @@ class Assembly:
     async def _ask_in_time(self, guest: Guest, request: Build, limit_s: float | None) -> Built | None:
         """Ask for a build. What makes progress may take longer than `limit_s`, since asking again joins it; a replay may not: a shadow is at hand.
 
-        How long it may take in all, see `policy.builds`. None where somebody that is heard holds the stage by now: nobody waits then.
+        How long it may take in all, see `policy.build_time`. None where somebody that is heard holds the stage by now: nobody waits then.
 
         Raises:
             TimeoutError: the builder's device has done nothing for `limit_s`, or as it replays for the last half of it.

@@ -13,10 +13,10 @@ import math
 from collections.abc import Collection, Sequence
 from functools import partial
 
-from swarmfree.policy.answers import fitting_record
-from swarmfree.policy.commit import is_majority, may_decide
+from swarmfree.policy.answer_checks import fitting_record
 from swarmfree.policy.election import electorate_of, founders_term, is_founders
-from swarmfree.policy.lineages import Tip
+from swarmfree.policy.fork_choice import Tip
+from swarmfree.policy.quorum import is_majority, may_decide
 from swarmfree.policy.record import (
     Circumstances,
     StageAverage,
@@ -312,7 +312,7 @@ class Coordinator:
         return electorate_of(self._record, self._plan)
 
     def _may_decide(self, answered: Collection[Member]) -> bool:
-        """Whether these decide on this iteration; see `policy.commit`."""
+        """Whether these decide on this iteration; see `policy.quorum`."""
         electorate = self._electorate()
         return may_decide(electorate, answered, self._context.lives.ended(electorate))
 

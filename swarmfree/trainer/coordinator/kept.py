@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from swarmfree.policy.keepers import KeptCopy, of_this_run
+from swarmfree.policy.retention import KeptCopy, of_this_run
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.roster import Roster
 

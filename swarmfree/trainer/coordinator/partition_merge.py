@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from swarmfree.policy.lineages import Tip, forced_later, wins
+from swarmfree.policy.fork_choice import Tip, forced_later, wins
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed
 from swarmfree.swarm.events import LineageDropped

@@ -10,10 +10,10 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from swarmfree.policy.blame import two_faced
+from swarmfree.policy.fault_attribution import two_faced
 from swarmfree.policy.record import StageAverage, is_norm
+from swarmfree.policy.reduction import Cover, choose_addends
 from swarmfree.policy.repair import Ledger, plan_segments
-from swarmfree.policy.roll import Cover, choose_addends
 from swarmfree.swarm.books import Addend, MicrobatchSet, Roll
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.events import Repaired, RoundRetried
@@ -184,7 +184,7 @@ class Rolling:
             await self._roster.changed.wait(left_s)
 
     def choose(self, addends: list[Addend], count: int) -> Cover:
-        """Which addends count; see `policy.roll`."""
+        """Which addends count; see `policy.reduction`."""
         return choose_addends(addends, count)
 
     async def _ask_all(self, plan: Plan) -> None:

@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 
-from swarmfree.policy.blame import spoilt
+from swarmfree.policy.fault_attribution import spoilt
 from swarmfree.swarm.books import Addend, Roll, bits_float64, float64_bits
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.swarm.messages import Average, GetAverage, OtherAddends, Reduce, Reduced, Report, RoundFailed, TakeRoll

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from swarmfree.policy.election import electorate_of
-from swarmfree.policy.keepers import border_dtype, border_log, borders_kept
+from swarmfree.policy.retention import border_dtype, border_log, borders_kept
 from swarmfree.swarm.books import MicrobatchSet, Record
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.events import Note, Stepped

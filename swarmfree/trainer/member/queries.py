@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from swarmfree.policy.batches import given, state_batch
+from swarmfree.policy.part_batches import given, state_batch
 from swarmfree.swarm.engine_port import Pieces
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.messages import GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State

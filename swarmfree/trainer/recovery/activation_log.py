@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from swarmfree.policy.keepers import BorderLog
+from swarmfree.policy.retention import BorderLog
 from swarmfree.swarm.engine_port import Writable
 from swarmfree.swarm.errors import CallFailed
 from swarmfree.swarm.names import Side, WorkKey

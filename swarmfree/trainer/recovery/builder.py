@@ -12,8 +12,8 @@ import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from swarmfree.policy.batches import batches, state_batch
-from swarmfree.policy.lineages import forced_later
+from swarmfree.policy.fork_choice import forced_later
+from swarmfree.policy.part_batches import batches, state_batch
 from swarmfree.policy.recovery import donor_block
 from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
 from swarmfree.swarm.books import Record

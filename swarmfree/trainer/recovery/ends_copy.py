@@ -12,8 +12,8 @@ import asyncio
 from dataclasses import dataclass
 from functools import partial
 
-from swarmfree.policy.batches import given, state_batch
-from swarmfree.policy.keepers import keepers_of_ends
+from swarmfree.policy.part_batches import given, state_batch
+from swarmfree.policy.retention import keepers_of_ends
 from swarmfree.swarm.books import Record, StepScalars
 from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused

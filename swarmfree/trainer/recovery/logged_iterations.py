@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from swarmfree.policy.answers import fitting_record
+from swarmfree.policy.answer_checks import fitting_record
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
 from swarmfree.swarm.messages import GetRecord, Pull, RecordAnswer

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from swarmfree.policy.keepers import replays_exactly
 from swarmfree.policy.recovery import NORM_OFF_MAX, norm_off
+from swarmfree.policy.retention import replays_exactly
 from swarmfree.swarm.actions import Replay
 from swarmfree.swarm.books import Record, StageEntry
 from swarmfree.swarm.engine_port import Engine

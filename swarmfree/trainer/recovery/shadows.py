@@ -15,9 +15,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field, replace
 
-from swarmfree.policy.answers import fitting_plan
-from swarmfree.policy.batches import given
-from swarmfree.policy.keepers import has_full_shadows, shadow_batch, shadows_of, standby_shadows
+from swarmfree.policy.answer_checks import fitting_plan
+from swarmfree.policy.part_batches import given
+from swarmfree.policy.retention import has_full_shadows, shadow_batch, shadows_of, standby_shadows
 from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
 from swarmfree.swarm.messages import GetPlan, GetShadow, KeptShadow, PlanAnswer, ShadowPart
 from swarmfree.swarm.names import ENDS_STAGE

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from swarmfree.policy.answers import fitting_plan, fitting_record
+from swarmfree.policy.answer_checks import fitting_plan, fitting_record
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from swarmfree.policy.keepers import FULL_BYTES, WIRE_BYTES
+from swarmfree.policy.retention import FULL_BYTES, WIRE_BYTES
 from swarmfree.swarm.manifest import Manifest
 
 STATE_BATCH_BYTES = 8 << 20

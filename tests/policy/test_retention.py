@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from swarmfree.policy.keepers import (
+from swarmfree.policy.retention import (
     FULL_BYTES,
     MEMBER_SHADOWS,
     STANDBY_STAGES,

@@ -7,7 +7,7 @@ from itertools import chain
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
-from swarmfree.policy.batches import STATE_BATCH_BYTES, batches, given, state_batch
+from swarmfree.policy.part_batches import STATE_BATCH_BYTES, batches, given, state_batch
 from swarmfree.swarm.manifest import Manifest, RingSection
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from swarmfree.policy.election import founders_term, is_founders
-from swarmfree.policy.founding import Patience, next_founder
+from swarmfree.policy.founder import Patience, next_founder
 from swarmfree.swarm.manifest import TimingSection
 from swarmfree.swarm.messages import PlanAnswer
 from swarmfree.swarm.names import Endpoint, Founder, Member

@@ -5,7 +5,7 @@ A replay has its own limit, since a shadow is at hand: `join_wait_s`.
 
 from __future__ import annotations
 
-from swarmfree.policy.keepers import FULL_BYTES, body_parameters
+from swarmfree.policy.retention import FULL_BYTES, body_parameters
 from swarmfree.swarm.actions import BuildAction, Fresh, Stay
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.names import ENDS_STAGE

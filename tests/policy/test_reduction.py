@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmfree.policy.roll import choose_addends
+from swarmfree.policy.reduction import choose_addends
 from swarmfree.swarm.books import Addend, MicrobatchSet
 from swarmfree.swarm.names import AddendId, Member
 

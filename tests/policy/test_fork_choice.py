@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from swarmfree.policy.lineages import Tip, forced_later, wins
+from swarmfree.policy.fork_choice import Tip, forced_later, wins
 from swarmfree.swarm.books import GENESIS_LINEAGE
 
 NOTHING = Tip((), 0, GENESIS_LINEAGE)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.policy.answers import NEWEST, fitting_plan, fitting_record
+from swarmfree.policy.answer_checks import NEWEST, fitting_plan, fitting_record
 from swarmfree.swarm.books import Record, StageEntry, StepScalars, float64_bits
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
 from swarmfree.swarm.plan import Plan, Replica
