@@ -2,7 +2,7 @@
 
 Each peer tells the state that its engine holds and every step it makes (`cli.watched`). From the states in which an iteration begins the reference
 (`sim.reference`) computes every stage's sum, its norm, the loss and the next state; all of it must be equal, to the bit, to what was recorded and
-to what every member did. Same invariants as in rehearsals (`sim.checks`), seen from further away: messages are not seen here, so that votes are
+to what every member did. Same invariants as in rehearsals (`sim.invariants`), seen from further away: messages are not seen here, so that votes are
 not counted, and an iteration is looked at as soon as a member of each stage has told its step.
 """
 

@@ -62,8 +62,8 @@ class Rehearsing:
         Returns:
             Exit code: 0 if all invariants held, else 1.
         """
-        from swarmfree.sim.many import rehearse_many  # noqa: PLC0415 - only what is needed
-        from swarmfree.sim.worker import SeedReport  # noqa: PLC0415 - only what is needed
+        from swarmfree.sim.seed_pool import rehearse_many  # noqa: PLC0415 - only what is needed
+        from swarmfree.sim.seed_worker import SeedReport  # noqa: PLC0415 - only what is needed
 
         def hear(report: SeedReport, _done: int, _count: int) -> None:
             self._count_one(report.seed, report.violation, report.iterations, report.virtual_s, Counter(report.faults))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from swarmfree.sim.faults import TRANSFER_S_MAX
-from swarmfree.sim.opening import Fall, Opening
+from swarmfree.sim.startup_faults import Fall, Opening
 from swarmfree.swarm.manifest import Manifest, TimingSection
 
 if TYPE_CHECKING:

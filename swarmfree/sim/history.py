@@ -9,7 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from swarmfree.sim.breaks import Break
+from swarmfree.sim.partitions import Break
 from swarmfree.swarm.names import Member
 
 KEPT_MAX = 256

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from swarmfree.policy.quorum import is_majority
 from swarmfree.sim import bounds
 from swarmfree.sim.bounds import Bounds
-from swarmfree.sim.cast import Cast
-from swarmfree.sim.life import Life
 from swarmfree.sim.network import MemoryHub
+from swarmfree.sim.population import Cast
+from swarmfree.sim.simulated_peer import Life
 from swarmfree.swarm.events import Event, IterationCommitted, LineageDropped, MemberLeft, MemberLost, Opened, Placed, TookOver
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.names import ENDS_STAGE, Member

@@ -26,13 +26,13 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Protocol
 
-from swarmfree.sim.breaks import Break, Breaks
-from swarmfree.sim.exchange import Exchange, HubPeer, Outcome, Payload, Question, Spawn
+from swarmfree.sim.corrupt_answers import Spoiler
 from swarmfree.sim.faults import TRANSFER_S_MAX, Fate, FaultPlan, draw_fate, stretched_s
 from swarmfree.sim.history import History
 from swarmfree.sim.links import Links
 from swarmfree.sim.loop import VirtualLoop
-from swarmfree.sim.spoil import Spoiler
+from swarmfree.sim.memory_call import Exchange, HubPeer, Outcome, Payload, Question, Spawn
+from swarmfree.sim.partitions import Break, Breaks
 from swarmfree.sim.traffic import NetworkStatistics, Scales, refusal_bytes
 from swarmfree.swarm.errors import CallFailed, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.messages import Header, Request

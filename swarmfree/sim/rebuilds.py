@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from swarmfree.sim.chain import Chain
+from swarmfree.sim.commit_chain import Chain
 from swarmfree.sim.integer_arithmetic import State
 from swarmfree.sim.reference import IntegerReference
 from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Replay, Restore, Stay

@@ -15,22 +15,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from swarmfree.sim import bounds, sizes
-from swarmfree.sim.cast import KILL_GRACE_S, Cast
-from swarmfree.sim.checks import Checks, Violation
 from swarmfree.sim.directory import DirectoryHub
-from swarmfree.sim.exchange import Outcome
+from swarmfree.sim.fault_injector import Mischief
 from swarmfree.sim.history import History
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.integer_tokens import IntegerTokens
-from swarmfree.sim.life import MakeEngine, MakeTokens, RunPeer, Stage, WrittenWeights
+from swarmfree.sim.invariants import Checks, Violation
 from swarmfree.sim.liveness import Liveness
 from swarmfree.sim.loop import StuckError, VirtualLoop
-from swarmfree.sim.mischief import Mischief
+from swarmfree.sim.memory_call import Outcome
 from swarmfree.sim.network import MemoryHub
+from swarmfree.sim.population import KILL_GRACE_S, Cast
 from swarmfree.sim.reference import IntegerReference
 from swarmfree.sim.schedule import draw_schedule
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup, draw_setup
+from swarmfree.sim.simulated_peer import MakeEngine, MakeTokens, RunPeer, Stage, WrittenWeights
 from swarmfree.sim.traffic import Scales, Traffic
 from swarmfree.sim.transcript import Transcript
 from swarmfree.swarm.events import Event, IterationCommitted, StageBuilt, StageLost, TookOver

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from swarmfree.sim import breaks
-from swarmfree.sim.breaks import Break
-from swarmfree.sim.cast import Cast
-from swarmfree.sim.exchange import Outcome
+from swarmfree.sim import partitions
+from swarmfree.sim.fault_injector import Mischief
 from swarmfree.sim.faults import Fate
-from swarmfree.sim.life import Life
-from swarmfree.sim.mischief import Mischief
+from swarmfree.sim.memory_call import Outcome
 from swarmfree.sim.network import MemoryHub
+from swarmfree.sim.partitions import Break
+from swarmfree.sim.population import Cast
+from swarmfree.sim.simulated_peer import Life
 from swarmfree.swarm.messages import Request
 from swarmfree.swarm.names import Endpoint, Member
 
@@ -141,19 +141,19 @@ class Director:
     ) -> Break:
         """Two groups hear nothing of each other; without a second group it is everybody else, also who comes later."""
         others = None if other is None else [member.peer_id for member in other]
-        return self._begin(breaks.partition([m.peer_id for m in group], others, refused=refused), "partition", duration_s)
+        return self._begin(partitions.partition([m.peer_id for m in group], others, refused=refused), "partition", duration_s)
 
     def deafen(self, member: Member, *, duration_s: float | None = None) -> Break:
         """This one hears nobody; what it sends arrives."""
-        return self._begin(breaks.deaf(member.peer_id), "deaf", duration_s)
+        return self._begin(partitions.deaf(member.peer_id), "deaf", duration_s)
 
     def mute(self, member: Member, *, duration_s: float | None = None) -> Break:
         """Nobody hears this one, its answers neither; it hears everybody."""
-        return self._begin(breaks.mute(member.peer_id), "mute", duration_s)
+        return self._begin(partitions.mute(member.peer_id), "mute", duration_s)
 
     def cut(self, one: Member, other: Member, *, duration_s: float | None = None, refused: bool = False) -> Break:
         """These two hear nothing of each other."""
-        return self._begin(breaks.cut(one.peer_id, other.peer_id, refused=refused), "cut", duration_s)
+        return self._begin(partitions.cut(one.peer_id, other.peer_id, refused=refused), "cut", duration_s)
 
     def heal(self, *which: Break) -> None:
         """Mend these breaks; without any, all that last."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from swarmfree.sim.faults import FaultPlan
 from swarmfree.sim.hardships import harden
-from swarmfree.sim.opening import Opening
+from swarmfree.sim.startup_faults import Opening
 from swarmfree.swarm.actions import MergeMode
 from swarmfree.swarm.manifest import (
     SWAP_STAGES_MIN,

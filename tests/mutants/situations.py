@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmfree.sim.exchange import Exchange
 from swarmfree.sim.faults import Fate, FaultPlan
+from swarmfree.sim.memory_call import Exchange
 from swarmfree.sim.rehearsal import RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup

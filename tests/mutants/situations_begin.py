@@ -6,10 +6,10 @@ import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 
-from swarmfree.sim.opening import Fall, Opening
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
+from swarmfree.sim.startup_faults import Fall, Opening
 from swarmfree.swarm.books import GENESIS_LINEAGE
 from swarmfree.swarm.messages import Build, Hello
 from swarmfree.swarm.names import Founder, Term

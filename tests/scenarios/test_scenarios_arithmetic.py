@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.sim.checks import Checks, Step
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.integer_arithmetic import PartState
 from swarmfree.sim.integer_engine import IntegerEngine
+from swarmfree.sim.invariants import Checks, Step
 from swarmfree.sim.rehearsal import Factories
 from swarmfree.sim.script import Script
 from swarmfree.swarm.books import StepScalars

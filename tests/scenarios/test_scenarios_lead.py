@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.sim.exchange import Question
 from swarmfree.sim.faults import Fate
+from swarmfree.sim.memory_call import Question
 from swarmfree.sim.script import Director, Moment
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.messages import Claim, Commit, Request, Train

@@ -12,7 +12,7 @@ import pytest
 
 from swarmfree.model.engine import TorchEngine
 from swarmfree.policy.recovery import NORM_OFF_MAX, norm_off
-from swarmfree.sim.checks import Checks, Step
+from swarmfree.sim.invariants import Checks, Step
 from swarmfree.sim.rehearsal import Factories, RehearsalResult
 from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.sim.breaks import cut
 from swarmfree.sim.directory import DirectoryHub
 from swarmfree.sim.faults import CALM
 from swarmfree.sim.loop import VirtualLoop, run_virtual
+from swarmfree.sim.partitions import cut
 from swarmfree.sim.peer_ports import DeviceError, MemoryShelf, MemoryWeights, Pace, VirtualClock, VirtualExecutor
 from swarmfree.swarm.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused, SwarmfreeError
 from swarmfree.swarm.messages import Farewell, GetAverage, GetPlan, Header, PlanAnswer, Reduce, Reduced, Request

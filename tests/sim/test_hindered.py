@@ -7,12 +7,12 @@ import random
 from types import SimpleNamespace
 from typing import Any, cast
 
-from swarmfree.sim import breaks
-from swarmfree.sim.cast import Cast
+from swarmfree.sim import partitions
+from swarmfree.sim.fault_injector import Mischief
 from swarmfree.sim.faults import CALM
-from swarmfree.sim.life import Life
-from swarmfree.sim.mischief import Mischief
+from swarmfree.sim.population import Cast
 from swarmfree.sim.setup import Setup
+from swarmfree.sim.simulated_peer import Life
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
 from swarmfree.swarm.plan import Plan, Replica
 from tests.sim.test_liveness import MANIFEST, Scene
@@ -24,7 +24,7 @@ def test_a_break_that_ends_frees_nobody_whom_another_one_holds() -> None:
     stage, silent = SimpleNamespace(hub=scene.hub, loop=scene.loop), SimpleNamespace(tell=lambda who, what: None)
     troupe = Cast(cast("Any", stage), cast("Any", None), cast("Any", silent), random.Random)
     troupe.lives = cast("dict[Any, Life]", scene.troupe.lives)
-    partition, cut = breaks.partition({"one"}), breaks.cut("one", "leader")
+    partition, cut = partitions.partition({"one"}), partitions.cut("one", "leader")
     troupe.begin_break(partition, "partition", None)
     troupe.begin_break(cut, "cut", None)
     troupe.end_break(cut)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.sim import breaks
+from swarmfree.sim import partitions
 from swarmfree.sim.history import History
 from swarmfree.sim.holdings import Holdings
 from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Restore, Stay
@@ -194,7 +194,7 @@ def test_whoever_is_out_of_reach_is_waited_for_a_while(out_s: float, is_needless
     if frozen:
         story.history.froze(HOLDER)
     else:
-        story.history.broke(breaks.mute(HOLDER.peer_id))
+        story.history.broke(partitions.mute(HOLDER.peer_id))
     story.now_s = 100.0
     assert bool(story.order(MERGED)) == is_needless
 
@@ -202,7 +202,7 @@ def test_whoever_is_out_of_reach_is_waited_for_a_while(out_s: float, is_needless
 @pytest.mark.parametrize(("back_s", "is_needless"), [(5.9, False), (6.1, True)])
 def test_whoever_is_back_for_a_while_counts(back_s: float, is_needless: bool) -> None:  # noqa: FBT001 - tables
     """After a long absence six seconds in reach are enough to be found again."""
-    story, cut = Story(), breaks.cut(LEADER.peer_id, HOLDER.peer_id)
+    story, cut = Story(), partitions.cut(LEADER.peer_id, HOLDER.peer_id)
     story.now_s = 80.0
     story.history.broke(cut)
     story.now_s = 100.0 - back_s
@@ -214,7 +214,7 @@ def test_whoever_is_back_for_a_while_counts(back_s: float, is_needless: bool) ->
 def test_a_break_elsewhere_is_no_excuse() -> None:
     """Only what lies between the two counts."""
     story = Story()
-    story.history.broke(breaks.cut(LEADER.peer_id, OTHER.peer_id))
+    story.history.broke(partitions.cut(LEADER.peer_id, OTHER.peer_id))
     assert story.order(MERGED)
 
 

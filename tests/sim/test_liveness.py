@@ -12,14 +12,14 @@ from typing import Any, cast
 
 import pytest
 
-from swarmfree.sim import bounds, breaks
+from swarmfree.sim import bounds, partitions
 from swarmfree.sim.bounds import Bounds
-from swarmfree.sim.cast import Cast
 from swarmfree.sim.faults import CALM, FaultPlan
 from swarmfree.sim.liveness import Liveness
 from swarmfree.sim.loop import VirtualLoop
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.peer_ports import Pace
+from swarmfree.sim.population import Cast
 from swarmfree.swarm.events import IterationCommitted, LineageDropped, MemberLost, Placed, TookOver
 from swarmfree.swarm.manifest import Manifest, ModelSection, StagesSection
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
@@ -166,7 +166,7 @@ def test_a_silent_member_with_siblings_is_fenced(frozen: bool, fenced: bool) -> 
 def test_the_last_one_that_is_heard_is_waited_for(apart: tuple[str, ...]) -> None:
     """Nobody is fenced for silence whose sibling is out of the coordinator's reach, nor by a coordinator that leads nobody any more."""
     scene = Scene()
-    scene.after(4.5, lambda: scene.hub.begin_break(breaks.partition(apart)))
+    scene.after(4.5, lambda: scene.hub.begin_break(partitions.partition(apart)))
     scene.after(5.5, lambda: scene.hub.detach(Member("one", "1")))
     assert not [text for text in scene.play(20) if "and is not fenced" in text]
 
@@ -212,7 +212,7 @@ def test_everybody_is_back() -> None:
         late = scene.come("late")
         scene.plan(*([Member(n, "1") for n in names] for names in (NAMES[:2], NAMES[2:4], NAMES[4:5])))
         if is_away:
-            scene.after(20.5, partial(scene.hub.begin_break, breaks.mute(late.peer_id)))
+            scene.after(20.5, partial(scene.hub.begin_break, partitions.mute(late.peer_id)))
         found = [text for text in scene.play(int(bounds.SETTLED_S) + 5) if text.startswith("N2")]
         assert bool(found) != is_away
         assert is_away or "late.1 is in reach" in found[0]
@@ -237,7 +237,7 @@ def test_a_leader_without_a_majority_gives_no_places() -> None:
         scene = Scene()
         scene.come("late")
         scene.plan(*([Member(n, "1") for n in names] for names in (NAMES[:2], NAMES[2:4], NAMES[4:5])))
-        scene.hub.begin_break(breaks.partition(parted))
+        scene.hub.begin_break(partitions.partition(parted))
         found = [text for text in scene.play(int(bounds.SETTLED_S) + 5) if text.startswith("N2")]
         assert bool(found) == (len(parted) == 1)
 
@@ -247,7 +247,7 @@ def test_a_leader_without_a_stage_gives_no_places() -> None:
     scene = Scene()
     scene.come("late")
     scene.plan(*([Member(n, "1") for n in names] for names in (NAMES[:2], NAMES[2:4], NAMES[4:5])))
-    scene.hub.begin_break(breaks.cut(NAMES[0], NAMES[4]))
+    scene.hub.begin_break(partitions.cut(NAMES[0], NAMES[4]))
     assert [text for text in scene.play(int(bounds.SETTLED_S) + 5) if text.startswith("N2")] == []
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from swarmfree.sim.network import MemoryNetwork
 from swarmfree.sim.rehearsal import rehearse
+from swarmfree.sim.seed_worker import report
 from swarmfree.sim.setup import draw_setup
-from swarmfree.sim.worker import report
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.messages import Farewell, GetPlan, Header, PlanAnswer, Request
 from swarmfree.swarm.names import PROTOCOL_REVISION

@@ -13,9 +13,9 @@ from swarmfree.policy.record import committed_event
 from swarmfree.sim.faults import CALM, FaultPlan
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.integer_tokens import IntegerTokens
-from swarmfree.sim.life import RunPeer
 from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
 from swarmfree.sim.setup import Setup, draw_setup
+from swarmfree.sim.simulated_peer import RunPeer
 from swarmfree.swarm.books import Record
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest, StagesSection

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.sim import many
+from swarmfree.sim import seed_pool
 from swarmfree.sim.faults import CALM
-from swarmfree.sim.many import rehearse_many
 from swarmfree.sim.rehearsal import Factories, rehearse
+from swarmfree.sim.seed_pool import rehearse_many
+from swarmfree.sim.seed_worker import SeedReport
 from swarmfree.sim.setup import draw_setup, draw_usual
-from swarmfree.sim.worker import SeedReport
 from tests.sim import planted
 
 
@@ -111,9 +111,9 @@ def test_a_failing_seed_says_how_to_replay_it() -> None:
 def test_another_story_in_another_process_is_a_violation() -> None:
     """Two digests of one seed that differ are I8, unless the seed failed already."""
     report = SeedReport(4, "", "", "aa", (), 1, 1.0, 1.0, {}, {})
-    assert not many._compared(report, replace(report, cpu_s=2.0)).violation
-    assert many._compared(report, replace(report, digest="bb")).violation.startswith("I8: seed 4 tells another story")
-    assert many._compared(replace(report, violation="I1"), replace(report, digest="bb")).violation == "I1"
+    assert not seed_pool._compared(report, replace(report, cpu_s=2.0)).violation
+    assert seed_pool._compared(report, replace(report, digest="bb")).violation.startswith("I8: seed 4 tells another story")
+    assert seed_pool._compared(replace(report, violation="I1"), replace(report, digest="bb")).violation == "I1"
 
 
 @pytest.mark.timeout(300)

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from swarmfree.sim.cast import Cast
 from swarmfree.sim.faults import CALM
 from swarmfree.sim.peer_ports import Pace
+from swarmfree.sim.population import Cast
 from swarmfree.sim.setup import Setup
 from tests.sim.test_liveness import MANIFEST
 

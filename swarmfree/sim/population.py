@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable
 
 from swarmfree.sim.bootstrap import Bootstrap
-from swarmfree.sim.breaks import Break
-from swarmfree.sim.life import Life, Stage
-from swarmfree.sim.opening import Fall, Opening
+from swarmfree.sim.partitions import Break
 from swarmfree.sim.peer_ports import WORK_SPREAD_MAX, DeviceError
+from swarmfree.sim.simulated_peer import Life, Stage
+from swarmfree.sim.startup_faults import Fall, Opening
 from swarmfree.sim.transcript import Transcript
 from swarmfree.swarm.names import Endpoint, Member
 

@@ -12,13 +12,11 @@ import random
 from collections.abc import Callable
 from typing import assert_never
 
-from swarmfree.sim import breaks
-from swarmfree.sim.breaks import Break
-from swarmfree.sim.cast import Cast
-from swarmfree.sim.ending import CALM_S, Ending
+from swarmfree.sim import partitions
 from swarmfree.sim.faults import calm_iteration
-from swarmfree.sim.life import Life
 from swarmfree.sim.network import MemoryHub
+from swarmfree.sim.partitions import Break
+from swarmfree.sim.population import Cast
 from swarmfree.sim.schedule import (
     COORDINATOR,
     HEARER,
@@ -48,6 +46,8 @@ from swarmfree.sim.schedule import (
     Stick,
 )
 from swarmfree.sim.setup import Setup
+from swarmfree.sim.shutdown_faults import CALM_S, Ending
+from swarmfree.sim.simulated_peer import Life
 from swarmfree.sim.transcript import Transcript
 from swarmfree.swarm.messages import Goodbye, Open, Request
 from swarmfree.swarm.names import Member
@@ -278,18 +278,18 @@ class Mischief:
             case Split(salt=salt, refused=refused):
                 rng = random.Random(salt)
                 group = [life.member.peer_id for life in self._cast.lives.values() if life.is_alive and rng.random() < 0.5]
-                new = breaks.partition(group, refused=refused) if group else None
+                new = partitions.partition(group, refused=refused) if group else None
             case Part(share=share, salt=salt, refused=refused):
                 rng = random.Random(salt)
                 group = [life.member.peer_id for life in self._breakable() if rng.random() < share]
-                new = breaks.partition(group, refused=refused) if group else None
+                new = partitions.partition(group, refused=refused) if group else None
             case Impair(stage=stage, deaf=is_deaf):
                 found = [life.member.peer_id for life in _picked(fault, self._breakable(stage))]
-                new = (breaks.deaf if is_deaf else breaks.mute)(found[0]) if found else None
+                new = (partitions.deaf if is_deaf else partitions.mute)(found[0]) if found else None
             case Sever(stage=stage, other=other, refused=refused):
                 one = [life.member.peer_id for life in _picked(fault, self._breakable(stage))]
                 two = [life for life in self._breakable(other) if life.member.peer_id not in one]
-                new = breaks.cut(one[0], _picked(fault, two)[0].member.peer_id, refused=refused) if one and two else None
+                new = partitions.cut(one[0], _picked(fault, two)[0].member.peer_id, refused=refused) if one and two else None
         if new is not None:
             self._drawn.append(new)
             kind = BREAK_NAMES.get(type(what)) or ("deaf" if isinstance(what, Impair) and what.deaf else "mute")

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from swarmfree.sim.worker import SeedReport
+from swarmfree.sim.seed_worker import SeedReport
 
 LINE_MAX_BYTES = 1 << 26
 Progress = Callable[[SeedReport, int, int], None]
@@ -54,7 +54,7 @@ class _Player:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "swarmfree.sim.worker",
+                "swarmfree.sim.seed_worker",
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=LINE_MAX_BYTES,

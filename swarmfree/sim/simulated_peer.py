@@ -13,13 +13,13 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
-from swarmfree.sim.checks import Checks
 from swarmfree.sim.directory import DirectoryHub, MemoryDirectory
+from swarmfree.sim.engine_probe import watched
+from swarmfree.sim.invariants import Checks
 from swarmfree.sim.loop import OWNER, VirtualLoop
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.peer_ports import MemoryJournal, MemoryShelf, MemoryWeights, Pace, VirtualClock, VirtualExecutor
 from swarmfree.sim.setup import Setup
-from swarmfree.sim.watched_engine import watched
 from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.errors import SwarmfreeError
 from swarmfree.swarm.events import Event

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from swarmfree.sim import integer_arithmetic as arithmetic
-from swarmfree.sim.checks import Checks, Step, Violation
 from swarmfree.sim.integer_arithmetic import State
 from swarmfree.sim.integer_tokens import IntegerTokens
+from swarmfree.sim.invariants import Checks, Step, Violation
 from swarmfree.sim.reference import IntegerReference
 from swarmfree.swarm.actions import Copy, CopyKept, Fresh
 from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits

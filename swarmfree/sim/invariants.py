@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from swarmfree.sim.chain import Chain
-from swarmfree.sim.exchange import Outcome
+from swarmfree.sim.commit_chain import Chain
 from swarmfree.sim.holdings import Everybody, Holdings, Lives
 from swarmfree.sim.integer_arithmetic import State
+from swarmfree.sim.memory_call import Outcome
 from swarmfree.sim.rebuilds import Rebuilds
 from swarmfree.sim.reference import IntegerReference
 from swarmfree.sim.votes import Votes

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from swarmfree.sim.breaks import Break, Breaks, cut, deaf, mute, partition
 from swarmfree.sim.faults import CALM
 from swarmfree.sim.network import MemoryNetwork
+from swarmfree.sim.partitions import Break, Breaks, cut, deaf, mute, partition
 from swarmfree.swarm.errors import PeerSilent, PeerUnreachable
 from swarmfree.swarm.messages import GetPlan, Header, PlanAnswer, Request
 from swarmfree.swarm.ports import Incoming, Reply

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from swarmfree.sim.checks import Checks, Step
 from swarmfree.sim.integer_engine import IntegerEngine
+from swarmfree.sim.invariants import Checks, Step
 from swarmfree.swarm.actions import MergeMode
 from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.engine_port import Engine, Pieces
