@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from swarmfree.cli.stem import load, run
-from swarmfree.lab.stem import serve
+from swarmfree.lab.fork_server import serve
 from swarmfree.swarm.actions import BuildAction, Merge
 from swarmfree.swarm.books import float32_bits
 

@@ -1,6 +1,7 @@
 """Links between peers that can be cut: a proxy before each peer's port that knows which peer every connection comes from.
 
-A door of `lab.proxy` stands before one peer and treats all callers alike. A link is a pair of peers, and a cut link is silent both ways: nothing that
+A door of `chaos.fault_proxy` stands before one peer and treats all callers alike. A link is a pair of peers, and a cut link is silent both ways:
+nothing that
 either sends the other arrives, and nobody hears a reset; once it is mended what waited goes on its way, as after lost packets.
 """
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.live import LiveFailed
 from benchmarks.survival_world import RUN, SHADOWS
-from swarmfree.lab.leftovers import Traces
+from swarmfree.lab.chaos.leak_check import Traces
 from swarmfree.lab.processes import Child, command_of, descendants, start_child
 
 PEERS = 4

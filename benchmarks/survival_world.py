@@ -22,8 +22,8 @@ from benchmarks.survival_links import HOST, Links
 from swarmfree.cli.stem import STEM
 from swarmfree.cockpit.happenings import Happening, RunDescribed, Told
 from swarmfree.cockpit.state import PeerPicture, SwarmState
-from swarmfree.lab.chaos import free_port
-from swarmfree.lab.leftovers import Traces
+from swarmfree.lab.chaos.chaos import free_port
+from swarmfree.lab.chaos.leak_check import Traces
 from swarmfree.lab.swarm import BOOTSTRAP, Ending, LocalSwarm, SwarmOrder
 from swarmfree.swarm.config import load_run
 from swarmfree.swarm.events import EngineStepped, IterationCommitted, Opened, RecoveryDecided, StageBuilt, Stepped

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from swarmfree.lab.stem import Stem
+from swarmfree.lab.fork_server import Stem
 from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
 from tests.lab.nursery import nursery, nursery_stem
 

@@ -25,7 +25,10 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "trainer": ({"swarm", "policy"}, set()),
     "sim": ({"swarm", "policy", "trainer"}, {"numpy"}),
     "cockpit": ({"swarm"}, {"rich"}),
-    "lab": ({"swarm", "cockpit"}, {"jinja2", "markupsafe", "matplotlib", "numpy", "psutil", "rich"}),
+    "lab": (
+        {"swarm", "policy", "model", "storage", "sim", "cockpit"},
+        {"jinja2", "markupsafe", "matplotlib", "numpy", "psutil", "rich", "torch"},
+    ),
     "cli": (
         {"swarm", "policy", "model", "wire", "storage", "trainer", "sim", "cockpit", "lab"},
         {"typer", "click", "rich", "torch", "hivemind", "psutil"},

@@ -1,6 +1,6 @@
 """A chaos run as a person sees it: progress, Ctrl-C, what held and what did not, and one line that says what was run.
 
-The striking is `lab.chaos`; whether the numbers are right is for the judges beside this file.
+The striking is `chaos.chaos`; whether the numbers are right is for the judges beside this file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swarmfree.cli.chaos_exact import ExactJudge
 from swarmfree.cli.endings import OUTPUT_CLOSED, SIGNALS, let_go_of_stdout
 from swarmfree.cli.stem import STEM
 from swarmfree.cli.watched import EngineKind
@@ -27,9 +26,10 @@ from swarmfree.cockpit.happenings import Happening
 from swarmfree.cockpit.live import FRAME_S, View, open_view
 from swarmfree.cockpit.state import LostStage, SwarmState
 from swarmfree.cockpit.words import span
-from swarmfree.lab.chaos import Chaos, ChaosOrder, ChaosResult, Judge
-from swarmfree.lab.chaos_bounds import formula
-from swarmfree.lab.chaos_plan import Kind, Sparing, draw_plan
+from swarmfree.lab.chaos.bounds import formula
+from swarmfree.lab.chaos.chaos import Chaos, ChaosOrder, ChaosResult, Judge
+from swarmfree.lab.chaos.exact_judge import ExactJudge
+from swarmfree.lab.chaos.plan import Kind, Sparing, draw_plan
 from swarmfree.lab.page import write_page
 from swarmfree.lab.report import EventLog, ReportError, make_folder, new_folder
 from swarmfree.lab.summary import PAGE_FILE
@@ -39,7 +39,7 @@ from swarmfree.swarm.json_values import finite
 from swarmfree.swarm.manifest import Manifest
 
 if TYPE_CHECKING:
-    from swarmfree.cli.chaos_alone import AloneJudge
+    from swarmfree.lab.chaos.loss_judge import AloneJudge
 
 PATIENCE_S = 90
 MORE_FEEDERS = 2
@@ -136,7 +136,7 @@ class ChaosRun:
     def _loss_judge(self) -> AloneJudge | None:
         if self._choices.engine is EngineKind.INTEGER:
             return None
-        from swarmfree.cli.chaos_alone import AloneJudge  # noqa: PLC0415 - torch is loaded where it is needed
+        from swarmfree.lab.chaos.loss_judge import AloneJudge  # noqa: PLC0415 - torch is loaded where it is needed
 
         return AloneJudge(self._manifest, self._choices.data)
 

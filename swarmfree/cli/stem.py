@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from swarmfree.lab.stem import serve
+from swarmfree.lab.fork_server import serve
 
 STEM = (sys.executable, "-m", "swarmfree.cli.stem")
 LOADED = (

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from swarmfree.cockpit.folding import fold_all
 from swarmfree.cockpit.state import SwarmState, bits_per_byte
-from swarmfree.lab.drawing import Curve, as_png, curves_figure, mean_curve
 from swarmfree.lab.outcome import cost_of, headline, iteration_of, seconds_of
+from swarmfree.lab.plot_style import Curve, as_png, curves_figure, mean_curve
 from swarmfree.lab.report import CONFIG_FILE, read_ending, read_events, write_whole
 
 FIGURE_FILE = "comparison.png"

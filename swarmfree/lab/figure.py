@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from swarmfree.cockpit.happenings import Happening
 from swarmfree.cockpit.state import HeldOut, LostStage, SwarmState, bits_per_byte
-from swarmfree.lab.drawing import (
+from swarmfree.lab.outcome import headline, short_outcome
+from swarmfree.lab.plot_style import (
     BAR,
     BUILT,
     FAINT,
@@ -36,9 +37,8 @@ from swarmfree.lab.drawing import (
     text_width,
     wrap_to,
 )
-from swarmfree.lab.outcome import headline, short_outcome
 from swarmfree.lab.report import write_whole
-from swarmfree.lab.serving import GONE, KILLED, Spell, iteration_at, lanes_of, spells_of
+from swarmfree.lab.stage_spells import GONE, KILLED, Spell, iteration_at, lanes_of, spells_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

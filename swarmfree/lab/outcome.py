@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from swarmfree.cockpit.lines import action_words
 from swarmfree.cockpit.state import Committed, LostStage, SwarmState, bits_per_byte
-from swarmfree.lab.serving import iteration_at
+from swarmfree.lab.stage_spells import iteration_at
 
 WINDOW = 10
 """Iterations on either side of a loss over which training losses are averaged: a single one is four microbatches' noise."""

@@ -17,10 +17,10 @@ from typing import Any
 from swarmfree.cockpit.happenings import Happening, Told
 from swarmfree.cockpit.lines import action_words, killed_words, plain_reason
 from swarmfree.cockpit.state import SwarmState, bits_per_byte
-from swarmfree.lab.drawing import STYLES
 from swarmfree.lab.figure import write_figure
+from swarmfree.lab.plot_style import STYLES
 from swarmfree.lab.report import CONFIG_FILE, SAMPLES_FILE, read_ending, read_events, write_whole
-from swarmfree.lab.serving import iteration_at
+from swarmfree.lab.stage_spells import iteration_at
 from swarmfree.lab.summary import PAGE_FILE, TEXT_FILE, stage_lines, summarise, summary_text
 from swarmfree.swarm.events import Note
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from swarmfree.lab.fork_server import Stem
 from swarmfree.lab.processes import Child, start_child
-from swarmfree.lab.stem import Stem
 from swarmfree.swarm.errors import SwarmfreeError
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from swarmfree.cockpit.lines import action_words, killed_words, plain_reason
 from swarmfree.cockpit.state import LostMember, LostStage, SwarmState, bits_per_byte
 from swarmfree.lab.outcome import cost_of, headline, iteration_of, regained_after, training_around
-from swarmfree.lab.study_figures import beside_checkfree
+from swarmfree.lab.study_findings import beside_checkfree
 
 PAGE_FILE = "report.html"
 TEXT_FILE = "summary.txt"

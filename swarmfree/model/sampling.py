@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from swarmfree.model.alone import Llama
+from swarmfree.lab.reference_training import Llama
 from swarmfree.swarm.errors import SwarmfreeError
 from swarmfree.swarm.manifest import ModelSection
 

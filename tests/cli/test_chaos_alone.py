@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from swarmfree.cli import chaos_alone
-from swarmfree.cli.chaos_alone import BOUND, AloneJudge, Comparison, Gap, gap_between
 from swarmfree.cockpit.happenings import Told
-from swarmfree.model.alone import Alone, train_canonically
+from swarmfree.lab.chaos.chaos import loss_judge
+from swarmfree.lab.chaos.loss_judge import BOUND, AloneJudge, Comparison, Gap, gap_between
+from swarmfree.lab.reference_training import Alone, train_canonically
 from swarmfree.swarm.events import IterationCommitted, StageBuilt
 from swarmfree.swarm.manifest import Manifest
 
@@ -55,7 +55,7 @@ def test_losses_of_a_run_alone_pass_and_a_wrong_one_is_found(
     manifest: Manifest, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controls lie on both sides of the bound: other orders of summation below it, a microbatch counted twice far above."""
-    monkeypatch.setattr(chaos_alone, "ORDERS", 3)
+    monkeypatch.setattr(loss_judge, "ORDERS", 3)
     guess = found_by(manifest, text, tmp_path / "corpus", [5.5] * ITERATIONS)
     assert len(guess.violations()) == 1
     assert "I5: the loss of iteration" in guess.violations()[0]
@@ -64,7 +64,7 @@ def test_losses_of_a_run_alone_pass_and_a_wrong_one_is_found(
     judge = judge_of(manifest, text, [5.5] * ITERATIONS)
     assert judge.compare(tmp_path / "corpus", said.append, lambda: True) is None, "told to end, it ends"
     whole, tokens = judge._run(tmp_path / "corpus")
-    right = list(train_canonically(Alone(whole, tokens), partial(chaos_alone.scalars_of, whole), iterations=ITERATIONS))
+    right = list(train_canonically(Alone(whole, tokens), partial(loss_judge.scalars_of, whole), iterations=ITERATIONS))
     found = found_by(manifest, text, tmp_path / "corpus", right)
     assert (found.violations(), found.swarm, found.iterations) == ([], Gap(), ITERATIONS)
     assert len(found.lines()) == 3

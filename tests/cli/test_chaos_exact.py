@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from swarmfree.cli.chaos_exact import ExactJudge
 from swarmfree.cli.watched import EngineKind, integer_tokens, make_engine, watched
 from swarmfree.cockpit.happenings import Happening, Told
+from swarmfree.lab.chaos.exact_judge import ExactJudge
 from swarmfree.swarm.books import StepScalars, float32_bits
 from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.events import EngineHolds, EngineStepped, Event, IterationCommitted, RecoveryDecided, StageBuilt

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from swarmfree.cli import study_recovery
 from swarmfree.cli.endings import one_of
-from swarmfree.cli.study_recovery import RecoveryStudy, Size, run_of_study, trials_of
-from swarmfree.cli.study_training import base_path
+from swarmfree.lab.study import recovery
+from swarmfree.lab.study.base_training import base_path
+from swarmfree.lab.study.recovery import RecoveryStudy, Size, run_of_study, trials_of
 from swarmfree.swarm.errors import ConfigError, DataError
 from swarmfree.swarm.manifest import Manifest
 
@@ -44,10 +44,10 @@ def text(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """A study of seconds in which stages are lost all the time."""
-    monkeypatch.setattr(study_recovery, "QUICK", TINY)
-    monkeypatch.setattr(study_recovery, "RATE", 0.95)
-    monkeypatch.setattr(study_recovery, "RATES", (0.10,))
-    monkeypatch.setattr(study_recovery, "run_of_study", tiny_run)
+    monkeypatch.setattr(recovery, "QUICK", TINY)
+    monkeypatch.setattr(recovery, "RATE", 0.95)
+    monkeypatch.setattr(recovery, "RATES", (0.10,))
+    monkeypatch.setattr(recovery, "run_of_study", tiny_run)
 
 
 def study(text: Path, out: Path, said: list[str]) -> RecoveryStudy:

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from swarmfree.cli.study_refit import RATE_FACTOR, refit_scalars, restarted_scalars
+from swarmfree.lab.study.refit import RATE_FACTOR, refit_scalars, restarted_scalars
 from swarmfree.policy.schedule import step_scalars
 from swarmfree.swarm.books import bits_float32
 from swarmfree.swarm.manifest import Manifest, OptimizerSection, RunSection

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from swarmfree.cli import study_trials
-from swarmfree.cli.study_recovery import ALL, FULL, MERGES, MIDDLE, RATE, run_of_study, trials_of
-from swarmfree.cli.study_training import Training, base_path, early_path, train_base
-from swarmfree.cli.study_trials import Trial, TrialRun
+from swarmfree.lab.study import trial as study_trials
+from swarmfree.lab.study.base_training import Training, base_path, early_path, train_base
+from swarmfree.lab.study.recovery import ALL, FULL, MERGES, MIDDLE, RATE, run_of_study, trials_of
+from swarmfree.lab.study.trial import Trial, TrialRun
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.study_texts import OTHER, texts_of
 

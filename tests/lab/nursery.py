@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from swarmfree.cli.stem import load, run
+from swarmfree.lab.fork_server import serve
 from swarmfree.lab.processes import die_with_parent
-from swarmfree.lab.stem import serve
 
 ROOM = b"/" * 1024
 """Where a folder for temporary files is written in the environment."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmfree.lab.chaos_plan import (
+from swarmfree.lab.chaos.plan import (
     DEADLY,
     FAULT_S,
     FREEZE_S,

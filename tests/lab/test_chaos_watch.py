@@ -9,9 +9,9 @@ import pytest
 from swarmfree.cockpit.folding import fold
 from swarmfree.cockpit.happenings import Happening, ProcessEnded, ProcessStarted, RunDescribed, Told
 from swarmfree.cockpit.state import SwarmState
-from swarmfree.lab.agreement import Agreement
-from swarmfree.lab.chaos_bounds import CALM_S_MIN, START_S, Disturbance, bound_s, calm_s, disturbed, formula
-from swarmfree.lab.chaos_watch import Watch
+from swarmfree.lab.chaos.agreement import Agreement
+from swarmfree.lab.chaos.bounds import CALM_S_MIN, START_S, Disturbance, bound_s, calm_s, disturbed, formula
+from swarmfree.lab.chaos.watchdog import Watch
 from swarmfree.swarm.events import (
     EngineStepped,
     Event,

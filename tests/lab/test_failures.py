@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarmfree.lab.failures import chance_per_iteration, draw_failures
+from swarmfree.lab.study.failure_trace import chance_per_iteration, draw_failures
 
 
 @pytest.mark.parametrize(("rate", "chance"), [(0.05, 0.00130), (0.10, 0.00267), (0.16, 0.00441)])

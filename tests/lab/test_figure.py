@@ -11,10 +11,10 @@ from runs_made_up import THREE, Loss, RunMadeUp
 
 from swarmfree.cockpit.folding import fold_all
 from swarmfree.cockpit.state import SwarmState
-from swarmfree.lab.drawing import Curve, as_png, as_svg, mean_curve, smooth, spread_apart, wrap_to
 from swarmfree.lab.figure import LABEL_ROWS_MAX, NARROW_IN, WIDE_IN, draw, new_figure, story_of
 from swarmfree.lab.outcome import cost_of, headline, regained_after
-from swarmfree.lab.serving import GONE, KILLED, iteration_at, lanes_of, spells_of
+from swarmfree.lab.plot_style import Curve, as_png, as_svg, mean_curve, smooth, spread_apart, wrap_to
+from swarmfree.lab.stage_spells import GONE, KILLED, iteration_at, lanes_of, spells_of
 from tests.cockpit.stories import START_S, whole_story
 
 

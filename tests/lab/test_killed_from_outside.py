@@ -26,7 +26,7 @@ from swarmfree.lab.swarm import BOOTSTRAP, Ending, LocalSwarm, SwarmOrder
 from tests.lab.test_lab_swarm import PROGRAM, Heard
 
 STEM = (
-    "import os, sys; from swarmfree.lab.stem import serve; from tests.lab import dummy_program\n"
+    "import os, sys; from swarmfree.lab.fork_server import serve; from tests.lab import dummy_program\n"
     "def run(a): sys.argv = ['dummy', *a, '--die-with-parent', str(os.getppid())]; dummy_program.main()\n"
     "serve(lambda: None, run)"
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmfree.lab.leftovers import Traces
+from swarmfree.lab.chaos.leak_check import Traces
 
 # Listens, leaves a temporary file and a socket, and has a child of its own that outlives it.
 LITTER = """

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from swarmfree.lab.proxy import Cut, Delay, Door, Hole, Proxy
+from swarmfree.lab.chaos.fault_proxy import Cut, Delay, Door, Hole, Proxy
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

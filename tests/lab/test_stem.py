@@ -13,15 +13,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from swarmfree.lab.fork_server import Stem
 from swarmfree.lab.processes import is_there, stop_children
-from swarmfree.lab.stem import Stem
 from swarmfree.swarm.errors import SwarmfreeError
 
 pytestmark = pytest.mark.skipif(not Stem.can_grow(), reason="only Linux forks from a stem")
 
 PROGRAM = """
 import os, random, sys, time
-from swarmfree.lab.stem import serve
+from swarmfree.lab.fork_server import serve
 
 def run(arguments):
     print(arguments[0], os.getpid(), os.getsid(0), random.random(), flush=True)

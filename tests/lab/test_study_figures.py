@@ -6,7 +6,7 @@ import csv
 from importlib import resources
 from pathlib import Path
 
-from swarmfree.lab.study_figures import TABLE, beside_checkfree, gaps_percent
+from swarmfree.lab.study_findings import TABLE, beside_checkfree, gaps_percent
 from swarmfree.policy.recovery import STUDY_SHADOW_PERCENT
 
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "studies" / "recovery" / "full" / "summary.csv"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from swarmfree.lab.study_paper import target_rows, text_rows
-from swarmfree.lab.study_report import figure_curves, write_report
-from swarmfree.lab.study_table import (
+from swarmfree.lab.study.paper_tables import target_rows, text_rows
+from swarmfree.lab.study.report import figure_curves, write_report
+from swarmfree.lab.study.table import (
     iterations_back,
     kind_of,
     last_line,

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from model_world import EngineRing, RandomTokens, manifest_of, scalars_of
 
-from swarmfree.model.alone import Alone, Twice, shuffled, train_canonically, train_fused
+from swarmfree.lab.reference_training import Alone, Twice, shuffled, train_canonically, train_fused
 from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.manifest import OptimizerSection
 

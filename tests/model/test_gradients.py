@@ -7,7 +7,7 @@ import pytest
 import torch
 from model_world import MODELS, EngineRing, RandomTokens, bits_equal, manifest_of
 
-from swarmfree.model.alone import Alone
+from swarmfree.lab.reference_training import Alone
 from swarmfree.swarm.manifest import ModelSection
 
 

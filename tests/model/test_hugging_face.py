@@ -7,7 +7,7 @@ import pytest
 import torch
 from model_world import MODELS, EngineRing, RandomTokens, manifest_of, scalars_of
 
-from swarmfree.model.alone import Alone
+from swarmfree.lab.reference_training import Alone
 from swarmfree.model.stages import Body, Ends, build_stage
 from swarmfree.swarm.manifest import ModelSection
 

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 import torch
 
-from swarmfree.model.alone import Alone
-from swarmfree.model.staged import Copy, Staged
+from swarmfree.lab.reference_training import Alone
+from swarmfree.lab.study.staged_model import Copy, Staged
 from swarmfree.policy.schedule import clip_factors, step_scalars
 from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.manifest import BorderDtype, Manifest

@@ -8,7 +8,7 @@ import pytest
 import torch
 from model_world import MODELS, RandomTokens, manifest_of
 
-from swarmfree.model.alone import Alone
+from swarmfree.lab.reference_training import Alone
 from swarmfree.model.layout import layout_of
 from swarmfree.model.stages import Body, Ends, StageState, blank_stage, draw_part, draw_weights
 from swarmfree.swarm.manifest import Manifest, ModelSection, StagesSection

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from swarmfree.lab.failures import chance_per_iteration, draw_failures
+from swarmfree.lab.study.failure_trace import chance_per_iteration, draw_failures
 from swarmfree.policy.record import Circumstances, StageAverage, make_record
 from swarmfree.policy.recovery import choose_recovery, merge_weights
 from swarmfree.policy.retention import KeptCopy, keepers_of_ends

@@ -2,7 +2,7 @@
 
 Two swarms of eight peers, two in each of four stages, learn the standard library's source through ``swarmfree local``: one is left in peace, in the
 other one replica of each body stage gets SIGKILL at a seeded random moment and comes back. The process alone has the same first
-weights, data, schedule, clipping and optimizer step (`swarmfree.model.alone`); it knows no stage, no ring and no peer.
+weights, data, schedule, clipping and optimizer step (`swarmfree.lab.reference_training`); it knows no stage, no ring and no peer.
 
 How near is near is said by two things beside it: orders of summation, runs alone that add the same microbatches in shuffled order and random
 groups, which costs rounding only, and a control, a run alone in which one microbatch of one iteration counts twice.
@@ -26,11 +26,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from swarmfree.cli.chaos_alone import KeptTokens, scalars_of
 from swarmfree.cockpit.happenings import Happening, ProcessEnded, ProcessKilled, Told
+from swarmfree.lab.chaos.loss_judge import KeptTokens, scalars_of
 from swarmfree.lab.kill_script import Kill
+from swarmfree.lab.reference_training import Alone, Grouping, Twice, shuffled, train_canonically
 from swarmfree.lab.report import read_events
-from swarmfree.model.alone import Alone, Grouping, Twice, shuffled, train_canonically
 from swarmfree.policy.data_order import SequenceOrder, sequence_count
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import CorpusTokens

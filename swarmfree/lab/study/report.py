@@ -15,10 +15,10 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from swarmfree.lab.drawing import Curve, as_png, curves_figure, mean_curve
+from swarmfree.lab.plot_style import Curve, as_png, curves_figure, mean_curve
 from swarmfree.lab.report import write_whole
-from swarmfree.lab.study_paper import Results, target_rows, text_rows
-from swarmfree.lab.study_table import Row, kind_of, pairs_of, summaries
+from swarmfree.lab.study.paper_tables import Results, target_rows, text_rows
+from swarmfree.lab.study.table import Row, kind_of, pairs_of, summaries
 
 LABELS = {"none": "no failures", "norm2": "CheckFree (squared norms)", "norm": "CheckFree (norms)", "checkfree+": "CheckFree+"}
 RATES = {f"scratch{rate}": f"{rate} % an hour" for rate in (5, 10, 16)}

@@ -14,15 +14,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from swarmfree.cli.study_training import base_path
-from swarmfree.cli.study_trials import PLAIN_REPLAY, Trial
-from swarmfree.cli.study_worker import STUDY_FILE
 from swarmfree.cockpit.words import span
-from swarmfree.lab.failures import Failure, distinct_traces, draw_failures, draw_pairs
 from swarmfree.lab.processes import Child, start_child, stop_children
 from swarmfree.lab.report import write_whole
-from swarmfree.lab.study_report import write_report
-from swarmfree.lab.study_table import Row, last_line, pairs_of, pipeline_gap_percent, pipeline_stall, rows_of, summaries
+from swarmfree.lab.study.base_training import base_path
+from swarmfree.lab.study.failure_trace import Failure, distinct_traces, draw_failures, draw_pairs
+from swarmfree.lab.study.report import write_report
+from swarmfree.lab.study.table import Row, last_line, pairs_of, pipeline_gap_percent, pipeline_stall, rows_of, summaries
+from swarmfree.lab.study.trial import PLAIN_REPLAY, Trial
+from swarmfree.lab.study.worker import STUDY_FILE
 from swarmfree.storage.corpus import prepare_corpus, require_text
 from swarmfree.swarm.errors import ConfigError, SwarmfreeError
 from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, OptimizerSection, RunSection, StagesSection
@@ -160,7 +160,7 @@ class RecoveryStudy:
         children = []
         try:
             for number in range(self._workers):
-                command = [sys.executable, "-m", "swarmfree.cli.study_worker", str(self._out), str(os.getpid())]
+                command = [sys.executable, "-m", "swarmfree.lab.study.worker", str(self._out), str(os.getpid())]
                 children.append(
                     await start_child(f"worker {number + 1}", command, self._out / f"worker-{number + 1}.txt", self._hear)
                 )

@@ -21,9 +21,11 @@ from typing import Protocol
 
 from swarmfree.cockpit.happenings import Happening, RunDescribed
 from swarmfree.cockpit.state import SwarmState
-from swarmfree.lab.agreement import Agreement
-from swarmfree.lab.chaos_bounds import Disturbance, calm_s
-from swarmfree.lab.chaos_plan import (
+from swarmfree.lab.chaos.agreement import Agreement
+from swarmfree.lab.chaos.bounds import Disturbance, calm_s
+from swarmfree.lab.chaos.fault_proxy import Cut, Delay, Fault, Hole, Proxy
+from swarmfree.lab.chaos.leak_check import Traces
+from swarmfree.lab.chaos.plan import (
     ON_NETWORK,
     Candidate,
     ChaosPlan,
@@ -33,9 +35,7 @@ from swarmfree.lab.chaos_plan import (
     choose_joiner,
     take_aim,
 )
-from swarmfree.lab.chaos_watch import Watch
-from swarmfree.lab.leftovers import Traces
-from swarmfree.lab.proxy import Cut, Delay, Fault, Hole, Proxy
+from swarmfree.lab.chaos.watchdog import Watch
 from swarmfree.lab.swarm import BOOTSTRAP, Ending, LocalSwarm, SwarmOrder
 from swarmfree.swarm.errors import SwarmfreeError
 from swarmfree.swarm.manifest import Manifest

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from swarmfree.cli.study_refit import REFIT_ITERATIONS, WARM_ITERATIONS
 from swarmfree.lab.report import write_whole
-from swarmfree.model.staged import Copy, Staged
+from swarmfree.lab.study.refit import REFIT_ITERATIONS, WARM_ITERATIONS
+from swarmfree.lab.study.staged_model import Copy, Staged
 from swarmfree.policy.schedule import clip_factors, step_scalars
 from swarmfree.storage.arrays import read_arrays, write_arrays
 from swarmfree.swarm.books import StepScalars

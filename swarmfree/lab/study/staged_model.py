@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the field's name
 from torch import Tensor
 
-from swarmfree.model.alone import Alone
+from swarmfree.lab.reference_training import Alone
 from swarmfree.model.codec import float_bytes
 from swarmfree.model.merge import merge_floats
 from swarmfree.model.optimizer import canonical_step

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from swarmfree.lab.failures import ITERATION_S
-from swarmfree.lab.study_table import BASELINE, SCRATCH, kind_of
+from swarmfree.lab.study.failure_trace import ITERATION_S
+from swarmfree.lab.study.table import BASELINE, SCRATCH, kind_of
 
 RESTART_S = 30.0
 """How long all wait for a recovery, as the paper counts it."""

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from swarmfree.cli.study_refit import REFIT_ITERATIONS, REFIT_STEPS, WARM_ITERATIONS, refit_scalars, restarted_scalars
-from swarmfree.cli.study_training import EARLY, SNAPSHOT_EVERY, Training, early_path, keep_shadows
-from swarmfree.model.staged import Copy
+from swarmfree.lab.study.base_training import EARLY, SNAPSHOT_EVERY, Training, early_path, keep_shadows
+from swarmfree.lab.study.refit import REFIT_ITERATIONS, REFIT_STEPS, WARM_ITERATIONS, refit_scalars, restarted_scalars
+from swarmfree.lab.study.staged_model import Copy
 from swarmfree.policy.recovery import merge_weights
 from swarmfree.swarm.actions import MergeMode
 from swarmfree.swarm.books import StepScalars, bits_float32

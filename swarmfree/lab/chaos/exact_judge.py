@@ -35,7 +35,7 @@ class _Step:
 
 
 class ExactJudge:
-    """Implements `lab.chaos.Judge` for integer engines.
+    """Implements `chaos.chaos.Judge` for integer engines.
 
     Attributes:
         checked_count: iterations whose sums, norms, loss and next states were compared.

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from swarmfree.cockpit.happenings import Happening, Told
-from swarmfree.model.alone import Alone, Grouping, Twice, shuffled, train_canonically
+from swarmfree.lab.reference_training import Alone, Grouping, Twice, shuffled, train_canonically
 from swarmfree.policy.data_order import SequenceOrder, sequence_count
 from swarmfree.policy.schedule import clip_factors, step_scalars
 from swarmfree.storage.corpus import prepare_corpus
@@ -82,7 +82,7 @@ class Comparison:
 
 
 class AloneJudge:
-    """Implements `lab.chaos.Judge`: keeps the losses; `compare` trains alone when the swarm is gone."""
+    """Implements `chaos.chaos.Judge`: keeps the losses; `compare` trains alone when the swarm is gone."""
 
     def __init__(self, manifest: Manifest, data: str) -> None:
         """Nothing heard; `data` is where the text lies, empty for Python's own."""

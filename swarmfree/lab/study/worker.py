@@ -1,4 +1,4 @@
-"""A process that plays trials of a recovery study: ``python -m swarmfree.cli.study_worker FOLDER PARENT_PID``.
+"""A process that plays trials of a recovery study: ``python -m swarmfree.lab.study.worker FOLDER PARENT_PID``.
 
 Workers of one study share its folder: each takes what nobody has taken, bases first. A result is written whole or not at all, so a study that was
 ended goes on where it was. Progress goes to stdout, a JSON line about once a second.
@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from swarmfree.cli.chaos_alone import KeptTokens
-from swarmfree.cli.study_training import Training, base_path, train_base
-from swarmfree.cli.study_trials import Trial, TrialRun
+from swarmfree.lab.chaos.loss_judge import KeptTokens
 from swarmfree.lab.processes import die_with_parent
 from swarmfree.lab.report import write_whole
+from swarmfree.lab.study.base_training import Training, base_path, train_base
+from swarmfree.lab.study.trial import Trial, TrialRun
 from swarmfree.policy.data_order import SequenceOrder, sequence_count
 from swarmfree.storage.corpus import Corpus, prepare_corpus
 from swarmfree.storage.study_texts import texts_of
