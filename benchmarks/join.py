@@ -65,7 +65,7 @@ TABLE_WIDTH = 150
 ATTEMPTS_PER_JOIN = 3
 SOURCE, SIBLING = "source", "sibling"
 LIKE_A_PEER = (
-    "import asyncio, swarmfree.cli.peer_life\n"
+    "import asyncio, swarmfree.cli.peer_run\n"
     "from swarmfree.cli.process import load_gently\n"
     "asyncio.run(load_gently('swarmfree.wire.dht_keeper', 'swarmfree.model.engine'))"
 )

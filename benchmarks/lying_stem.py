@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from swarmfree.cli.stem import load, run
+from swarmfree.cli.fork_server import load, run
 from swarmfree.lab.fork_server import serve
 from swarmfree.swarm.actions import BuildAction, Merge
 from swarmfree.swarm.books import float32_bits

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from benchmarks.live import LiveFailed
 from benchmarks.survival_links import HOST, Links
-from swarmfree.cli.stem import STEM
+from swarmfree.cli.fork_server import STEM
 from swarmfree.cockpit.happenings import Happening, RunDescribed, Told
 from swarmfree.cockpit.state import PeerPicture, SwarmState
 from swarmfree.lab.chaos.chaos import free_port

@@ -66,10 +66,10 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
     through any of them. Other lines go to stderr, with --log json to stdout.
     """
     bind_to_parent(parent)
-    from swarmfree.cli.checks import require_folder  # noqa: PLC0415 - help is fast
-    from swarmfree.cli.endings import run_until_told  # noqa: PLC0415 - help is fast
-    from swarmfree.cli.founding import Founding  # noqa: PLC0415 - help is fast
-    from swarmfree.cli.journals import open_journal  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.bootstrap_node import Founding  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.early_checks import require_folder  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.event_output import open_journal  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.shutdown import run_until_told  # noqa: PLC0415 - help is fast
     from swarmfree.storage.corpus import require_text  # noqa: PLC0415 - help is fast
     from swarmfree.swarm.config import load_run  # noqa: PLC0415 - help is fast
     from swarmfree.wire.addresses import split_host  # noqa: PLC0415 - help is fast

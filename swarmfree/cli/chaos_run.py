@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swarmfree.cli.endings import OUTPUT_CLOSED, SIGNALS, let_go_of_stdout
-from swarmfree.cli.stem import STEM
-from swarmfree.cli.watched import EngineKind
+from swarmfree.cli.engine_probe import EngineKind
+from swarmfree.cli.fork_server import STEM
+from swarmfree.cli.shutdown import OUTPUT_CLOSED, SIGNALS, let_go_of_stdout
 from swarmfree.cockpit.happenings import Happening
 from swarmfree.cockpit.live import FRAME_S, View, open_view
 from swarmfree.cockpit.state import LostStage, SwarmState

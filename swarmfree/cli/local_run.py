@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from swarmfree.cli.endings import OUTPUT_CLOSED, SIGNALS, end_soon, let_go_of_stdout, say
-from swarmfree.cli.stem import STEM
+from swarmfree.cli.fork_server import STEM
+from swarmfree.cli.shutdown import OUTPUT_CLOSED, SIGNALS, end_soon, let_go_of_stdout, say
 from swarmfree.cockpit.happenings import Happening, RunDescribed, Told, happening_to_json
 from swarmfree.cockpit.live import FRAME_S, View, open_view
 from swarmfree.cockpit.state import SwarmState

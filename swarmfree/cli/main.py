@@ -16,17 +16,17 @@ from typer.core import TyperGroup
 from swarmfree import __version__
 from swarmfree.cli.bootstrap import bootstrap
 from swarmfree.cli.chaos import chaos
-from swarmfree.cli.complaints import complaint
 from swarmfree.cli.config import config_app
-from swarmfree.cli.endings import OUTPUT_CLOSED, exit_code_of, leave, let_go_of_stdout, one_of
 from swarmfree.cli.local import local
 from swarmfree.cli.new import new
 from swarmfree.cli.peer import peer
 from swarmfree.cli.rehearse import rehearse
 from swarmfree.cli.report import report
 from swarmfree.cli.sample import sample
+from swarmfree.cli.shutdown import OUTPUT_CLOSED, exit_code_of, leave, let_go_of_stdout, one_of
 from swarmfree.cli.status import WatchCommand, status
 from swarmfree.cli.study import study_app
+from swarmfree.cli.usage_errors import complaint
 from swarmfree.swarm.errors import CallFailed, SwarmfreeError
 
 INTERRUPTED = 130

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from swarmfree.cli.engine_probe import EngineKind
 from swarmfree.cli.runs import keys_to_complete, run_file, runs_to_complete
-from swarmfree.cli.watched import EngineKind
 
 
 class Log(enum.StrEnum):

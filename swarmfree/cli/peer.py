@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from swarmfree.cli.engine_probe import EngineKind
 from swarmfree.cli.options import (
     KEPT_MB_MAX,
     AnnounceOption,
@@ -28,7 +29,6 @@ from swarmfree.cli.options import (
     WeightsOption,
     bind_to_parent,
 )
-from swarmfree.cli.watched import EngineKind
 
 
 def peer(  # noqa: PLR0913 - one parameter per option
@@ -62,8 +62,8 @@ def peer(  # noqa: PLR0913 - one parameter per option
     """
     bind_to_parent(parent)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    from swarmfree.cli.checks import require_folder  # noqa: PLC0415 - help is fast
-    from swarmfree.cli.endings import run_until_told  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.early_checks import require_folder  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.shutdown import run_until_told  # noqa: PLC0415 - help is fast
     from swarmfree.storage.corpus import require_files  # noqa: PLC0415 - help is fast
     from swarmfree.wire.invite import decode_invite  # noqa: PLC0415 - help is fast
     from swarmfree.wire.listening import require_listening  # noqa: PLC0415 - help is fast

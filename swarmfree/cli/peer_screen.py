@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from swarmfree.cli.endings import say
+from swarmfree.cli.shutdown import say
 from swarmfree.cockpit.live import FRAME_S, LiveView, open_view
 from swarmfree.cockpit.own import Means, OwnState, begin, hear, look, own_lines
 from swarmfree.swarm.announcement import PeerState

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from swarmfree.cli.engine_probe import EngineKind
 from swarmfree.cli.options import Log
 from swarmfree.cli.process import keep_freed_memory, load_gently
-from swarmfree.cli.watched import EngineKind
 from swarmfree.swarm.config import load_local
 from swarmfree.swarm.errors import ConfigError
 from swarmfree.swarm.local_config import LocalConfig
@@ -17,7 +17,7 @@ from swarmfree.wire.addresses import address_of, parse_host_and_port
 from swarmfree.wire.invite import Invite
 
 if TYPE_CHECKING:
-    from swarmfree.cli.peer_life import PeerLife
+    from swarmfree.cli.peer_run import PeerLife
     from swarmfree.cli.peer_screen import PeerScreen
 
 KEPT = "kept"
@@ -105,8 +105,8 @@ class PeerStart:
             screen.close()
 
     async def _live(self, screen: PeerScreen | None) -> int:
-        await load_gently("swarmfree.cli.peer_life")
-        from swarmfree.cli.peer_life import PeerLife  # noqa: PLC0415 - see above
+        await load_gently("swarmfree.cli.peer_run")
+        from swarmfree.cli.peer_run import PeerLife  # noqa: PLC0415 - see above
 
         self._life = PeerLife(self._order)
         return await self._life.run(screen)

@@ -36,7 +36,7 @@ def rehearse(
     failed, what did not hold and the command that plays it again are printed.
     """
     from swarmfree.cli.entry import interrupt_by_exception  # noqa: PLC0415 - help is fast
-    from swarmfree.cli.rehearsing import Rehearsing  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.rehearse_run import Rehearsing  # noqa: PLC0415 - help is fast
 
     interrupt_by_exception()
     show = Rehearsing(seeds, first_seed, engine.value, typer.echo, iterations=iterations)

@@ -55,7 +55,7 @@ def status(
     Reads the directory, asks one member for its plan and its newest record, and calls the others to see who is there. Takes no part in the run.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    from swarmfree.cli.endings import run_until_told  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.shutdown import run_until_told  # noqa: PLC0415 - help is fast
     from swarmfree.wire.invite import decode_invite  # noqa: PLC0415 - help is fast
 
     decoded = decode_invite(invite)
@@ -63,7 +63,7 @@ def status(
 
 
 async def _look(invite: Invite, patience_s: float, watch_s: float | None, *, as_json: bool) -> int:
-    from swarmfree.cli.look import Lookout  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.status_query import Lookout  # noqa: PLC0415 - help is fast
 
     async with Lookout(invite, patience_s) as lookout:
         if watch_s is None:

@@ -32,7 +32,7 @@ def recovery(
     CheckFree and its variants, CheckFree+, checkpoints, shadows, replay and refit, each from the same base that was trained without failures. Writes
     tables (CSV), figures (PNG) and a page (HTML); the last line is one JSON object.
     """
-    from swarmfree.cli.endings import run_until_told  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.shutdown import run_until_told  # noqa: PLC0415 - help is fast
     from swarmfree.lab.study.recovery import RecoveryStudy  # noqa: PLC0415 - help is fast
 
     raise typer.Exit(run_until_told(RecoveryStudy(out, data, quick=quick, workers=workers, say=typer.echo).run))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from swarmfree.cli.watched import EngineKind, integer_tokens, make_engine, watched
+from swarmfree.cli.engine_probe import EngineKind, integer_tokens, make_engine, watched
 from swarmfree.cockpit.happenings import Happening, Told
 from swarmfree.lab.chaos.exact_judge import ExactJudge
 from swarmfree.swarm.books import StepScalars, float32_bits

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from swarmfree.cli import endings
-from swarmfree.cli.journals import TextJournal, open_journal
+from swarmfree.cli import shutdown
+from swarmfree.cli.event_output import TextJournal, open_journal
 from swarmfree.cli.main import app
 from swarmfree.cli.options import Log
-from swarmfree.cli.rehearsing import Rehearsing
+from swarmfree.cli.rehearse_run import Rehearsing
 from swarmfree.swarm.events import Note, Opened, Stepped
 
 WAITER = """
@@ -232,7 +232,7 @@ TERMINAL = """
 import asyncio, fcntl, sys, termios
 from pathlib import Path
 from swarmfree.cli import endings
-from swarmfree.cli.journals import TextJournal
+from swarmfree.cli.event_output import TextJournal
 from swarmfree.cli.peer_screen import PeerScreen
 from swarmfree.swarm.events import Note
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -279,6 +279,6 @@ def test_a_bootstrap_node_that_is_told_to_end_has_done_its_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: int, code: int
 ) -> None:
     """It serves until somebody ends it: by Ctrl-C, SIGTERM or a terminal that is closed."""
-    monkeypatch.setattr(endings, "run_until_told", lambda _work: ended)
+    monkeypatch.setattr(shutdown, "run_until_told", lambda _work: ended)
     arguments = ["bootstrap", "--run", "stdlib-small", "--folder", str(tmp_path)]
     assert CliRunner().invoke(app, arguments).exit_code == code

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from swarmfree.cli.endings import exit_code_of, one_of
 from swarmfree.cli.main import app
+from swarmfree.cli.shutdown import exit_code_of, one_of
 from swarmfree.storage.corpus import require_text
 from swarmfree.swarm.errors import ConfigError, DataError, Excluded, InviteError, PeerSilent, RunEnded, SwarmfreeError
 from swarmfree.wire.invite import Invite, encode_invite

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from swarmfree.cli.founding import FOUNDER_FILE, MANIFEST_FILE, PORT_FILE, Founding, NamingDirectory
-from swarmfree.cli.journals import TextJournal
+from swarmfree.cli.bootstrap_node import FOUNDER_FILE, MANIFEST_FILE, PORT_FILE, Founding, NamingDirectory
+from swarmfree.cli.event_output import TextJournal
 from swarmfree.swarm.config import RunConfig
 from swarmfree.swarm.errors import ConfigError, DataError
 from swarmfree.swarm.manifest import DataSection, Manifest, RunSection

@@ -26,7 +26,7 @@ PROGRAM = Path(__file__).parents[1] / "lab" / "dummy_program.py"
 SCRIPT = """
 import dataclasses, sys
 from pathlib import Path
-from swarmfree.cli.endings import leave
+from swarmfree.cli.shutdown import leave
 from swarmfree.cli.local_run import LocalRun, order_of
 from swarmfree.swarm.manifest import Manifest
 order = order_of(Manifest(), Path(sys.argv[1]), peers=4, standbys=0, respawn=False, kills=(), run_arguments=(), peer_arguments=())

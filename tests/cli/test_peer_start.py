@@ -8,11 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from swarmfree.cli.engine_probe import EngineKind
 from swarmfree.cli.options import Log
-from swarmfree.cli.peer_life import PeerLife
+from swarmfree.cli.peer_run import PeerLife
 from swarmfree.cli.peer_screen import PeerScreen
 from swarmfree.cli.peer_start import PeerOrder, announced_of
-from swarmfree.cli.watched import EngineKind
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.wire.invite import Invite
@@ -22,7 +22,7 @@ def test_a_peer_shows_something_before_it_loads_anything_heavy() -> None:
     """With a peer's choices checked and its screen at hand, gRPC, hivemind, NumPy, torch and the trainer are not loaded yet."""
     heavy = "{'torch', 'hivemind', 'numpy', 'scipy', 'grpc', 'safetensors', 'swarmfree.trainer.peer', 'swarmfree.wire.network'}"
     code = (
-        "import sys, swarmfree.cli.checks, swarmfree.cli.endings, swarmfree.cli.main, swarmfree.cli.peer_start, swarmfree.cli.peer_screen;"
+        "import sys, swarmfree.cli.early_checks, swarmfree.cli.shutdown, swarmfree.cli.main, swarmfree.cli.peer_start, swarmfree.cli.peer_screen;"
         "import swarmfree.wire.invite, swarmfree.wire.listening, swarmfree.wire.own_address;"
         f"print(sorted({heavy} & set(sys.modules)))"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmfree.cli.endings import one_of
+from swarmfree.cli.shutdown import one_of
 from swarmfree.lab.study import recovery
 from swarmfree.lab.study.base_training import base_path
 from swarmfree.lab.study.recovery import RecoveryStudy, Size, run_of_study, trials_of

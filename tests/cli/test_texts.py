@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmfree.cli.endings import LEAVE_END_S
+from swarmfree.cli.shutdown import LEAVE_END_S
 
 ROOT = Path(__file__).parents[2]
 UNITS = ("peers/swarmfree-peer@.service", "bootstrap/swarmfree-bootstrap.service")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from swarmfree.cli.watched import EngineKind, from_any_thread, integer_tokens, make_engine, watched
+from swarmfree.cli.engine_probe import EngineKind, from_any_thread, integer_tokens, make_engine, watched
 from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.events import EngineHolds, EngineStepped, Event, Note
 from swarmfree.swarm.manifest import Manifest

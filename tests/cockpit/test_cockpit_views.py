@@ -11,7 +11,7 @@ from typing import Self
 import pytest
 from rich.console import Console, RenderableType
 
-from swarmfree.cli import look
+from swarmfree.cli import status_query
 from swarmfree.cli.status import _look
 from swarmfree.cockpit.folding import fold, fold_all
 from swarmfree.cockpit.live import LiveView, PlainView, open_view, progress_line
@@ -224,7 +224,7 @@ async def test_a_watch_ends_with_the_run(monkeypatch: pytest.MonkeyPatch, capsys
         async def look(self) -> Status:
             return looks.pop(0)
 
-    monkeypatch.setattr(look, "Lookout", Lookout)
+    monkeypatch.setattr(status_query, "Lookout", Lookout)
     async with asyncio.timeout(10):
         assert await _look(Invite("ab" * 32, ()), 1.0, 0.1, as_json=False) == 0
     assert not looks

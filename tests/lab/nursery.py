@@ -1,7 +1,7 @@
 """``python -m tests.lab.nursery SOCKET PARENT_PID``: loads torch and hivemind once; the stems of a test session's swarms are forked from it.
 
 A stem takes four seconds of a processor to load, as much as the peers of a small swarm take to start. `nursery_stem` is what is started in place of
-``python -m swarmfree.cli.stem``: it hands its socket and its outputs to the nursery, whose fork is the stem from then on, and ends with it.
+``python -m swarmfree.cli.fork_server``: it hands its socket and its outputs to the nursery, whose fork is the stem from then on, and ends with it.
 
 Processes of one test are found by ``TMPDIR`` in their environment, as it was when they were started. A fork was started with the nursery's: so that
 stands in a room of fixed length, into which the fork writes the folder of its own test.
@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from swarmfree.cli.stem import load, run
+from swarmfree.cli.fork_server import load, run
 from swarmfree.lab.fork_server import serve
 from swarmfree.lab.processes import die_with_parent
 

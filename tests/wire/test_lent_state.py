@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from wire_world import peers
 
-from swarmfree.cli.peer_life import SystemClock, ThreadExecutor
+from swarmfree.cli.peer_run import SystemClock, ThreadExecutor
 from swarmfree.model.engine import TorchEngine
 from swarmfree.swarm.manifest import Manifest, ModelSection, RingSection, StagesSection
 from swarmfree.swarm.messages import GetState, Header, Request, State

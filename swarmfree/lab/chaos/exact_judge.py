@@ -1,6 +1,7 @@
 """Exactly once and same bytes, as equations, for real processes that compute with integers (I1, I2, I4).
 
-Each peer tells the state that its engine holds and every step it makes (`cli.watched`). From the states in which an iteration begins the reference
+Each peer tells the state that its engine holds and every step it makes (`cli.engine_probe`). From the states in which an iteration begins the
+reference
 (`sim.reference`) computes every stage's sum, its norm, the loss and the next state; all of it must be equal, to the bit, to what was recorded and
 to what every member did. Same invariants as in rehearsals (`sim.invariants`), seen from further away: messages are not seen here, so that votes are
 not counted, and an iteration is looked at as soon as a member of each stage has told its step.
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from swarmfree.cli.watched import integer_tokens
+from swarmfree.cli.engine_probe import integer_tokens
 from swarmfree.cockpit.happenings import Happening, Told
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_arithmetic import STATE_BYTES, PartState, State

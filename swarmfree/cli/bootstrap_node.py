@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from swarmfree.cli.peer_life import SystemClock
+from swarmfree.cli.peer_run import SystemClock
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import require_enough
 from swarmfree.storage.whole import write_whole

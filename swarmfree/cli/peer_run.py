@@ -17,10 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from swarmfree.cli.journals import open_journal
+from swarmfree.cli.engine_probe import EngineKind, from_any_thread, integer_tokens, make_engine, watched
+from swarmfree.cli.event_output import open_journal
 from swarmfree.cli.peer_start import KEPT, PeerOrder, announced_of
 from swarmfree.cli.process import load_gently, settle_garbage
-from swarmfree.cli.watched import EngineKind, from_any_thread, integer_tokens, make_engine, watched
 from swarmfree.cockpit.own import Means
 from swarmfree.lab.kept_weights import KEEP_SIGNAL
 from swarmfree.policy.data_order import SequenceOrder, sequence_count

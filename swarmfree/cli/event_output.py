@@ -6,8 +6,8 @@ import sys
 import time
 from typing import TextIO
 
-from swarmfree.cli.endings import say
 from swarmfree.cli.options import Log
+from swarmfree.cli.shutdown import say
 from swarmfree.cockpit.lines import describe
 from swarmfree.swarm.events import EngineHolds, EngineStepped, Event, Opened, Stepped
 from swarmfree.swarm.ports import Journal

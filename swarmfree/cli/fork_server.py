@@ -1,4 +1,4 @@
-"""``python -m swarmfree.cli.stem``: the stem of a local swarm, from which its bootstrap node and its peers are forked."""
+"""``python -m swarmfree.cli.fork_server``: the stem of a local swarm, from which its bootstrap node and its peers are forked."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 from swarmfree.lab.fork_server import serve
 
-STEM = (sys.executable, "-m", "swarmfree.cli.stem")
+STEM = (sys.executable, "-m", "swarmfree.cli.fork_server")
 LOADED = (
     "swarmfree.cli.main",
     "swarmfree.cli.bootstrap",
-    "swarmfree.cli.endings",
-    "swarmfree.cli.founding",
-    "swarmfree.cli.journals",
-    "swarmfree.cli.peer_life",
+    "swarmfree.cli.shutdown",
+    "swarmfree.cli.bootstrap_node",
+    "swarmfree.cli.event_output",
+    "swarmfree.cli.peer_run",
     "swarmfree.cli.peer_start",
     "swarmfree.model.engine",
     "swarmfree.storage.journal",
