@@ -15,7 +15,7 @@ from typing import Any
 from swarmfree.cli.fork_server import load, run
 from swarmfree.lab.fork_server import serve
 from swarmfree.swarm.actions import BuildAction, Merge
-from swarmfree.swarm.books import float32_bits
+from swarmfree.swarm.records import float32_bits
 
 FLAG = "SWARMFREE_LIAR"
 LIE = 0.5

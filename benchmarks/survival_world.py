@@ -20,7 +20,7 @@ from typing import TypeVar
 from benchmarks.live import LiveFailed
 from benchmarks.survival_links import HOST, Links
 from swarmfree.cli.fork_server import STEM
-from swarmfree.cockpit.happenings import Happening, RunDescribed, Told
+from swarmfree.cockpit.observed_events import Happening, RunDescribed, Told
 from swarmfree.cockpit.state import PeerPicture, SwarmState
 from swarmfree.lab.chaos.chaos import free_port
 from swarmfree.lab.chaos.leak_check import Traces

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from swarmfree.cli.peer_run import SystemClock
+from swarmfree.storage.atomic_files import write_whole
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import require_enough
-from swarmfree.storage.whole import write_whole
 from swarmfree.swarm.config import RunConfig, manifest_from_bytes
 from swarmfree.swarm.errors import ConfigError, DataError
 from swarmfree.swarm.events import DirectoryReplaced, Ended, Note, Started

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 from swarmfree.cli.engine_probe import EngineKind
 from swarmfree.cli.fork_server import STEM
 from swarmfree.cli.shutdown import OUTPUT_CLOSED, SIGNALS, let_go_of_stdout
-from swarmfree.cockpit.happenings import Happening
 from swarmfree.cockpit.live import FRAME_S, View, open_view
+from swarmfree.cockpit.observed_events import Happening
 from swarmfree.cockpit.state import LostStage, SwarmState
-from swarmfree.cockpit.words import span
+from swarmfree.cockpit.text import span
 from swarmfree.lab.chaos.bounds import formula
 from swarmfree.lab.chaos.chaos import Chaos, ChaosOrder, ChaosResult, Judge
 from swarmfree.lab.chaos.exact_judge import ExactJudge

@@ -19,8 +19,8 @@ from typing import Any
 
 from swarmfree.cli.fork_server import STEM
 from swarmfree.cli.shutdown import OUTPUT_CLOSED, SIGNALS, end_soon, let_go_of_stdout, say
-from swarmfree.cockpit.happenings import Happening, RunDescribed, Told, happening_to_json
 from swarmfree.cockpit.live import FRAME_S, View, open_view
+from swarmfree.cockpit.observed_events import Happening, RunDescribed, Told, happening_to_json
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.estimate import needs
 from swarmfree.lab.kept_weights import AFTER, BEFORE, drop_kept, keep_as, models_beside

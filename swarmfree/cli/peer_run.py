@@ -21,14 +21,14 @@ from swarmfree.cli.engine_probe import EngineKind, from_any_thread, integer_toke
 from swarmfree.cli.event_output import open_journal
 from swarmfree.cli.peer_start import KEPT, PeerOrder, announced_of
 from swarmfree.cli.process import load_gently, settle_garbage
-from swarmfree.cockpit.own import Means
+from swarmfree.cockpit.peer_view import Means
 from swarmfree.lab.kept_weights import KEEP_SIGNAL
 from swarmfree.policy.data_order import SequenceOrder, sequence_count
+from swarmfree.storage.atomic_files import write_whole
+from swarmfree.storage.blob_store import FolderShelf
 from swarmfree.storage.corpus import prepare_corpus
-from swarmfree.storage.shelf import FolderShelf
 from swarmfree.storage.tokens import CorpusTokens
 from swarmfree.storage.weights import FolderWeights
-from swarmfree.storage.whole import write_whole
 from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.errors import DataError
 from swarmfree.swarm.events import DirectoryReplaced, Note

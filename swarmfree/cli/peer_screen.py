@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from swarmfree.cli.shutdown import say
 from swarmfree.cockpit.live import FRAME_S, LiveView, open_view
-from swarmfree.cockpit.own import Means, OwnState, begin, hear, look, own_lines
+from swarmfree.cockpit.peer_view import Means, OwnState, begin, hear, look, own_lines
 from swarmfree.swarm.announcement import PeerState
 from swarmfree.swarm.errors import CallFailed
 from swarmfree.swarm.events import Event

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from swarmfree.cockpit.words import span
+from swarmfree.cockpit.text import span
 
 LINES_MAX = 20
 PROGRESS_S = 2.0

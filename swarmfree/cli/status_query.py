@@ -12,12 +12,12 @@ from typing import Self
 
 from swarmfree.cockpit.status import Status, invite_points
 from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import CallFailed
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.messages import GetPlan, GetRecord, PlanAnswer, RecordAnswer
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.plan import Plan
+from swarmfree.swarm.records import Record
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.identity import draw_incarnation, load_or_create_identity
 from swarmfree.wire.invite import Invite, encode_invite

@@ -15,9 +15,9 @@ from rich.live import Live
 from rich.text import Text
 
 from swarmfree.cockpit.lines import waiting_words
-from swarmfree.cockpit.picture import Window, picture, stage_of_beginning
+from swarmfree.cockpit.screen import Window, picture, stage_of_beginning
 from swarmfree.cockpit.state import News, SwarmState, bits_per_byte
-from swarmfree.cockpit.words import left_words, span
+from swarmfree.cockpit.text import left_words, span
 
 FRAME_S = 0.25
 PLAIN_LINE_S = 2.0

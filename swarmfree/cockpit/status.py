@@ -11,14 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from swarmfree.cockpit.lines import waiting_words
-from swarmfree.cockpit.picture import risk
+from swarmfree.cockpit.screen import risk
 from swarmfree.cockpit.state import bits_per_byte
-from swarmfree.cockpit.words import left_words
+from swarmfree.cockpit.text import left_words
 from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.books import Record
 from swarmfree.swarm.json_values import finite
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.plan import Plan
+from swarmfree.swarm.records import Record
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarmfree.cockpit.folding import fold_all
+from swarmfree.cockpit.fold import fold_all
 from swarmfree.cockpit.state import SwarmState, bits_per_byte
 from swarmfree.lab.outcome import cost_of, headline, iteration_of, seconds_of
 from swarmfree.lab.plot_style import Curve, as_png, curves_figure, mean_curve

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swarmfree.cockpit.happenings import Happening
+from swarmfree.cockpit.observed_events import Happening
 from swarmfree.cockpit.state import HeldOut, LostStage, SwarmState, bits_per_byte
 from swarmfree.lab.outcome import headline, short_outcome
 from swarmfree.lab.plot_style import (

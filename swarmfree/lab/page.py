@@ -14,8 +14,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from swarmfree.cockpit.happenings import Happening, Told
 from swarmfree.cockpit.lines import action_words, killed_words, plain_reason
+from swarmfree.cockpit.observed_events import Happening, Told
 from swarmfree.cockpit.state import SwarmState, bits_per_byte
 from swarmfree.lab.figure import write_figure
 from swarmfree.lab.plot_style import STYLES

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from swarmfree.cockpit.happenings import Happening, Told, happening_from_json, happening_to_json
+from swarmfree.cockpit.observed_events import Happening, Told, happening_from_json, happening_to_json
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.summary import TEXT_FILE, summary_text
 from swarmfree.swarm.errors import ConfigError, SwarmfreeError

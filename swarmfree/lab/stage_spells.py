@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from swarmfree.cockpit.folding import fold
-from swarmfree.cockpit.happenings import Happening, ProcessEnded, ProcessKilled, Told
+from swarmfree.cockpit.fold import fold
+from swarmfree.cockpit.observed_events import Happening, ProcessEnded, ProcessKilled, Told
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.swarm.events import MemberLeft, MemberLost, Opened
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import psutil
 
-from swarmfree.cockpit.folding import fold
-from swarmfree.cockpit.happenings import (
+from swarmfree.cockpit.fold import fold
+from swarmfree.cockpit.observed_events import (
     Happening,
     InviteKept,
     ProcessEnded,

@@ -24,9 +24,9 @@ from swarmfree.model.shadow import from_int8, to_int8
 from swarmfree.model.stages import Body, Ends, StageState, blank_stage, draw_part, draw_weights
 from swarmfree.model.sums import GradientSums, add_up
 from swarmfree.swarm.actions import MergeMode
-from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.engine_port import Pieces, Writable
 from swarmfree.swarm.manifest import BorderDtype, Manifest
+from swarmfree.swarm.records import StepScalars
 
 
 class TorchEngine:

@@ -10,7 +10,12 @@ from dataclasses import dataclass
 
 from swarmfree.policy.retention import replays_exactly
 from swarmfree.policy.schedule import clip_factors, learning_rate, step_scalars
-from swarmfree.swarm.books import (
+from swarmfree.swarm.events import IterationCommitted
+from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.messages import BeatAnswer
+from swarmfree.swarm.names import Member
+from swarmfree.swarm.plan import Plan
+from swarmfree.swarm.records import (
     Record,
     StageEntry,
     bits_float32,
@@ -18,11 +23,6 @@ from swarmfree.swarm.books import (
     float32_bits,
     float64_bits,
 )
-from swarmfree.swarm.events import IterationCommitted
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.messages import BeatAnswer
-from swarmfree.swarm.names import Member
-from swarmfree.swarm.plan import Plan
 
 UNSCALED = float32_bits(1.0)
 SQUARED_NORM_MAX = 1e300

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from swarmfree.swarm.books import MicrobatchSet
 from swarmfree.swarm.messages import Segment
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint
+from swarmfree.swarm.records import MicrobatchSet
 from swarmfree.swarm.routes import Route, straight
 
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.invariants import Checks, Step
 from swarmfree.swarm.actions import MergeMode
-from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.engine_port import Engine, Pieces
 from swarmfree.swarm.names import Member
+from swarmfree.swarm.records import StepScalars
 
 
 class _WatchedEngine:

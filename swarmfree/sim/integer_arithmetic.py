@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swarmfree.swarm.actions import MergeMode
-from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.records import StepScalars
 
 Words = NDArray[np.uint64]
 

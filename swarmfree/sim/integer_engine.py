@@ -13,9 +13,9 @@ import numpy as np
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_arithmetic import EMBEDDING_PARTS, STATE_BYTES, PartState, State, Tensor, Words
 from swarmfree.swarm.actions import MergeMode
-from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.engine_port import Pieces, Writable
 from swarmfree.swarm.manifest import BorderDtype, Manifest
+from swarmfree.swarm.records import StepScalars
 
 
 class IntegerEngine:

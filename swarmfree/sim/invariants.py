@@ -23,7 +23,6 @@ from swarmfree.sim.rebuilds import Rebuilds
 from swarmfree.sim.reference import IntegerReference
 from swarmfree.sim.votes import Votes
 from swarmfree.swarm.actions import Stay
-from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StepScalars
 from swarmfree.swarm.events import Event, IterationCommitted, LineageDropped
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.messages import (
@@ -46,6 +45,7 @@ from swarmfree.swarm.messages import (
 from swarmfree.swarm.names import Endpoint, Member, Position, WorkKind
 from swarmfree.swarm.plan import Plan
 from swarmfree.swarm.ports import Reply
+from swarmfree.swarm.records import GENESIS_LINEAGE, Record, StepScalars
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from swarmfree.sim.commit_chain import Chain
 from swarmfree.sim.integer_arithmetic import State
 from swarmfree.sim.reference import IntegerReference
 from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Replay, Restore, Stay
-from swarmfree.swarm.books import Record
 from swarmfree.swarm.messages import Build, Built
 from swarmfree.swarm.names import Member
+from swarmfree.swarm.records import Record
 
 
 class Rebuilds:

@@ -12,8 +12,8 @@ from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_arithmetic import EMBEDDING_PARTS, PartState, State, Tensor, Words
 from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
-from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.manifest import Manifest
+from swarmfree.swarm.records import StepScalars
 from swarmfree.swarm.routes import routes_of
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 from swarmfree.policy.election import is_founders
 from swarmfree.policy.quorum import is_majority
-from swarmfree.swarm.books import Record
 from swarmfree.swarm.names import Member, Position, Term
+from swarmfree.swarm.records import Record
 
 
 class Votes:

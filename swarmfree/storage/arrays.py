@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from swarmfree.storage.whole import place_whole, told_in_one_line
+from swarmfree.storage.atomic_files import place_whole, told_in_one_line
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

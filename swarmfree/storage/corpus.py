@@ -22,7 +22,7 @@ from pathlib import Path
 from platform import python_version
 from uuid import uuid4
 
-from swarmfree.storage.whole import flush_to_disk, told_in_one_line
+from swarmfree.storage.atomic_files import flush_to_disk, told_in_one_line
 from swarmfree.swarm.errors import DataError
 
 _CHUNK_SIZE_BYTES = 1 << 20

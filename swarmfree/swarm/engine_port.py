@@ -10,8 +10,8 @@ from mmap import mmap
 from typing import Protocol
 
 from swarmfree.swarm.actions import MergeMode
-from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.manifest import BorderDtype
+from swarmfree.swarm.records import StepScalars
 
 Pieces = Sequence[bytes | memoryview]
 """Bytes that follow one another, as they came."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from swarmfree.swarm.actions import BuildAction
-from swarmfree.swarm.books import Addend, Evaluation, MicrobatchSet, Microloss, Record, Roll
 from swarmfree.swarm.names import Endpoint, Member, Position, Side, Term, WorkKey
 from swarmfree.swarm.plan import Plan
+from swarmfree.swarm.records import Addend, Evaluation, MicrobatchSet, Microloss, Record, Roll
 
 
 @dataclass(frozen=True, slots=True)

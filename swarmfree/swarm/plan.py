@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swarmfree.swarm.books import Record
 from swarmfree.swarm.names import Endpoint, Member, Position
+from swarmfree.swarm.records import Record
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from swarmfree.policy.fork_choice import Tip
 from swarmfree.policy.takeover import Inheritance
 from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.books import bits_float32
 from swarmfree.swarm.errors import CallFailed, DeviceStuck, Diverged, Excluded, RefusalKind, Refused, RunEnded, SwarmfreeError
 from swarmfree.swarm.events import Ended, Note, Started, TookOver
 from swarmfree.swarm.local_config import LocalConfig
@@ -51,6 +50,7 @@ from swarmfree.swarm.messages import (
 )
 from swarmfree.swarm.names import ENDS_STAGE, PROTOCOL_REVISION, Endpoint
 from swarmfree.swarm.ports import Incoming, Ports, Reply
+from swarmfree.swarm.records import bits_float32
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.handoff import end_run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmfree.swarm.glance import Glance
+from swarmfree.swarm.peer_status import Glance
 from swarmfree.swarm.plan import Plan
 from swarmfree.trainer.peer import Peer
 

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin, 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from swarmfree.swarm.books import MicrobatchSet
+from swarmfree.swarm.records import MicrobatchSet
 from swarmfree.wire.frames import Malformed
 
 T = TypeVar("T")

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from swarmfree.cli.engine_probe import EngineKind, integer_tokens, make_engine, watched
-from swarmfree.cockpit.happenings import Happening, Told
+from swarmfree.cockpit.observed_events import Happening, Told
 from swarmfree.lab.chaos.exact_judge import ExactJudge
-from swarmfree.swarm.books import StepScalars, float32_bits
 from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.events import EngineHolds, EngineStepped, Event, IterationCommitted, RecoveryDecided, StageBuilt
 from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
+from swarmfree.swarm.records import StepScalars, float32_bits
 
 MICROBATCHES = 4
 MANIFEST = Manifest(
@@ -147,7 +147,7 @@ def test_a_right_story_is_right(story: Story) -> None:
 
 def test_what_is_told_survives_the_way_through_json(story: Story) -> None:
     """Told as lines of JSON and read again, the story is the same one."""
-    from swarmfree.cockpit.happenings import happening_from_json, happening_to_json
+    from swarmfree.cockpit.observed_events import happening_from_json, happening_to_json
 
     assert judged([happening_from_json(happening_to_json(h)) for h in story.told]).checked_count == 3
 

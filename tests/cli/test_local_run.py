@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from swarmfree.cli.local_run import LocalRun, order_of
-from swarmfree.cockpit.folding import fold_all
+from swarmfree.cockpit.fold import fold_all
 from swarmfree.lab.kept_weights import KEPT
 from swarmfree.lab.report import EventLog, ReportError, read_events
 from swarmfree.swarm.config import load_run

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from swarmfree.cli.peer_screen import PeerScreen, size_bytes
-from swarmfree.cockpit.own import Means
+from swarmfree.cockpit.peer_view import Means
 from swarmfree.swarm.events import Ended, Note, Started
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.messages import PlanAnswer

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from swarmfree.cli.main import app
 from swarmfree.cli.report import sample_lines
 from swarmfree.cli.sample import written
-from swarmfree.cockpit.happenings import happening_to_json
+from swarmfree.cockpit.observed_events import happening_to_json
 from swarmfree.lab.kept_weights import BEFORE
 from swarmfree.lab.report import EVENTS_FILE
 from swarmfree.model.engine import TorchEngine

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-from swarmfree.cockpit.picture import Window
+from swarmfree.cockpit.screen import Window
 
 GOLDEN = Path(__file__).parent / "golden"
 PICTURES = Path(__file__).parents[2] / "docs" / "views"

@@ -6,8 +6,8 @@ import functools
 import math
 from collections.abc import Iterator
 
-from swarmfree.cockpit.folding import fold_all
-from swarmfree.cockpit.happenings import (
+from swarmfree.cockpit.fold import fold_all
+from swarmfree.cockpit.observed_events import (
     Happening,
     InviteKept,
     ProcessEnded,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from swarmfree.cockpit.happenings import Happening, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed, Told
+from swarmfree.cockpit.observed_events import Happening, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed, Told
 from swarmfree.swarm.events import (
     DirectoryNorms,
     Ended,

@@ -8,8 +8,9 @@ import math
 
 import pytest
 
-from swarmfree.cockpit.folding import fold, fold_all
-from swarmfree.cockpit.happenings import (
+from swarmfree.cockpit.fold import fold, fold_all
+from swarmfree.cockpit.lines import TEXT_MAX, describe
+from swarmfree.cockpit.observed_events import (
     Happening,
     ProcessEnded,
     ProcessKilled,
@@ -18,7 +19,6 @@ from swarmfree.cockpit.happenings import (
     happening_from_json,
     happening_to_json,
 )
-from swarmfree.cockpit.lines import TEXT_MAX, describe
 from swarmfree.cockpit.state import NEWS_MAX, SwarmState
 from swarmfree.swarm.events import Evaluated, Event, IterationCommitted, MemberLost, Note, Opened, StageBuilt, StageLost, Waiting
 from tests.cockpit.stories import START_S, a_join, beginning, iteration, member_of, the_end, told, whole_story, wiped_out

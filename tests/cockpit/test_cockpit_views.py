@@ -13,16 +13,16 @@ from rich.console import Console, RenderableType
 
 from swarmfree.cli import status_query
 from swarmfree.cli.status import _look
-from swarmfree.cockpit.folding import fold, fold_all
+from swarmfree.cockpit.fold import fold, fold_all
 from swarmfree.cockpit.live import LiveView, PlainView, open_view, progress_line
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.cockpit.status import Status, invite_points, status_json, status_line, status_picture
-from swarmfree.cockpit.words import span
+from swarmfree.cockpit.text import span
 from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
 from swarmfree.swarm.manifest import Manifest, RunSection
 from swarmfree.swarm.names import Endpoint, Position, Term
 from swarmfree.swarm.plan import Plan, Replica, Share
+from swarmfree.swarm.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
 from swarmfree.wire.invite import Invite
 from tests.cockpit.stories import START_S, beginning, iteration, member_of, whole_story, wiped_out
 

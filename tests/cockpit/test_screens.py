@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 from rich.text import Text
 
-from swarmfree.cockpit.folding import fold_all
+from swarmfree.cockpit.fold import fold_all
 from swarmfree.cockpit.lines import describe, plain_reason
-from swarmfree.cockpit.picture import Window, curve, expected_seconds, picture
+from swarmfree.cockpit.screen import Window, curve, expected_seconds, picture
 from swarmfree.cockpit.state import News
-from swarmfree.cockpit.words import clock, fitted, left_words, seconds_words
+from swarmfree.cockpit.text import clock, fitted, left_words, seconds_words
 from swarmfree.swarm.events import Note
 from tests.cockpit.drawing import GOLDEN, PICTURES, as_picture, drawn, in_colour, require_kept
 from tests.cockpit.screens import FIRST_S, GRPC, opening, screens, training

@@ -7,8 +7,8 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarmfree.cockpit.folding import fold
-from swarmfree.cockpit.happenings import Happening, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed, Told
+from swarmfree.cockpit.fold import fold
+from swarmfree.cockpit.observed_events import Happening, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed, Told
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.report import EventLog
 from swarmfree.swarm.events import (

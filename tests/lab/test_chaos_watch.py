@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from swarmfree.cockpit.folding import fold
-from swarmfree.cockpit.happenings import Happening, ProcessEnded, ProcessStarted, RunDescribed, Told
+from swarmfree.cockpit.fold import fold
+from swarmfree.cockpit.observed_events import Happening, ProcessEnded, ProcessStarted, RunDescribed, Told
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.chaos.agreement import Agreement
 from swarmfree.lab.chaos.bounds import CALM_S_MIN, START_S, Disturbance, bound_s, calm_s, disturbed, formula

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from runs_made_up import THREE, Loss, RunMadeUp
 
-from swarmfree.cockpit.folding import fold_all
+from swarmfree.cockpit.fold import fold_all
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.figure import LABEL_ROWS_MAX, NARROW_IN, WIDE_IN, draw, new_figure, story_of
 from swarmfree.lab.outcome import cost_of, headline, regained_after

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarmfree.cockpit.folding import fold_all
+from swarmfree.cockpit.fold import fold_all
 from swarmfree.lab.kill_script import (
     FRACTION_MAX,
     FRACTION_MIN,

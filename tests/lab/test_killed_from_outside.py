@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from swarmfree.cockpit.happenings import ProcessKilled, RunDescribed
+from swarmfree.cockpit.observed_events import ProcessKilled, RunDescribed
 from swarmfree.lab.last_words import last_word, remove_empty, see, signal_from_outside
 from swarmfree.lab.processes import is_there
 from swarmfree.lab.starter import Starter

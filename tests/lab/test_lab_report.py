@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmfree.cockpit.folding import fold, fold_all
+from swarmfree.cockpit.fold import fold, fold_all
 from swarmfree.cockpit.lines import plain_reason
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.report import (

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from swarmfree.cockpit.happenings import Happening, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed, Told
+from swarmfree.cockpit.observed_events import Happening, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed, Told
 from swarmfree.cockpit.state import PeerPicture, SwarmState
 from swarmfree.lab import swarm as swarm_module
 from swarmfree.lab.kill_script import Kill

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from runs_made_up import THEIR_WORDS, THREE, Loss, RunMadeUp
 
-from swarmfree.cockpit.folding import fold_all
+from swarmfree.cockpit.fold import fold_all
 from swarmfree.cockpit.state import Joined
 from swarmfree.lab.comparison import Compared, curves_of, finding, lines_of, read_reports, write_comparison
 from swarmfree.lab.outcome import headline
@@ -124,7 +124,7 @@ def test_the_figure_follows_a_dark_page(tmp_path: Path) -> None:
 
 def test_the_timeline_tells_each_loss_in_order() -> None:
     """Killed, missed, decided, back, by time; without the words of a network library; a very long one is cut."""
-    from swarmfree.cockpit.folding import fold_all
+    from swarmfree.cockpit.fold import fold_all
 
     rows = timeline_of(fold_all(RunMadeUp((Loss(30, 1),)).happenings))
     texts = [row.text for row in rows]

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
-from swarmfree.swarm.books import GENESIS_LINEAGE, MicrobatchSet, Record, StageEntry, StepScalars, float64_bits
 from swarmfree.swarm.errors import CallFailed, PeerSilent, Refused
 from swarmfree.swarm.events import Event
 from swarmfree.swarm.local_config import LocalConfig
@@ -19,6 +18,7 @@ from swarmfree.swarm.messages import BeatAnswer, Request
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
 from swarmfree.swarm.plan import Plan, Replica, Share
 from swarmfree.swarm.ports import Handler, Ports, Reply
+from swarmfree.swarm.records import GENESIS_LINEAGE, MicrobatchSet, Record, StageEntry, StepScalars, float64_bits
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import MemberBooks
 from swarmfree.trainer.tasks import Tasks

@@ -10,9 +10,9 @@ from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.startup_faults import Fall, Opening
-from swarmfree.swarm.books import GENESIS_LINEAGE
 from swarmfree.swarm.messages import Build, Hello
 from swarmfree.swarm.names import Founder, Term
+from swarmfree.swarm.records import GENESIS_LINEAGE
 from swarmfree.trainer.coordinator.assignment import Assembly
 from swarmfree.trainer.coordinator.genesis import GenesisWatch
 from swarmfree.trainer.coordinator.roster import Roster

@@ -14,7 +14,6 @@ from swarmfree.policy.fork_choice import Tip
 from swarmfree.policy.record import StageAverage
 from swarmfree.policy.takeover import Inheritance
 from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Restore, Stay
-from swarmfree.swarm.books import GENESIS_LINEAGE, Addend, MicrobatchSet, Roll, float64_bits
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.messages import (
     Beat,
@@ -35,6 +34,7 @@ from swarmfree.swarm.messages import (
 from swarmfree.swarm.names import AddendId, Endpoint
 from swarmfree.swarm.plan import Replica
 from swarmfree.swarm.ports import Reply
+from swarmfree.swarm.records import GENESIS_LINEAGE, Addend, MicrobatchSet, Roll, float64_bits
 from swarmfree.trainer.coordinator import coordinator as coordination
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.partition_merge import Rival

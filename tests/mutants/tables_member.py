@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import cast
 
 from swarmfree.sim.integer_tokens import IntegerTokens
-from swarmfree.swarm.books import GENESIS_LINEAGE, Addend, MicrobatchSet, Record, Roll
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.messages import (
     Average,
@@ -31,6 +30,7 @@ from swarmfree.swarm.messages import (
 from swarmfree.swarm.names import AddendId, Endpoint, Term, WorkKey, WorkKind
 from swarmfree.swarm.plan import Rebuilt, Share
 from swarmfree.swarm.ports import Executor, Reply
+from swarmfree.swarm.records import GENESIS_LINEAGE, Addend, MicrobatchSet, Record, Roll
 from swarmfree.trainer.context import PayloadAtHand
 from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import TICK_S

@@ -15,7 +15,6 @@ from swarmfree.policy.build_time import PIECES
 from swarmfree.policy.placement import STANDBY
 from swarmfree.swarm.actions import Copy, CopyNeighbour, Fresh, Merge, Stay
 from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.books import float32_bits
 from swarmfree.swarm.errors import PeerSilent, RefusalKind, Refused
 from swarmfree.swarm.manifest import RecoverySection
 from swarmfree.swarm.messages import (
@@ -37,6 +36,7 @@ from swarmfree.swarm.messages import (
 from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Founder
 from swarmfree.swarm.plan import Rebuilt, Replica
 from swarmfree.swarm.ports import Reply
+from swarmfree.swarm.records import float32_bits
 from swarmfree.trainer.coordinator.assignment import Assembly
 from swarmfree.trainer.coordinator.roster import Guest, Roster
 from swarmfree.trainer.election import Election

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import TypeVar
 
 from swarmfree.swarm.announcement import Announcement
-from swarmfree.swarm.books import GENESIS_LINEAGE, float64_bits
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.messages import (
     Farewell,
@@ -23,6 +22,7 @@ from swarmfree.swarm.messages import (
 )
 from swarmfree.swarm.names import Endpoint
 from swarmfree.swarm.ports import Reply
+from swarmfree.swarm.records import GENESIS_LINEAGE, float64_bits
 from swarmfree.trainer.coordinator import partition_merge
 from swarmfree.trainer.coordinator.handoff import end_run
 from swarmfree.trainer.coordinator.partition_merge import Meeting, Rival

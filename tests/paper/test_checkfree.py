@@ -19,11 +19,11 @@ from swarmfree.policy.recovery import choose_recovery, merge_weights
 from swarmfree.policy.retention import KeptCopy, keepers_of_ends
 from swarmfree.sim.script import Director, Moment
 from swarmfree.swarm.actions import CopyKept, CopyNeighbour, Merge, MergeMode
-from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
 from swarmfree.swarm.manifest import Manifest, OptimizerSection, RecoverySection, StagesSection
 from swarmfree.swarm.messages import Commit, Train
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
 from swarmfree.swarm.plan import Plan, Replica
+from swarmfree.swarm.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
 from swarmfree.swarm.routes import Routes
 from tests.scenarios.scenario_world import Once, is_asked, lines, play, reaching, swarm
 

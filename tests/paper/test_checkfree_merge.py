@@ -13,8 +13,8 @@ import pytest
 
 from swarmfree.model.engine import TorchEngine
 from swarmfree.swarm.actions import MergeMode
-from swarmfree.swarm.books import float32_bits
 from swarmfree.swarm.manifest import Manifest, ModelSection, RingSection, StagesSection
+from swarmfree.swarm.records import float32_bits
 
 MANIFEST = Manifest(
     model=ModelSection(width=16, blocks=6, heads=2, kv_heads=1, mlp_width=24, tokens_per_row=8, vocabulary=32),

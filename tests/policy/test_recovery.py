@@ -21,9 +21,9 @@ from swarmfree.policy.recovery import (
 from swarmfree.policy.retention import KeptCopy, StageShadow
 from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Replay, Restore
 from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
 from swarmfree.swarm.manifest import RecoverySection
 from swarmfree.swarm.names import Endpoint, Member, Term
+from swarmfree.swarm.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
 
 SENIOR = Member("p0", "0" * 16)
 RECOVERY = RecoverySection()

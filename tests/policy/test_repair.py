@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmfree.policy.repair import Ledger, plan_segments
-from swarmfree.swarm.books import MicrobatchSet
 from swarmfree.swarm.names import Endpoint, Member
+from swarmfree.swarm.records import MicrobatchSet
 from swarmfree.swarm.routes import Routes
 
 BODY = 4

@@ -23,10 +23,10 @@ from swarmfree.policy.retention import (
     shadow_holders,
     shadows_of,
 )
-from swarmfree.swarm.books import GENESIS_LINEAGE
 from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RecoverySection, RingSection, StagesSection
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
 from swarmfree.swarm.plan import Plan, Replica
+from swarmfree.swarm.records import GENESIS_LINEAGE
 from swarmfree.trainer.recovery.shadows import SPREAD
 
 

@@ -12,7 +12,6 @@ from typing import TypeVar
 import pytest
 
 from swarmfree.sim.rehearsal import RehearsalResult
-from swarmfree.swarm.books import float64_bits
 from swarmfree.swarm.messages import (
     GetState,
     Header,
@@ -26,6 +25,7 @@ from swarmfree.swarm.messages import (
 )
 from swarmfree.swarm.names import Member, WorkKind
 from swarmfree.swarm.ports import Incoming, Reply
+from swarmfree.swarm.records import float64_bits
 from swarmfree.trainer.member.averaging import Averaging
 from swarmfree.trainer.peer import Peer
 from tests.scenarios.scenario_world import Once, is_asked, lines, play, swarm, unhurried

@@ -15,9 +15,9 @@ from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.invariants import Checks, Step
 from swarmfree.sim.rehearsal import Factories
 from swarmfree.sim.script import Script
-from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.messages import GetState, Request, Train
 from swarmfree.swarm.names import Endpoint
+from swarmfree.swarm.records import StepScalars
 from tests.scenarios.scenario_world import Once, is_asked, lines, play, swarm, unhurried
 
 STAGE = 2

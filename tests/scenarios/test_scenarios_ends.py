@@ -11,10 +11,10 @@ from dataclasses import replace
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment
-from swarmfree.swarm.books import Record, bits_float32
 from swarmfree.swarm.messages import BeatAnswer, Commit, GetAverage, GetState, Open, Request, Train
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.ports import Reply
+from swarmfree.swarm.records import Record, bits_float32
 from tests.scenarios.scenario_world import STEADY, Once, is_asked, lines, play, swarm
 
 LATE = replace(STEADY, replace_min_s=20.0, replace_max_s=20.0)

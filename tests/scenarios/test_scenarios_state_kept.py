@@ -12,7 +12,6 @@ from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
 from swarmfree.swarm.actions import Merge, Restore
-from swarmfree.swarm.books import Roll
 from swarmfree.swarm.messages import (
     Beat,
     BeatAnswer,
@@ -28,6 +27,7 @@ from swarmfree.swarm.messages import (
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.plan import Plan
 from swarmfree.swarm.ports import Reply
+from swarmfree.swarm.records import Roll
 from tests.scenarios.scenario_world import STEADY, Once, is_answered, is_asked, lines, play, swarm, unhurried
 
 NOBODY_COMES = replace(STEADY, replace_min_s=900.0, replace_max_s=900.0)

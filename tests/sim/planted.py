@@ -11,12 +11,12 @@ from swarmfree.policy.reduction import Cover
 from swarmfree.policy.takeover import Inheritance
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_engine import IntegerEngine
-from swarmfree.swarm.books import Addend, MicrobatchSet, StepScalars
 from swarmfree.swarm.errors import PeerSilent
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.messages import Train
 from swarmfree.swarm.names import Endpoint
 from swarmfree.swarm.ports import Incoming, Reply
+from swarmfree.swarm.records import Addend, MicrobatchSet, StepScalars
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.rounds import Rolling

@@ -14,11 +14,11 @@ from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.sim.reference import IntegerReference
 from swarmfree.swarm.actions import Copy, CopyNeighbour, Fresh, Merge, MergeMode
-from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.ports import Tokens
+from swarmfree.swarm.records import StepScalars
 
 MICROBATCHES = 6
 MANIFEST = Manifest(

@@ -13,12 +13,12 @@ from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.sim.invariants import Checks, Step, Violation
 from swarmfree.sim.reference import IntegerReference
 from swarmfree.swarm.actions import Copy, CopyKept, Fresh
-from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
 from swarmfree.swarm.events import IterationCommitted
 from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
 from swarmfree.swarm.messages import Build, Built, Commit, Loss, Seal, Sealed, Train
 from swarmfree.swarm.names import Endpoint, Member, Position, Term, WorkKey, WorkKind
 from swarmfree.swarm.ports import Reply
+from swarmfree.swarm.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
 
 MANIFEST = Manifest(
     run=RunSection(seed=3, iterations=2),

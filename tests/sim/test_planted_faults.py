@@ -16,11 +16,11 @@ from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
 from swarmfree.sim.setup import Setup, draw_setup
 from swarmfree.sim.simulated_peer import RunPeer
-from swarmfree.swarm.books import Record
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest, StagesSection
 from swarmfree.swarm.plan import Plan
 from swarmfree.swarm.ports import Ports
+from swarmfree.swarm.records import Record
 from swarmfree.trainer import peer as trainer_peer
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.peer import run_peer

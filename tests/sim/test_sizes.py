@@ -16,8 +16,8 @@ from swarmfree.sim.faults import CALM
 from swarmfree.sim.history import History
 from swarmfree.sim.rehearsal import _Rehearsal, rehearse
 from swarmfree.sim.setup import draw_setup
-from swarmfree.swarm.books import Record
 from swarmfree.swarm.names import Member
+from swarmfree.swarm.records import Record
 from swarmfree.trainer import peer as trainer_peer
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.roster import Roster

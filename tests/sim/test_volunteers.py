@@ -9,8 +9,8 @@ import random
 
 import pytest
 
-from swarmfree.cockpit.own import Means, OwnState, begin, hear, look, own_lines
-from swarmfree.cockpit.picture import Window, picture
+from swarmfree.cockpit.peer_view import Means, OwnState, begin, hear, look, own_lines
+from swarmfree.cockpit.screen import Window, picture
 from swarmfree.sim.rehearsal import Factories, rehearse
 from swarmfree.swarm.events import Event, StageLost
 from swarmfree.swarm.local_config import LocalConfig

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 
-from swarmfree.cockpit.happenings import RunDescribed, Told
+from swarmfree.cockpit.observed_events import RunDescribed, Told
 from swarmfree.cockpit.state import LostMember, LostStage
 from swarmfree.lab.swarm import Ending, LocalSwarm, SwarmOrder
 from swarmfree.swarm.config import load_run

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from swarmfree.cockpit.happenings import Happening, Told
+from swarmfree.cockpit.observed_events import Happening, Told
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.processes import Child, is_there, start_child
 from swarmfree.lab.report import EventLog

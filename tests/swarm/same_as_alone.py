@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from swarmfree.cockpit.happenings import Happening, ProcessEnded, ProcessKilled, Told
+from swarmfree.cockpit.observed_events import Happening, ProcessEnded, ProcessKilled, Told
 from swarmfree.lab.chaos.loss_judge import KeptTokens, scalars_of
 from swarmfree.lab.kill_script import Kill
 from swarmfree.lab.reference_training import Alone, Grouping, Twice, shuffled, train_canonically

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmfree.cockpit.happenings import InviteKept, ProcessKilled, Told
+from swarmfree.cockpit.observed_events import InviteKept, ProcessKilled, Told
 from swarmfree.cockpit.state import LostMember
 from swarmfree.lab.processes import Child, command_of, descendants
 from swarmfree.lab.swarm import BOOTSTRAP, Ending

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from swarmfree.cockpit.happenings import Told
+from swarmfree.cockpit.observed_events import Told
 from swarmfree.lab.swarm import Ending
 from swarmfree.swarm.events import Note, StageBuilt
 from tests.swarm.kill_world import World, lose_stage, tell, training

@@ -10,7 +10,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmfree.swarm.books import (
+from swarmfree.swarm.names import AddendId, Endpoint, Member, Term, base_of
+from swarmfree.swarm.records import (
     GENESIS_LINEAGE,
     Addend,
     MicrobatchSet,
@@ -25,7 +26,6 @@ from swarmfree.swarm.books import (
     record_from_json,
     record_to_json,
 )
-from swarmfree.swarm.names import AddendId, Endpoint, Member, Term, base_of
 
 MEMBERS = tuple(Member(f"Qm{name}", f"{number:016x}") for number, name in enumerate("abcd"))
 ENDPOINTS = tuple(Endpoint(member, (f"/ip4/127.0.0.1/tcp/{4000 + number}",)) for number, member in enumerate(MEMBERS))

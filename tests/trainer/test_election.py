@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from swarmfree.policy.takeover import Inheritance
 from swarmfree.sim.loop import run_virtual
 from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.books import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
 from swarmfree.swarm.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.manifest import Manifest
@@ -17,6 +16,7 @@ from swarmfree.swarm.messages import Claim, Commit, GetRecord, Header, Promise, 
 from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Member, Position, Term
 from swarmfree.swarm.plan import Plan, Replica
 from swarmfree.swarm.ports import Handler, Incoming, Ports, Reply
+from swarmfree.swarm.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.replica_state import Standing

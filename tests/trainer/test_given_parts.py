@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from swarmfree.swarm.books import GENESIS_LINEAGE
 from swarmfree.swarm.messages import GetState, State
 from swarmfree.swarm.pieces import parts_of
+from swarmfree.swarm.records import GENESIS_LINEAGE
 from swarmfree.trainer.member.queries import get_state
 from tests.mutants.alone import Alone, play
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from swarmfree.swarm.books import Record
 from swarmfree.swarm.errors import RefusalKind, Refused
+from swarmfree.swarm.records import Record
 from swarmfree.trainer.recovery.replay import Replaying
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
-from swarmfree.swarm.books import GENESIS_LINEAGE, Record
 from swarmfree.swarm.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.local_config import LocalConfig
 from swarmfree.swarm.messages import Average, GetAverage, GetRecord, GetState, RecordAnswer, Request, State
 from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.swarm.ports import Ports, Reply
+from swarmfree.swarm.records import GENESIS_LINEAGE, Record
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device
 from swarmfree.trainer.recovery.state_copy import Copying, Place

@@ -27,9 +27,9 @@ from wire_samples import (
 
 from swarmfree.swarm import messages
 from swarmfree.swarm.actions import BuildAction
-from swarmfree.swarm.books import Addend, MicrobatchSet, Roll
 from swarmfree.swarm.messages import Header, Request, Response
 from swarmfree.swarm.names import Endpoint, Side, WorkKey
+from swarmfree.swarm.records import Addend, MicrobatchSet, Roll
 from swarmfree.wire.codec import from_proto, to_proto
 from swarmfree.wire.codec_messages import (
     RPCS,

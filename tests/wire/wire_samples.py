@@ -8,7 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from swarmfree.swarm import actions, messages
-from swarmfree.swarm.books import (
+from swarmfree.swarm.messages import Header, Request, Response
+from swarmfree.swarm.names import AddendId, Endpoint, Member, Position, Side, Term, WorkKey, WorkKind
+from swarmfree.swarm.plan import Plan, Rebuilt, Replica, Share
+from swarmfree.swarm.records import (
     Addend,
     Evaluation,
     MicrobatchSet,
@@ -19,9 +22,6 @@ from swarmfree.swarm.books import (
     StepScalars,
     float64_bits,
 )
-from swarmfree.swarm.messages import Header, Request, Response
-from swarmfree.swarm.names import AddendId, Endpoint, Member, Position, Side, Term, WorkKey, WorkKind
-from swarmfree.swarm.plan import Plan, Rebuilt, Replica, Share
 from swarmfree.wire.codec_messages import RPCS, Rpc, encode_request, encode_response, rpc_of
 
 GOLDEN = Path(__file__).parent / "golden"

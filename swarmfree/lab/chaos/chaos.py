@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from swarmfree.cockpit.happenings import Happening, RunDescribed
+from swarmfree.cockpit.observed_events import Happening, RunDescribed
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.chaos.agreement import Agreement
 from swarmfree.lab.chaos.bounds import Disturbance, calm_s

@@ -13,16 +13,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from swarmfree.cli.engine_probe import integer_tokens
-from swarmfree.cockpit.happenings import Happening, Told
+from swarmfree.cockpit.observed_events import Happening, Told
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_arithmetic import STATE_BYTES, PartState, State
 from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.sim.reference import IntegerReference, IterationSums, StageSum
 from swarmfree.swarm.actions import BuildAction, CopyNeighbour, Fresh, Merge
-from swarmfree.swarm.books import StepScalars, float32_bits
 from swarmfree.swarm.events import EngineHolds, EngineStepped, IterationCommitted, RecoveryDecided, StageBuilt
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.names import Endpoint, Member
+from swarmfree.swarm.records import StepScalars, float32_bits
 
 SOMEBODY = Endpoint(Member("anybody", ""), ())
 LOOK_BACK = 2

@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from swarmfree.cockpit.happenings import Happening, Told
+from swarmfree.cockpit.observed_events import Happening, Told
 from swarmfree.lab.reference_training import Alone, Grouping, Twice, shuffled, train_canonically
 from swarmfree.policy.data_order import SequenceOrder, sequence_count
 from swarmfree.policy.schedule import clip_factors, step_scalars
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import CorpusTokens
-from swarmfree.swarm.books import StepScalars
 from swarmfree.swarm.events import IterationCommitted, StageBuilt
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.ports import Tokens
+from swarmfree.swarm.records import StepScalars
 
 ITERATIONS_MAX = 300
 ORDERS = 20

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from swarmfree.cockpit.words import span
+from swarmfree.cockpit.text import span
 from swarmfree.lab.processes import Child, start_child, stop_children
 from swarmfree.lab.report import write_whole
 from swarmfree.lab.study.base_training import base_path

@@ -24,9 +24,9 @@ from swarmfree.model.optimizer import canonical_step
 from swarmfree.model.passes import Shape
 from swarmfree.model.shadow import from_int8, to_int8
 from swarmfree.model.stages import draw_weights
-from swarmfree.swarm.books import StepScalars, float32_bits
 from swarmfree.swarm.manifest import SWAP_STAGES_MIN, BorderDtype, Manifest
 from swarmfree.swarm.ports import Tokens
+from swarmfree.swarm.records import StepScalars, float32_bits
 from swarmfree.swarm.routes import Routes
 
 

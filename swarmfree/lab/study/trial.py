@@ -17,9 +17,9 @@ from swarmfree.lab.study.refit import REFIT_ITERATIONS, REFIT_STEPS, WARM_ITERAT
 from swarmfree.lab.study.staged_model import Copy
 from swarmfree.policy.recovery import merge_weights
 from swarmfree.swarm.actions import MergeMode
-from swarmfree.swarm.books import StepScalars, bits_float32
 from swarmfree.swarm.manifest import BorderDtype, Manifest
 from swarmfree.swarm.ports import Tokens
+from swarmfree.swarm.records import StepScalars, bits_float32
 
 FULL_SHADOW_EVERY = 50
 LOG_ITERATIONS = max(FULL_SHADOW_EVERY + WARM_ITERATIONS, REFIT_ITERATIONS)

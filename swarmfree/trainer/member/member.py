@@ -12,7 +12,6 @@ from typing import Any
 
 from swarmfree.policy.election import electorate_of
 from swarmfree.policy.retention import border_dtype, border_log, borders_kept
-from swarmfree.swarm.books import MicrobatchSet, Record
 from swarmfree.swarm.errors import RefusalKind, Refused
 from swarmfree.swarm.events import Note, Stepped
 from swarmfree.swarm.messages import (
@@ -28,6 +27,7 @@ from swarmfree.swarm.messages import (
 )
 from swarmfree.swarm.names import Endpoint, Member, Position, Term
 from swarmfree.swarm.ports import Reply
+from swarmfree.swarm.records import MicrobatchSet, Record
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
 from swarmfree.trainer.member.averaging import Averaging

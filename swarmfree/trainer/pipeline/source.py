@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from swarmfree.swarm.books import Evaluation, Microloss, bits_float64, float64_bits
 from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
 from swarmfree.swarm.messages import Loss, LossAnswer, Pull
 from swarmfree.swarm.names import ENDS_STAGE, Side, WorkKey, WorkKind
 from swarmfree.swarm.plan import Plan, Share
 from swarmfree.swarm.ports import Incoming, Reply, Tokens
+from swarmfree.swarm.records import Evaluation, Microloss, bits_float64, float64_bits
 from swarmfree.swarm.routes import routes_of
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank

@@ -9,11 +9,11 @@ import asyncio
 import itertools
 from functools import partial
 
-from swarmfree.swarm.books import MicrobatchSet
 from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.swarm.messages import Loss, Pull, Pulled, Redo, Redone, Segment, Train, Trained
 from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Side, WorkKey, WorkKind
 from swarmfree.swarm.ports import Incoming, Reply
+from swarmfree.swarm.records import MicrobatchSet
 from swarmfree.swarm.routes import Route, routes_of
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank

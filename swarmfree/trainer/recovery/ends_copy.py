@@ -14,7 +14,6 @@ from functools import partial
 
 from swarmfree.policy.part_batches import given, state_batch
 from swarmfree.policy.retention import keepers_of_ends
-from swarmfree.swarm.books import Record, StepScalars
 from swarmfree.swarm.engine_port import Engine
 from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
 from swarmfree.swarm.messages import GetAverage, GetState, State
@@ -22,6 +21,7 @@ from swarmfree.swarm.names import ENDS_STAGE, Endpoint
 from swarmfree.swarm.pieces import sizes_of
 from swarmfree.swarm.plan import Plan, Rebuilt
 from swarmfree.swarm.ports import Reply
+from swarmfree.swarm.records import Record, StepScalars
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import MemberBooks

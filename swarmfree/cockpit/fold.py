@@ -10,8 +10,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import assert_never
 
-from swarmfree.cockpit.happenings import Happening, InviteKept, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed, Told
 from swarmfree.cockpit.lines import describe, is_news, killed_words
+from swarmfree.cockpit.observed_events import (
+    Happening,
+    InviteKept,
+    ProcessEnded,
+    ProcessKilled,
+    ProcessStarted,
+    RunDescribed,
+    Told,
+)
 from swarmfree.cockpit.state import (
     NEWS_MAX,
     Committed,

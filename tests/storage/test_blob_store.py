@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmfree.storage.shelf import FolderShelf
+from swarmfree.storage.blob_store import FolderShelf
 from swarmfree.swarm.errors import SwarmfreeError
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swarmfree.swarm.actions import BuildAction
-from swarmfree.swarm.books import Record
 from swarmfree.swarm.names import Member
 from swarmfree.swarm.plan import Plan
+from swarmfree.swarm.records import Record
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,7 +12,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from swarmfree.storage.whole import told_in_one_line
+from swarmfree.storage.atomic_files import told_in_one_line
 
 SUFFIX = ".kept"
 _NAME = re.compile(r"[a-z0-9-]+")

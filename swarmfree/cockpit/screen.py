@@ -15,7 +15,7 @@ from rich.text import Text
 
 from swarmfree.cockpit.lines import as_you_do, rebuild_words, waiting_words
 from swarmfree.cockpit.state import LostStage, PeerPicture, SwarmState, bits_per_byte
-from swarmfree.cockpit.words import clock, cut, left_words, seconds_words, span
+from swarmfree.cockpit.text import clock, cut, left_words, seconds_words, span
 
 STAGE_COLUMNS = 14
 NAME_COLUMNS_MIN, NAME_COLUMNS_MAX = 6, 12

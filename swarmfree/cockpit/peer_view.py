@@ -12,19 +12,19 @@ from dataclasses import dataclass, field, replace
 
 from rich.text import Text
 
-from swarmfree.cockpit.folding import add_news, commit, fold
-from swarmfree.cockpit.happenings import Told
+from swarmfree.cockpit.fold import add_news, commit, fold
 from swarmfree.cockpit.lines import as_it_was_done, describe, rebuild_words
-from swarmfree.cockpit.picture import STAGE_COLUMNS
+from swarmfree.cockpit.observed_events import Told
+from swarmfree.cockpit.screen import STAGE_COLUMNS
 from swarmfree.cockpit.state import LostStage, PeerPicture, SwarmState
-from swarmfree.cockpit.words import count_words, megabytes, seconds_words
+from swarmfree.cockpit.text import count_words, megabytes, seconds_words
 from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Fresh, Replay, Restore, Stay
-from swarmfree.swarm.books import Record
 from swarmfree.swarm.events import LOST_ENDS, Ended, Event, IterationCommitted, Placed, Started, WeightsWritten
-from swarmfree.swarm.glance import Glance, Made
 from swarmfree.swarm.manifest import Manifest
 from swarmfree.swarm.names import Member
+from swarmfree.swarm.peer_status import Glance, Made
 from swarmfree.swarm.plan import Plan
+from swarmfree.swarm.records import Record
 
 SHARE_ITERATIONS = 20
 """So many of the last iterations say which part of its stage's work a peer does."""
