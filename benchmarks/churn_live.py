@@ -16,8 +16,8 @@ from pathlib import Path
 from benchmarks.churn_rehearsal import ideal_tokens, live_counts
 from benchmarks.live import Commits, LiveSwarm
 from benchmarks.ring_runs import machine_busy_seconds, prepare_job
-from swarmfree.swarm.events import MemberLeft, MemberLost, Started
-from swarmfree.swarm.manifest import (
+from swarmfree.protocol.events import MemberLeft, MemberLost, Started
+from swarmfree.protocol.manifest import (
     BatchSection,
     Manifest,
     ModelSection,

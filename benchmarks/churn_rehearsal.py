@@ -14,13 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 from benchmarks.live import LiveFailed
-from swarmfree.sim.faults import CALM
-from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
-from swarmfree.sim.script import Director, Moment, Script
-from swarmfree.sim.setup import Setup
-from swarmfree.swarm.engine_port import Engine
-from swarmfree.swarm.local_config import LocalConfig
-from swarmfree.swarm.manifest import (
+from swarmfree.protocol.engine_port import Engine
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.manifest import (
     BatchSection,
     Manifest,
     ModelSection,
@@ -29,8 +25,12 @@ from swarmfree.swarm.manifest import (
     StagesSection,
     TimingSection,
 )
-from swarmfree.swarm.messages import Open
-from swarmfree.swarm.ports import Clock, Ports
+from swarmfree.protocol.messages import Open
+from swarmfree.protocol.ports import Clock, Ports
+from swarmfree.sim.faults import CALM
+from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
+from swarmfree.sim.script import Director, Moment, Script
+from swarmfree.sim.setup import Setup
 from swarmfree.trainer.peer import run_peer
 
 T = TypeVar("T")

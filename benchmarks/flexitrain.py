@@ -37,8 +37,8 @@ from rich.table import Table
 
 from benchmarks.live import Commits, LiveFailed, LiveSwarm
 from benchmarks.ring_runs import Job, machine_busy_seconds, parameter_count, prepare_job
-from swarmfree.swarm.events import Evaluated, IterationCommitted, MemberLost, Repaired, Started
-from swarmfree.swarm.manifest import (
+from swarmfree.protocol.events import Evaluated, IterationCommitted, MemberLost, Repaired, Started
+from swarmfree.protocol.manifest import (
     BatchSection,
     Manifest,
     ModelSection,

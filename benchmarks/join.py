@@ -41,9 +41,9 @@ from benchmarks.join_table import Join, counted, report, table_of
 from benchmarks.live import Commits, LiveFailed, LiveSwarm, keep_to
 from benchmarks.ring_runs import machine_busy_seconds, prepare_job
 from swarmfree.lab.processes import start_child, stop_children
-from swarmfree.swarm.errors import CallFailed
-from swarmfree.swarm.events import IterationCommitted, MemberLost, Opened, Placed, StageBuilt, Started
-from swarmfree.swarm.manifest import (
+from swarmfree.protocol.errors import CallFailed
+from swarmfree.protocol.events import IterationCommitted, MemberLost, Opened, Placed, StageBuilt, Started
+from swarmfree.protocol.manifest import (
     BatchSection,
     Manifest,
     ModelSection,
@@ -52,8 +52,8 @@ from swarmfree.swarm.manifest import (
     RunSection,
     StagesSection,
 )
-from swarmfree.swarm.messages import GetRecord, RecordAnswer
-from swarmfree.swarm.names import Member
+from swarmfree.protocol.messages import GetRecord, RecordAnswer
+from swarmfree.protocol.names import Member
 from swarmfree.wire.identity import draw_incarnation, load_or_create_identity
 from swarmfree.wire.network import GrpcNetwork
 

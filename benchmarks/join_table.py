@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from benchmarks.ring_runs import parameter_count
-from swarmfree.swarm.manifest import Manifest, ModelSection
+from swarmfree.protocol.manifest import Manifest, ModelSection
 
 STATE_BYTES_PER_PARAMETER = 12
 FOREIGN_CORES_MAX = 0.1

@@ -45,8 +45,8 @@ from benchmarks.command import finish
 from benchmarks.live import Commits, LiveFailed, LiveSwarm
 from benchmarks.ring_runs import prepare_job
 from swarmfree.policy.retention import borders_kept, has_full_shadows
-from swarmfree.swarm.events import IterationCommitted, Started
-from swarmfree.swarm.manifest import (
+from swarmfree.protocol.events import IterationCommitted, Started
+from swarmfree.protocol.manifest import (
     BatchSection,
     Manifest,
     ModelSection,

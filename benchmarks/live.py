@@ -25,9 +25,9 @@ import psutil
 
 from swarmfree.lab.processes import Child, descendants, end_processes, stop_children
 from swarmfree.lab.starter import Starter
-from swarmfree.swarm.errors import SwarmfreeError
-from swarmfree.swarm.events import Event, IterationCommitted, Opened, Placed, Started, event_from_json
-from swarmfree.swarm.names import Endpoint, Member
+from swarmfree.protocol.errors import SwarmfreeError
+from swarmfree.protocol.events import Event, IterationCommitted, Opened, Placed, Started, event_from_json
+from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.wire.invite import decode_invite
 
 E = TypeVar("E")

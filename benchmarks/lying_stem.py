@@ -14,8 +14,8 @@ from typing import Any
 
 from swarmfree.cli.fork_server import load, run
 from swarmfree.lab.fork_server import serve
-from swarmfree.swarm.actions import BuildAction, Merge
-from swarmfree.swarm.records import float32_bits
+from swarmfree.protocol.actions import BuildAction, Merge
+from swarmfree.protocol.records import float32_bits
 
 FLAG = "SWARMFREE_LIAR"
 LIE = 0.5

@@ -40,8 +40,8 @@ from benchmarks.command import finish
 from benchmarks.live import LiveSwarm
 from benchmarks.plain_streams import Kind, pull
 from benchmarks.ring_runs import parameter_count, prepare_job
-from swarmfree.swarm.events import IterationCommitted, MemberLost, Opened, RecoveryDecided, StageBuilt, Started
-from swarmfree.swarm.manifest import (
+from swarmfree.protocol.events import IterationCommitted, MemberLost, Opened, RecoveryDecided, StageBuilt, Started
+from swarmfree.protocol.manifest import (
     BatchSection,
     Manifest,
     ModelSection,

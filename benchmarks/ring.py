@@ -46,7 +46,7 @@ from benchmarks.ring_runs import (
     ratios,
 )
 from benchmarks.ring_sides import SideFailed, measure
-from swarmfree.swarm.manifest import Manifest
+from swarmfree.protocol.manifest import Manifest
 
 ROUNDS, QUICK_ROUNDS = 3, 1
 ITERATIONS = {"compute_bound": 4, "hop_bound": 20}

@@ -15,10 +15,8 @@ from pathlib import Path
 import psutil
 
 from swarmfree.policy.data_order import SequenceOrder, sequence_count
-from swarmfree.storage.corpus import prepare_corpus
-from swarmfree.storage.tokens import CorpusTokens
-from swarmfree.swarm.config import load_run, to_toml
-from swarmfree.swarm.manifest import (
+from swarmfree.protocol.config import load_run, to_toml
+from swarmfree.protocol.manifest import (
     BatchSection,
     DataSection,
     Manifest,
@@ -28,6 +26,8 @@ from swarmfree.swarm.manifest import (
     RunSection,
     StagesSection,
 )
+from swarmfree.storage.corpus import prepare_corpus
+from swarmfree.storage.tokens import CorpusTokens
 
 TEXT_BYTES = 4 << 20
 RUN_FILE, TEXT_FILE, CORPUS_FOLDER = "run.toml", "text.txt", "corpus"

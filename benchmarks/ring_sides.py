@@ -32,7 +32,7 @@ from benchmarks.ring_runs import (
 )
 from benchmarks.ring_worker import STORE_FILE
 from swarmfree.lab.processes import Child, descendants, start_child, stop_children
-from swarmfree.swarm.errors import SwarmfreeError
+from swarmfree.protocol.errors import SwarmfreeError
 
 GRACE_S = 6.0
 LOG_TAIL_LINES = 12

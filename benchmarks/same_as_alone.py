@@ -1,6 +1,7 @@
 """How far from one process alone is the swarm? Loss by loss, in peace and with peers that die and come back.
 
-``python -m benchmarks.same_as_alone`` trains what the test of the same name trains (`tests.swarm.same_as_alone` says what that is), 100 iterations
+``python -m benchmarks.same_as_alone`` trains what the test of the same name trains (`tests.real_swarm.same_as_alone` says what that is), 100
+iterations
 beside 20 orders of summation, and prints the table; exit code 1 when a swarm leaves the bound or the bound would not notice a wrong sum. Another
 ``--seed`` kills at other moments.
 """
@@ -13,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.swarm.same_as_alone import BOUND, CONTROL_MIN, SwarmFailed, compare, table_of
+from tests.real_swarm.same_as_alone import BOUND, CONTROL_MIN, SwarmFailed, compare, table_of
 
 
 def main() -> int:

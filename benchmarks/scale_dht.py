@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Member
+from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.wire.announcement_record import PeerRecord, peer_record_to_bytes
 from swarmfree.wire.dht_node import DhtNode, open_node, quiet_hivemind
 from swarmfree.wire.dht_values import DhtFault, Entry, Listening

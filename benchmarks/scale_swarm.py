@@ -9,11 +9,7 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
-from swarmfree.sim.faults import CALM, FaultPlan
-from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
-from swarmfree.sim.setup import Setup
-from swarmfree.sim.traffic import Mark, Tally
-from swarmfree.swarm.manifest import (
+from swarmfree.protocol.manifest import (
     BatchSection,
     Manifest,
     ModelSection,
@@ -22,8 +18,12 @@ from swarmfree.swarm.manifest import (
     StagesSection,
     TimingSection,
 )
-from swarmfree.swarm.messages import Header, Request, Response
-from swarmfree.swarm.names import Member
+from swarmfree.protocol.messages import Header, Request, Response
+from swarmfree.protocol.names import Member
+from swarmfree.sim.faults import CALM, FaultPlan
+from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
+from swarmfree.sim.setup import Setup
+from swarmfree.sim.traffic import Mark, Tally
 from swarmfree.wire.codec import to_proto
 from swarmfree.wire.codec_messages import encode_request, encode_response, rpc_of
 from swarmfree.wire.packing import Packer, is_packed

@@ -37,8 +37,8 @@ from benchmarks.live import LiveFailed
 from benchmarks.lying_stem import LIE, lying_stem
 from benchmarks.survival_local import kill_by_hand
 from benchmarks.survival_world import ENDS, Setting, World, living
-from swarmfree.swarm.events import DirectoryNorms, EngineStepped, IterationCommitted, Opened, RecoveryDecided, StageBuilt
-from swarmfree.swarm.records import bits_float32, float32_bits
+from swarmfree.protocol.events import DirectoryNorms, EngineStepped, IterationCommitted, Opened, RecoveryDecided, StageBuilt
+from swarmfree.protocol.records import bits_float32, float32_bits
 
 ROUNDS = {"majority": 5, "link": 20, "alone": 20, "freeze": 20, "source": 10, "norms": 20, "liar": 3, "local": 1}
 MAJORITY = Setting(body=4, replicas=2, standbys=0)

@@ -25,8 +25,8 @@ from swarmfree.cockpit.state import PeerPicture, SwarmState
 from swarmfree.lab.chaos.chaos import free_port
 from swarmfree.lab.chaos.leak_check import Traces
 from swarmfree.lab.swarm import BOOTSTRAP, Ending, LocalSwarm, SwarmOrder
-from swarmfree.swarm.config import load_run
-from swarmfree.swarm.events import EngineStepped, IterationCommitted, Opened, RecoveryDecided, StageBuilt, Stepped
+from swarmfree.protocol.config import load_run
+from swarmfree.protocol.events import EngineStepped, IterationCommitted, Opened, RecoveryDecided, StageBuilt, Stepped
 
 E = TypeVar("E")
 UP_WITHIN_S = 120.0

@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 
 from swarmfree.lab.fork_server import Stem
-from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
+from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
 from tests.lab.nursery import nursery, nursery_stem
 
 # The same examples everywhere, no database in the tree, no limit by wall clock: a red test is red again.

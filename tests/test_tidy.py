@@ -83,7 +83,7 @@ def test_nothing_is_left_to_do() -> None:
 # ---- the checks themselves -----------------------------------------------------------------------------------------
 
 PLANTED: list[tuple[Callable[[Path], Found], str, str, str]] = [
-    (tidy.wrong_imports, "swarm/x.py", "import numpy", ":1: swarm may not import numpy"),
+    (tidy.wrong_imports, "protocol/x.py", "import numpy", ":1: protocol may not import numpy"),
     (tidy.wrong_imports, "policy/x.py", "from swarmfree.model import layers", ":1: policy may not know model"),
     (tidy.wrong_imports, "trainer/x.py", "def f():\n    from swarmfree import wire", ":2: trainer may not know wire"),
     (tidy.wrong_imports, "model/x.py", "from ..wire import codec", ":1: model may not know wire"),
@@ -91,11 +91,11 @@ PLANTED: list[tuple[Callable[[Path], Found], str, str, str]] = [
     (tidy.wrong_imports, "sim/x.py", "from swarmfree.model.engine import Engine", ":1: sim may not know model"),
     (tidy.wrong_imports, "sim/torch_x.py", "import swarmfree.wire.codec", ":1: sim may not know wire"),
     (tidy.wrong_imports, "attic/x.py", "", ":1: there is no room attic"),
-    (tidy.oversized, "swarm/x.py", "def f():\n" + "    x = 1\n" * 70, ":1: f has 71 lines; at most 70"),
-    (tidy.oversized, "swarm/x.py", "def f(self, a, b, c, d, e, *, g, h, i, j): ...", ":1: f has 9 parameters; at most 8"),
+    (tidy.oversized, "protocol/x.py", "def f():\n" + "    x = 1\n" * 70, ":1: f has 71 lines; at most 70"),
+    (tidy.oversized, "protocol/x.py", "def f(self, a, b, c, d, e, *, g, h, i, j): ...", ":1: f has 9 parameters; at most 8"),
     (
         tidy.oversized,
-        "swarm/x.py",
+        "protocol/x.py",
         "def f(a, b, c, d, e, *, g, h, i, j): ...  # noqa: PLR0913",
         ":1: f has 9 parameters; at most 8",
     ),
@@ -104,22 +104,27 @@ PLANTED: list[tuple[Callable[[Path], Found], str, str, str]] = [
     (tidy.banned, "wire/x.py", "import pickle", ":1: import of pickle: "),
     (tidy.banned, "trainer/x.py", "import time\n\ntime.sleep(1)", ":3: time.sleep: "),
     (tidy.banned, "wire/x.py", "import os\nos.environ['A']", ":2: os.environ: only the commands"),
-    (tidy.blind_handlers, "swarm/x.py", "try:\n    f()\nexcept Exception:\n    g()", ":3: except Exception"),
-    (tidy.blind_handlers, "swarm/x.py", "try:\n    f()\nexcept (OSError, Exception):\n    g()", ":3: except OSError, Exception"),
-    (tidy.blind_handlers, "swarm/x.py", "try:\n    f()\nexcept:\n    raise", ":3: except"),
-    (tidy.blind_handlers, "swarm/x.py", "try:\n    f()\nexcept BaseException:\n    g()", ":3: except BaseException"),
-    (tidy.undocumented, "swarm/x.py", "'''M.'''\nclass A:\n    '''A.'''\n    def f(self): ...", ":4: A.f has no docstring"),
-    (tidy.undocumented, "swarm/x.py", "x = 1", ":1: module has no docstring"),
-    (tidy.untold_tests, "swarm/x.py", "def test_x():\n    '''No stop'''", ":1: test_x has no sentence"),
+    (tidy.blind_handlers, "protocol/x.py", "try:\n    f()\nexcept Exception:\n    g()", ":3: except Exception"),
+    (
+        tidy.blind_handlers,
+        "protocol/x.py",
+        "try:\n    f()\nexcept (OSError, Exception):\n    g()",
+        ":3: except OSError, Exception",
+    ),
+    (tidy.blind_handlers, "protocol/x.py", "try:\n    f()\nexcept:\n    raise", ":3: except"),
+    (tidy.blind_handlers, "protocol/x.py", "try:\n    f()\nexcept BaseException:\n    g()", ":3: except BaseException"),
+    (tidy.undocumented, "protocol/x.py", "'''M.'''\nclass A:\n    '''A.'''\n    def f(self): ...", ":4: A.f has no docstring"),
+    (tidy.undocumented, "protocol/x.py", "x = 1", ":1: module has no docstring"),
+    (tidy.untold_tests, "protocol/x.py", "def test_x():\n    '''No stop'''", ":1: test_x has no sentence"),
     (
         tidy.uncommented_fields,
-        "swarm/x.proto",
+        "protocol/x.proto",
         "message A {\n  // Here.\n  int64 a = 1;\n  repeated B b = 2;\n}",
         ":4: repeated B b",
     ),
-    (tidy.uncommented_fields, "swarm/x.proto", "service A {\n  rpc Go(B) returns (C);\n}", ":2: rpc Go"),
-    (tidy.machine_paths, "swarm/x.py", "\nx = '/" + "home/somebody'", ":2: "),
-    (tidy.left_to_do, "swarm/x.py", "# TO" + "DO: later", ":1: "),
+    (tidy.uncommented_fields, "protocol/x.proto", "service A {\n  rpc Go(B) returns (C);\n}", ":2: rpc Go"),
+    (tidy.machine_paths, "protocol/x.py", "\nx = '/" + "home/somebody'", ":2: "),
+    (tidy.left_to_do, "protocol/x.py", "# TO" + "DO: later", ":1: "),
 ]
 
 
@@ -147,16 +152,16 @@ RIGHT: list[tuple[Callable[[Path], Found], str, str]] = [
     (
         tidy.wrong_imports,
         "policy/x.py",
-        "import math\nimport numpy as np\nfrom swarmfree.swarm.plan import Plan\nfrom swarmfree.policy import roll",
+        "import math\nimport numpy as np\nfrom swarmfree.protocol.plan import Plan\nfrom swarmfree.policy import roll",
     ),
     (tidy.wrong_imports, "sim/torch_x.py", "import torch\nfrom swarmfree.model import engine"),
-    (tidy.oversized, "swarm/x.py", "def f(self, a, b, c, d, *, e, g, h, i):\n" + "    x = 1\n" * 69),
+    (tidy.oversized, "protocol/x.py", "def f(self, a, b, c, d, *, e, g, h, i):\n" + "    x = 1\n" * 69),
     (tidy.oversized, "cli/x.py", "def f(  # noqa: PLR0913 - one per option\n    a, b, c, d, e, *, g, h, i, j): ..."),
     (tidy.banned, "lab/x.py", "import time\ntime.sleep(1)"),
     (tidy.banned, "cli/x.py", "import os\nos.environ['A']"),
-    (tidy.blind_handlers, "swarm/x.py", "try:\n    f()\nexcept OSError:\n    g()\nexcept BaseException:\n    g()\n    raise"),
-    (tidy.undocumented, "swarm/x.py", "'''M.'''\nclass _A: ...\ndef _f(): ..."),
-    (tidy.machine_paths, "swarm/x.py", "x = '/var/lib/x, ../home/x, a/home/b'"),
+    (tidy.blind_handlers, "protocol/x.py", "try:\n    f()\nexcept OSError:\n    g()\nexcept BaseException:\n    g()\n    raise"),
+    (tidy.undocumented, "protocol/x.py", "'''M.'''\nclass _A: ...\ndef _f(): ..."),
+    (tidy.machine_paths, "protocol/x.py", "x = '/var/lib/x, ../home/x, a/home/b'"),
 ]
 
 

@@ -17,20 +17,20 @@ PACKAGE = "swarmfree"
 
 # Room -> the other rooms it may import, and what is not Python's own.
 ROOMS: dict[str, tuple[set[str], set[str]]] = {
-    "swarm": (set(), set()),
-    "policy": ({"swarm"}, {"numpy", "scipy"}),
-    "model": ({"swarm"}, {"torch", "numpy", "blake3", "safetensors"}),
-    "wire": ({"swarm"}, {"grpc", "google", "hivemind", "cryptography", "msgpack", "psutil", "zstandard"}),
-    "storage": ({"swarm"}, {"numpy", "safetensors"}),
-    "trainer": ({"swarm", "policy"}, set()),
-    "sim": ({"swarm", "policy", "trainer"}, {"numpy"}),
-    "cockpit": ({"swarm"}, {"rich"}),
+    "protocol": (set(), set()),
+    "policy": ({"protocol"}, {"numpy", "scipy"}),
+    "model": ({"protocol"}, {"torch", "numpy", "blake3", "safetensors"}),
+    "wire": ({"protocol"}, {"grpc", "google", "hivemind", "cryptography", "msgpack", "psutil", "zstandard"}),
+    "storage": ({"protocol"}, {"numpy", "safetensors"}),
+    "trainer": ({"protocol", "policy"}, set()),
+    "sim": ({"protocol", "policy", "trainer"}, {"numpy"}),
+    "cockpit": ({"protocol"}, {"rich"}),
     "lab": (
-        {"swarm", "policy", "model", "storage", "sim", "cockpit"},
+        {"protocol", "policy", "model", "storage", "sim", "cockpit"},
         {"jinja2", "markupsafe", "matplotlib", "numpy", "psutil", "rich", "torch"},
     ),
     "cli": (
-        {"swarm", "policy", "model", "wire", "storage", "trainer", "sim", "cockpit", "lab"},
+        {"protocol", "policy", "model", "wire", "storage", "trainer", "sim", "cockpit", "lab"},
         {"typer", "click", "rich", "torch", "hivemind", "psutil"},
     ),
 }

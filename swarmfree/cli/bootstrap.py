@@ -70,8 +70,8 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
     from swarmfree.cli.early_checks import require_folder  # noqa: PLC0415 - help is fast
     from swarmfree.cli.event_output import open_journal  # noqa: PLC0415 - help is fast
     from swarmfree.cli.shutdown import run_until_told  # noqa: PLC0415 - help is fast
+    from swarmfree.protocol.config import load_run  # noqa: PLC0415 - help is fast
     from swarmfree.storage.corpus import require_text  # noqa: PLC0415 - help is fast
-    from swarmfree.swarm.config import load_run  # noqa: PLC0415 - help is fast
     from swarmfree.wire.addresses import split_host  # noqa: PLC0415 - help is fast
     from swarmfree.wire.listening import require_listening  # noqa: PLC0415 - help is fast
     from swarmfree.wire.own_address import reach_of  # noqa: PLC0415 - help is fast

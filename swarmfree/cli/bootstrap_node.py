@@ -15,15 +15,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from swarmfree.cli.peer_run import SystemClock
+from swarmfree.protocol.config import RunConfig, manifest_from_bytes
+from swarmfree.protocol.errors import ConfigError, DataError
+from swarmfree.protocol.events import DirectoryReplaced, Ended, Note, Started
+from swarmfree.protocol.manifest import DataSection, Manifest
+from swarmfree.protocol.names import Founder, Member
+from swarmfree.protocol.ports import Journal
 from swarmfree.storage.atomic_files import write_whole
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import require_enough
-from swarmfree.swarm.config import RunConfig, manifest_from_bytes
-from swarmfree.swarm.errors import ConfigError, DataError
-from swarmfree.swarm.events import DirectoryReplaced, Ended, Note, Started
-from swarmfree.swarm.manifest import DataSection, Manifest
-from swarmfree.swarm.names import Founder, Member
-from swarmfree.swarm.ports import Journal
 from swarmfree.trainer.founder_watch import FoundersWatch
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.genesis import NUMBER_MAX

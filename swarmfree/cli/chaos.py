@@ -58,7 +58,7 @@ def chaos(  # noqa: PLR0913 - one parameter per option
     """
     bind_to_parent(parent)
     from swarmfree.cli.chaos_run import ChaosChoices, ChaosRun  # noqa: PLC0415 - help is fast
-    from swarmfree.swarm.config import load_run  # noqa: PLC0415 - help is fast
+    from swarmfree.protocol.config import load_run  # noqa: PLC0415 - help is fast
 
     config = load_run(run, changes or ())
     text = data or config.data_path

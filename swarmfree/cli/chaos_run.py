@@ -34,9 +34,9 @@ from swarmfree.lab.page import write_page
 from swarmfree.lab.report import EventLog, ReportError, make_folder, new_folder
 from swarmfree.lab.summary import PAGE_FILE
 from swarmfree.lab.swarm import Ending, SwarmOrder
-from swarmfree.swarm.errors import ConfigError, SwarmfreeError
-from swarmfree.swarm.json_values import finite
-from swarmfree.swarm.manifest import Manifest
+from swarmfree.protocol.errors import ConfigError, SwarmfreeError
+from swarmfree.protocol.json_values import finite
+from swarmfree.protocol.manifest import Manifest
 
 if TYPE_CHECKING:
     from swarmfree.lab.chaos.loss_judge import AloneJudge

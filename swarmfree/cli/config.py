@@ -22,7 +22,7 @@ def show(run: RunOption, changes: SetOption = None) -> None:
     """
     from swarmfree.cli.runs import STANDBYS, peers_of  # noqa: PLC0415 - help is fast
     from swarmfree.lab.estimate import needs  # noqa: PLC0415 - help is fast
-    from swarmfree.swarm.config import load_run, to_toml  # noqa: PLC0415 - help is fast
+    from swarmfree.protocol.config import load_run, to_toml  # noqa: PLC0415 - help is fast
 
     found = load_run(run, changes or ())
     typer.echo(to_toml(found.manifest, found.data_path), nl=False)

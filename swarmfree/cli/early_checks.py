@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from swarmfree.swarm.errors import ConfigError
+from swarmfree.protocol.errors import ConfigError
 
 
 def require_folder(flag: str, path: Path) -> None:

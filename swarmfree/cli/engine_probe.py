@@ -10,11 +10,11 @@ import enum
 from collections.abc import Callable
 from typing import Any, cast
 
-from swarmfree.swarm.engine_port import Engine
-from swarmfree.swarm.events import EngineHolds, EngineStepped, Event
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.ports import Tokens
-from swarmfree.swarm.records import StepScalars
+from swarmfree.protocol.engine_port import Engine
+from swarmfree.protocol.events import EngineHolds, EngineStepped, Event
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.ports import Tokens
+from swarmfree.protocol.records import StepScalars
 
 INTEGER_SEQUENCES = 4099
 """Sequences of an epoch that integer tokens show: a prime, so that no epoch ends with an iteration."""

@@ -9,8 +9,8 @@ from typing import TextIO
 from swarmfree.cli.options import Log
 from swarmfree.cli.shutdown import say
 from swarmfree.cockpit.lines import describe
-from swarmfree.swarm.events import EngineHolds, EngineStepped, Event, Opened, Stepped
-from swarmfree.swarm.ports import Journal
+from swarmfree.protocol.events import EngineHolds, EngineStepped, Event, Opened, Stepped
+from swarmfree.protocol.ports import Journal
 
 
 class TextJournal:

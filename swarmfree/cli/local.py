@@ -56,8 +56,8 @@ def local(  # noqa: PLR0913 - one parameter per option
     everything within 5 s.
     """
     bind_to_parent(parent)
+    from swarmfree.protocol.config import load_run  # noqa: PLC0415 - help is fast
     from swarmfree.storage.corpus import require_text  # noqa: PLC0415 - help is fast
-    from swarmfree.swarm.config import load_run  # noqa: PLC0415 - help is fast
 
     config = load_run(run, changes or ())
     manifest, text = config.manifest, data or config.data_path

@@ -30,11 +30,11 @@ from swarmfree.lab.processes import Child, start_child
 from swarmfree.lab.report import CONFIG_FILE, EventLog, ReportError, make_folder, new_folder, write_summary, write_whole
 from swarmfree.lab.summary import summarise, summary_brief, summary_text, wrapped
 from swarmfree.lab.swarm import LOGS, Ending, LocalSwarm, SwarmOrder
-from swarmfree.swarm.config import to_toml
-from swarmfree.swarm.errors import ConfigError, SwarmfreeError
-from swarmfree.swarm.events import Evaluated, Opened
-from swarmfree.swarm.json_values import finite
-from swarmfree.swarm.manifest import Manifest
+from swarmfree.protocol.config import to_toml
+from swarmfree.protocol.errors import ConfigError, SwarmfreeError
+from swarmfree.protocol.events import Evaluated, Opened
+from swarmfree.protocol.json_values import finite
+from swarmfree.protocol.manifest import Manifest
 
 FIGURE_S = 90.0
 INTERRUPTED_S = 4.2

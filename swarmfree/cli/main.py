@@ -27,7 +27,7 @@ from swarmfree.cli.shutdown import OUTPUT_CLOSED, exit_code_of, leave, let_go_of
 from swarmfree.cli.status import WatchCommand, status
 from swarmfree.cli.study import study_app
 from swarmfree.cli.usage_errors import complaint
-from swarmfree.swarm.errors import CallFailed, SwarmfreeError
+from swarmfree.protocol.errors import CallFailed, SwarmfreeError
 
 INTERRUPTED = 130
 # Typer brings its own click since 0.24 and a foreign one before; both have this base of every complaint about the command line.

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from swarmfree.cli.runs import DEFAULT_RUN, run_file
-from swarmfree.swarm.errors import ConfigError
+from swarmfree.protocol.errors import ConfigError
 
 
 def new(
@@ -20,7 +20,7 @@ def new(
 
     It is the run that `swarmfree local` trains where none is named; change what you like, and start it with --run NAME.toml.
     """
-    from swarmfree.swarm.config import load_run, to_toml  # noqa: PLC0415 - help is fast
+    from swarmfree.protocol.config import load_run, to_toml  # noqa: PLC0415 - help is fast
 
     path = Path(f"{name}.toml")
     if path.name != str(path):

@@ -24,17 +24,17 @@ from swarmfree.cli.process import load_gently, settle_garbage
 from swarmfree.cockpit.peer_view import Means
 from swarmfree.lab.kept_weights import KEEP_SIGNAL
 from swarmfree.policy.data_order import SequenceOrder, sequence_count
+from swarmfree.protocol.engine_port import Engine
+from swarmfree.protocol.errors import DataError
+from swarmfree.protocol.events import DirectoryReplaced, Note
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import Member
+from swarmfree.protocol.ports import Journal, Ports, Tokens
 from swarmfree.storage.atomic_files import write_whole
 from swarmfree.storage.blob_store import FolderShelf
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import CorpusTokens
 from swarmfree.storage.weights import FolderWeights
-from swarmfree.swarm.engine_port import Engine
-from swarmfree.swarm.errors import DataError
-from swarmfree.swarm.events import DirectoryReplaced, Note
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.names import Member
-from swarmfree.swarm.ports import Journal, Ports, Tokens
 from swarmfree.trainer.peer import run_peer
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.identity import draw_incarnation, load_or_create_identity, next_life_number

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, TextIO
 from swarmfree.cli.shutdown import say
 from swarmfree.cockpit.live import FRAME_S, LiveView, open_view
 from swarmfree.cockpit.peer_view import Means, OwnState, begin, hear, look, own_lines
-from swarmfree.swarm.announcement import PeerState
-from swarmfree.swarm.errors import CallFailed
-from swarmfree.swarm.events import Event
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.messages import GetPlan, PlanAnswer
-from swarmfree.swarm.names import Member
-from swarmfree.swarm.plan import Plan
+from swarmfree.protocol.announcement import PeerState
+from swarmfree.protocol.errors import CallFailed
+from swarmfree.protocol.events import Event
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.messages import GetPlan, PlanAnswer
+from swarmfree.protocol.names import Member
+from swarmfree.protocol.plan import Plan
 
 if TYPE_CHECKING:
     from swarmfree.trainer.peer import Peer

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from swarmfree.cli.engine_probe import EngineKind
 from swarmfree.cli.options import Log
 from swarmfree.cli.process import keep_freed_memory, load_gently
-from swarmfree.swarm.config import load_local
-from swarmfree.swarm.errors import ConfigError
-from swarmfree.swarm.local_config import LocalConfig
+from swarmfree.protocol.config import load_local
+from swarmfree.protocol.errors import ConfigError
+from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.wire.addresses import address_of, parse_host_and_port
 from swarmfree.wire.invite import Invite
 

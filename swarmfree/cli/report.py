@@ -88,7 +88,7 @@ def _several(folders: list[Path], out: Path | None) -> None:
 
 
 def _make(folder: Path) -> Path:
-    from swarmfree.swarm.errors import ConfigError  # noqa: PLC0415 - help is fast
+    from swarmfree.protocol.errors import ConfigError  # noqa: PLC0415 - help is fast
 
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from swarmfree.swarm.errors import ConfigError
-from swarmfree.swarm.manifest import Manifest
+from swarmfree.protocol.errors import ConfigError
+from swarmfree.protocol.manifest import Manifest
 
 RUNS = Path(__file__).parent.parent / "runs"
 DEFAULT_RUN = Path("stdlib-small")
@@ -44,7 +44,7 @@ def runs_to_complete(incomplete: str) -> list[str]:
 
 def keys_to_complete(incomplete: str) -> list[str]:
     """What a shell offers behind `--set`: the keys of a run config, each with its equals sign."""
-    from swarmfree.swarm.config import run_keys  # noqa: PLC0415 - help is fast
+    from swarmfree.protocol.config import run_keys  # noqa: PLC0415 - help is fast
 
     return [f"{key}=" for key in run_keys() if key.startswith(incomplete)]
 

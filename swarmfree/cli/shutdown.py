@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
-from swarmfree.swarm.errors import ConfigError, DataError, Excluded, InviteError, RunEnded, SwarmfreeError
+from swarmfree.protocol.errors import ConfigError, DataError, Excluded, InviteError, RunEnded, SwarmfreeError
 
 CLEAN_END_S = 4.5
 LEAVE_END_S = 19.5

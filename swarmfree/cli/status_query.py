@@ -11,13 +11,13 @@ from types import TracebackType
 from typing import Self
 
 from swarmfree.cockpit.status import Status, invite_points
-from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.errors import CallFailed
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.messages import GetPlan, GetRecord, PlanAnswer, RecordAnswer
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.plan import Plan
-from swarmfree.swarm.records import Record
+from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.errors import CallFailed
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.messages import GetPlan, GetRecord, PlanAnswer, RecordAnswer
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.records import Record
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.identity import draw_incarnation, load_or_create_identity
 from swarmfree.wire.invite import Invite, encode_invite

@@ -43,7 +43,7 @@ def complaint(error: Any) -> str:
 
 def _about_option(error: Any, option: str) -> str:
     """An option that a command has not, or has not been given whole: perhaps a key of the run config is meant, which `--set` changes."""
-    from swarmfree.swarm.config import key_like  # noqa: PLC0415 - help is fast
+    from swarmfree.protocol.config import key_like  # noqa: PLC0415 - help is fast
 
     told = str(error.format_message()).rstrip(".")
     key = key_like(option.lstrip("-").replace("-", "_")) if type(error).__name__ == "NoSuchOption" else ""

@@ -32,7 +32,7 @@ from swarmfree.cockpit.state import (
     PeerPicture,
     SwarmState,
 )
-from swarmfree.swarm.events import (
+from swarmfree.protocol.events import (
     DirectoryNorms,
     DirectoryReplaced,
     Ended,
@@ -59,7 +59,7 @@ from swarmfree.swarm.events import (
     Waiting,
     WeightsWritten,
 )
-from swarmfree.swarm.names import Member
+from swarmfree.protocol.names import Member
 
 _Change = Callable[[LostStage], LostStage]
 

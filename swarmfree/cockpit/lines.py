@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from swarmfree.cockpit.state import bits_per_byte
-from swarmfree.swarm.events import (
+from swarmfree.protocol.events import (
     DirectoryNorms,
     DirectoryReplaced,
     Ended,

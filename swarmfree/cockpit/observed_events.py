@@ -12,8 +12,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from swarmfree.swarm.events import KINDS, Event, event_from_json, event_to_json
-from swarmfree.swarm.json_values import finite
+from swarmfree.protocol.events import KINDS, Event, event_from_json, event_to_json
+from swarmfree.protocol.json_values import finite
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,13 @@ from swarmfree.cockpit.observed_events import Told
 from swarmfree.cockpit.screen import STAGE_COLUMNS
 from swarmfree.cockpit.state import LostStage, PeerPicture, SwarmState
 from swarmfree.cockpit.text import count_words, megabytes, seconds_words
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Fresh, Replay, Restore, Stay
-from swarmfree.swarm.events import LOST_ENDS, Ended, Event, IterationCommitted, Placed, Started, WeightsWritten
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.names import Member
-from swarmfree.swarm.peer_status import Glance, Made
-from swarmfree.swarm.plan import Plan
-from swarmfree.swarm.records import Record
+from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, Fresh, Replay, Restore, Stay
+from swarmfree.protocol.events import LOST_ENDS, Ended, Event, IterationCommitted, Placed, Started, WeightsWritten
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import Member
+from swarmfree.protocol.peer_status import Glance, Made
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.records import Record
 
 SHARE_ITERATIONS = 20
 """So many of the last iterations say which part of its stage's work a peer does."""

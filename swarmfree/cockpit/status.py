@@ -14,11 +14,11 @@ from swarmfree.cockpit.lines import waiting_words
 from swarmfree.cockpit.screen import risk
 from swarmfree.cockpit.state import bits_per_byte
 from swarmfree.cockpit.text import left_words
-from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.json_values import finite
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.plan import Plan
-from swarmfree.swarm.records import Record
+from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.json_values import finite
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.records import Record
 
 
 @dataclass(frozen=True, slots=True)

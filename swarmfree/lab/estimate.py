@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from swarmfree.swarm.manifest import Manifest
+from swarmfree.protocol.manifest import Manifest
 
 LIBRARIES_MB, PEER_MB = 250, 160
 """Torch, gRPC and hivemind, once for all processes that are forked from one; what each peer and its libp2p daemon have of their own besides."""

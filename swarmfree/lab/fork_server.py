@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from swarmfree.lab.processes import Child, die_with_parent
-from swarmfree.swarm.errors import SwarmfreeError
+from swarmfree.protocol.errors import SwarmfreeError
 
 MESSAGE_BYTES_MAX = 1 << 16
 CRASHED = 1

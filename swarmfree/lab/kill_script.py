@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swarmfree.cockpit.state import SwarmState
-from swarmfree.swarm.errors import ConfigError
+from swarmfree.protocol.errors import ConfigError
 
 FRACTION_MIN, FRACTION_MAX = 0.15, 0.75
 FIRST_ITERATION_S = 0.2

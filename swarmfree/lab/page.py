@@ -22,7 +22,7 @@ from swarmfree.lab.plot_style import STYLES
 from swarmfree.lab.report import CONFIG_FILE, SAMPLES_FILE, read_ending, read_events, write_whole
 from swarmfree.lab.stage_spells import iteration_at
 from swarmfree.lab.summary import PAGE_FILE, TEXT_FILE, stage_lines, summarise, summary_text
-from swarmfree.swarm.events import Note
+from swarmfree.protocol.events import Note
 
 TEMPLATE = "page.html"
 ROWS_MAX = 300

@@ -21,7 +21,7 @@ from typing import IO
 
 import psutil
 
-from swarmfree.swarm.errors import SwarmfreeError
+from swarmfree.protocol.errors import SwarmfreeError
 
 LINE_BYTES_MAX = 1 << 20
 LOG_BYTES_MAX = 1 << 26

@@ -23,9 +23,9 @@ from swarmfree.model.codec import decode_tokens
 from swarmfree.model.layers import Block, RMSNorm, rotary_angles
 from swarmfree.model.optimizer import canonical_step
 from swarmfree.model.stages import StageState, attach, blank_stage, draw_weights
-from swarmfree.swarm.manifest import Manifest, ModelSection
-from swarmfree.swarm.ports import Tokens
-from swarmfree.swarm.records import StepScalars
+from swarmfree.protocol.manifest import Manifest, ModelSection
+from swarmfree.protocol.ports import Tokens
+from swarmfree.protocol.records import StepScalars
 
 Groups = Sequence[Sequence[int]]
 """Offsets of an iteration's microbatches: each group is summed alone in its order, then the groups' sums are added in order."""

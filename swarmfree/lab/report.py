@@ -17,8 +17,8 @@ from typing import IO, Any
 from swarmfree.cockpit.observed_events import Happening, Told, happening_from_json, happening_to_json
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.summary import TEXT_FILE, summary_text
-from swarmfree.swarm.errors import ConfigError, SwarmfreeError
-from swarmfree.swarm.json_values import finite
+from swarmfree.protocol.errors import ConfigError, SwarmfreeError
+from swarmfree.protocol.json_values import finite
 
 EVENTS_FILE = "events.jsonl"
 CONFIG_FILE = "run.toml"

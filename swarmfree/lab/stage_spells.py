@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from swarmfree.cockpit.fold import fold
 from swarmfree.cockpit.observed_events import Happening, ProcessEnded, ProcessKilled, Told
 from swarmfree.cockpit.state import SwarmState
-from swarmfree.swarm.events import MemberLeft, MemberLost, Opened
+from swarmfree.protocol.events import MemberLeft, MemberLost, Opened
 
 KILLED, GONE, LEFT = "killed", "gone", "left"
 

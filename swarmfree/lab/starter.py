@@ -8,7 +8,7 @@ from pathlib import Path
 
 from swarmfree.lab.fork_server import Stem
 from swarmfree.lab.processes import Child, start_child
-from swarmfree.swarm.errors import SwarmfreeError
+from swarmfree.protocol.errors import SwarmfreeError
 
 
 class Starter:

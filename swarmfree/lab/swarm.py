@@ -43,8 +43,8 @@ from swarmfree.lab.processes import (
     wait_for_orphans,
 )
 from swarmfree.lab.starter import Starter, make_folder_of
-from swarmfree.swarm.errors import SwarmfreeError
-from swarmfree.swarm.events import (
+from swarmfree.protocol.errors import SwarmfreeError
+from swarmfree.protocol.events import (
     DirectoryReplaced,
     Ended,
     MemberLeft,

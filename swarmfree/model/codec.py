@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swarmfree.swarm.engine_port import Writable
+from swarmfree.protocol.engine_port import Writable
 
 WireDtype = Literal["float32", "bfloat16"]
 

@@ -23,14 +23,14 @@ from swarmfree.model.optimizer import canonical_step
 from swarmfree.model.shadow import from_int8, to_int8
 from swarmfree.model.stages import Body, Ends, StageState, blank_stage, draw_part, draw_weights
 from swarmfree.model.sums import GradientSums, add_up
-from swarmfree.swarm.actions import MergeMode
-from swarmfree.swarm.engine_port import Pieces, Writable
-from swarmfree.swarm.manifest import BorderDtype, Manifest
-from swarmfree.swarm.records import StepScalars
+from swarmfree.protocol.actions import MergeMode
+from swarmfree.protocol.engine_port import Pieces, Writable
+from swarmfree.protocol.manifest import BorderDtype, Manifest
+from swarmfree.protocol.records import StepScalars
 
 
 class TorchEngine:
-    """Implements `swarmfree.swarm.engine_port.Engine`; what each method promises is written there.
+    """Implements `swarmfree.protocol.engine_port.Engine`; what each method promises is written there.
 
     Args:
         manifest: the run's.

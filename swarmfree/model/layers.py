@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the field's name
 from torch import Tensor, nn
 
-from swarmfree.swarm.manifest import ModelSection
+from swarmfree.protocol.manifest import ModelSection
 
 
 class RMSNorm(nn.Module):

@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.names import ENDS_STAGE
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import ENDS_STAGE
 
 LINE_FLOATS = 16
 """Every parameter and every part starts at a multiple of so many floats: 64 bytes, one cache line.

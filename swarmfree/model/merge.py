@@ -10,8 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from swarmfree.model.layout import FLOAT_BYTES
-from swarmfree.swarm.engine_port import Pieces
-from swarmfree.swarm.records import bits_float32
+from swarmfree.protocol.engine_port import Pieces
+from swarmfree.protocol.records import bits_float32
 
 
 def merge_floats(before: Pieces, after: Pieces, weight_before: int, weight_after: int, target: Tensor) -> None:

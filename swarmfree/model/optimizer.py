@@ -23,7 +23,7 @@ from torch import Tensor
 
 from swarmfree.model.layout import Layout
 from swarmfree.model.stages import StageState
-from swarmfree.swarm.records import StepScalars, bits_float32
+from swarmfree.protocol.records import StepScalars, bits_float32
 
 CHUNK_FLOATS = 1 << 16
 """Floats stepped at once: few enough that the vectors of a chunk stay in a core's cache, enough to hide the cost of a call."""

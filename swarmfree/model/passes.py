@@ -18,8 +18,8 @@ from torch import Tensor
 from swarmfree.model.codec import WireDtype, decode_activations, decode_tokens, encode_activations, round_to
 from swarmfree.model.shadow import from_int8, size_bytes, to_int8
 from swarmfree.model.stages import Body, Ends
-from swarmfree.swarm.engine_port import Writable
-from swarmfree.swarm.manifest import BorderDtype, Manifest
+from swarmfree.protocol.engine_port import Writable
+from swarmfree.protocol.manifest import BorderDtype, Manifest
 
 
 @dataclass(frozen=True, slots=True)

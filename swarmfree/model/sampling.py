@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from swarmfree.lab.reference_training import Llama
-from swarmfree.swarm.errors import SwarmfreeError
-from swarmfree.swarm.manifest import ModelSection
+from swarmfree.protocol.errors import SwarmfreeError
+from swarmfree.protocol.manifest import ModelSection
 
 BYTES = 256
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from swarmfree.model.codec import zero_floats
 from swarmfree.model.layers import Block, RMSNorm, rotary_angles
 from swarmfree.model.layout import Layout, Slot, layout_of
-from swarmfree.swarm.manifest import Manifest, ModelSection
-from swarmfree.swarm.names import ENDS_STAGE
+from swarmfree.protocol.manifest import Manifest, ModelSection
+from swarmfree.protocol.names import ENDS_STAGE
 
 
 class Ends(nn.Module):

@@ -5,8 +5,8 @@ An answer that does not fit counts as none: the next peer is asked. Who vouches 
 
 from __future__ import annotations
 
-from swarmfree.swarm.plan import Plan
-from swarmfree.swarm.records import Record
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.records import Record
 
 NEWEST = -1
 

@@ -6,9 +6,9 @@ A replay has its own limit, since a shadow is at hand: `join_wait_s`.
 from __future__ import annotations
 
 from swarmfree.policy.retention import FULL_BYTES, body_parameters
-from swarmfree.swarm.actions import BuildAction, Fresh, Stay
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.names import ENDS_STAGE
+from swarmfree.protocol.actions import BuildAction, Fresh, Stay
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import ENDS_STAGE
 
 FLOOR_BYTES_S = 32_000
 """256 kbit/s: a merge has four answers under way, and of each a frame of 16 KiB, the least, has to come within `silence_s` of 2 s. With frames of

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from swarmfree.swarm.names import ENDS_STAGE, Member
-from swarmfree.swarm.plan import Plan
-from swarmfree.swarm.records import Record
+from swarmfree.protocol.names import ENDS_STAGE, Member
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.records import Record
 
 NOBODY = Member("", "")
 """Votes on the first iteration where its founder is not known: no majority can come together, so going on is forced."""

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from swarmfree.swarm.names import Member
+from swarmfree.protocol.names import Member
 
 OWNER, DISSENTER = 2, 1
 

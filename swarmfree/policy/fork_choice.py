@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from swarmfree.swarm.records import GENESIS_LINEAGE, Record
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from swarmfree.swarm.manifest import TimingSection
-from swarmfree.swarm.messages import PlanAnswer
-from swarmfree.swarm.names import Founder
+from swarmfree.protocol.manifest import TimingSection
+from swarmfree.protocol.messages import PlanAnswer
+from swarmfree.protocol.names import Founder
 
 SILENCES = 2.5
 LEADLESS_MAX = 6

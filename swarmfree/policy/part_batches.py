@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from swarmfree.policy.retention import FULL_BYTES, WIRE_BYTES
-from swarmfree.swarm.manifest import Manifest
+from swarmfree.protocol.manifest import Manifest
 
 STATE_BATCH_BYTES = 8 << 20
 """What one call carries at most, unless one part is larger: little beside a stage, and soon there on a slow link, since a builder's progress is what

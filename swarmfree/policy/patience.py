@@ -5,8 +5,8 @@ Source: the study of recoveries, with a small model; design section 6.
 
 from __future__ import annotations
 
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
-from swarmfree.swarm.manifest import TimingSection
+from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
+from swarmfree.protocol.manifest import TimingSection
 
 MERGE_LOST, NEIGHBOUR_LOST, FRESH_LOST = 300, 500, 1000
 """Iterations until the loss is what it was, after a merge, a copy of one neighbour, and new weights."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.names import ENDS_STAGE
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import ENDS_STAGE
 
 STANDBY = -1
 

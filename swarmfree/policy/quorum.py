@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from swarmfree.swarm.names import Member
+from swarmfree.protocol.names import Member
 
 
 def is_majority(electorate: Sequence[Member], answered: Collection[Member]) -> bool:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from swarmfree.policy.retention import replays_exactly
 from swarmfree.policy.schedule import clip_factors, learning_rate, step_scalars
-from swarmfree.swarm.events import IterationCommitted
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.messages import BeatAnswer
-from swarmfree.swarm.names import Member
-from swarmfree.swarm.plan import Plan
-from swarmfree.swarm.records import (
+from swarmfree.protocol.events import IterationCommitted
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.messages import BeatAnswer
+from swarmfree.protocol.names import Member
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.records import (
     Record,
     StageEntry,
     bits_float32,

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmfree.policy.retention import KeptCopy, StageShadow
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Replay, Restore
-from swarmfree.swarm.announcement import Announcement
-from swarmfree.swarm.manifest import RecoverySection
-from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member
-from swarmfree.swarm.records import Record, float32_bits
+from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Replay, Restore
+from swarmfree.protocol.announcement import Announcement
+from swarmfree.protocol.manifest import RecoverySection
+from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member
+from swarmfree.protocol.records import Record, float32_bits
 
 CLIPPED_TO, CLIPPED_ADDS = 1.0, 1e-4
 """A stage's norm is clipped to this, and this is added, as in CheckFree's published code."""

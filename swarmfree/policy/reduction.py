@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from swarmfree.swarm.records import Addend, MicrobatchSet
+from swarmfree.protocol.records import Addend, MicrobatchSet
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from swarmfree.swarm.messages import Segment
-from swarmfree.swarm.names import ENDS_STAGE, Endpoint
-from swarmfree.swarm.records import MicrobatchSet
-from swarmfree.swarm.routes import Route, straight
+from swarmfree.protocol.messages import Segment
+from swarmfree.protocol.names import ENDS_STAGE, Endpoint
+from swarmfree.protocol.records import MicrobatchSet
+from swarmfree.protocol.routes import Route, straight
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from zlib import crc32
 
-from swarmfree.swarm.manifest import BorderDtype, Manifest
-from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member
-from swarmfree.swarm.plan import Plan
+from swarmfree.protocol.manifest import BorderDtype, Manifest
+from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member
+from swarmfree.protocol.plan import Plan
 
 FULL_SHARE_MAX = 0.05
 """Full shadows are the default where they add at most this share to what a stage sends in training."""

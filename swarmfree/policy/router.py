@@ -6,8 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.plan import Plan, Replica, Share
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.plan import Plan, Replica, Share
 
 SPEED_LEVELS = 16
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from swarmfree.swarm.manifest import OptimizerSection
-from swarmfree.swarm.records import StepScalars, float32_bits
+from swarmfree.protocol.manifest import OptimizerSection
+from swarmfree.protocol.records import StepScalars, float32_bits
 
 CLIP_EPS = 1e-6
 

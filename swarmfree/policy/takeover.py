@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from swarmfree.policy.placement import STANDBY
-from swarmfree.swarm.messages import Hello, Promise
-from swarmfree.swarm.names import Endpoint, Term
-from swarmfree.swarm.plan import Plan
-from swarmfree.swarm.records import Record
+from swarmfree.protocol.messages import Hello, Promise
+from swarmfree.protocol.names import Endpoint, Term
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.records import Record
 
 
 @dataclass(frozen=True, slots=True)

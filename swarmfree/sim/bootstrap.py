@@ -10,12 +10,12 @@ from collections.abc import Coroutine
 from contextvars import Context
 from typing import Any
 
+from swarmfree.protocol.names import Endpoint, Founder, Member
 from swarmfree.sim.directory import MemoryDirectory
 from swarmfree.sim.loop import OWNER
 from swarmfree.sim.peer_ports import Pace, VirtualClock
 from swarmfree.sim.simulated_peer import Stage
 from swarmfree.sim.transcript import Transcript
-from swarmfree.swarm.names import Endpoint, Founder, Member
 from swarmfree.trainer.founder_watch import FoundersWatch
 
 PEER_ID, PORT = "QmBootstrap", 4000

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swarmfree.swarm.manifest import TimingSection
+from swarmfree.protocol.manifest import TimingSection
 
 REACHED_S = 6.0
 """A peer that has moved in the coordinator's reach for so long is there: three times `silence_s`, so that it was missed, asked again and heard."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from swarmfree.policy.fork_choice import Tip, wins
-from swarmfree.swarm.records import GENESIS_LINEAGE, Record
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record
 
 
 class Chain:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
+from swarmfree.protocol.errors import CallFailed
+from swarmfree.protocol.messages import GetAverage, GetShadow, GetState, Pull, Reduce, Request, Train
+from swarmfree.protocol.ports import Reply
 from swarmfree.sim.faults import FaultPlan
-from swarmfree.swarm.errors import CallFailed
-from swarmfree.swarm.messages import GetAverage, GetShadow, GetState, Pull, Reduce, Request, Train
-from swarmfree.swarm.ports import Reply
 
 SPOILED_KINDS: tuple[type[Request], ...] = (Reduce, GetAverage, GetState, GetShadow, Pull, Train)
 CUT_BYTES = 8

@@ -11,10 +11,10 @@ import math
 import random
 from collections.abc import Callable
 
+from swarmfree.protocol.announcement import Announcement
+from swarmfree.protocol.names import Founder
 from swarmfree.sim.faults import FaultPlan
 from swarmfree.sim.peer_ports import Pace
-from swarmfree.swarm.announcement import Announcement
-from swarmfree.swarm.names import Founder
 
 GENESIS_S = 2.0
 """A peer reads no genesis again before; as `wire`'s."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from swarmfree.protocol.actions import MergeMode
+from swarmfree.protocol.engine_port import Engine, Pieces
+from swarmfree.protocol.names import Member
+from swarmfree.protocol.records import StepScalars
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.invariants import Checks, Step
-from swarmfree.swarm.actions import MergeMode
-from swarmfree.swarm.engine_port import Engine, Pieces
-from swarmfree.swarm.names import Member
-from swarmfree.swarm.records import StepScalars
 
 
 class _WatchedEngine:

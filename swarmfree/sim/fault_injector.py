@@ -12,6 +12,9 @@ import random
 from collections.abc import Callable
 from typing import assert_never
 
+from swarmfree.protocol.messages import Goodbye, Open, Request
+from swarmfree.protocol.names import Member
+from swarmfree.protocol.plan import Plan
 from swarmfree.sim import partitions
 from swarmfree.sim.faults import calm_iteration
 from swarmfree.sim.network import MemoryHub
@@ -49,9 +52,6 @@ from swarmfree.sim.setup import Setup
 from swarmfree.sim.shutdown_faults import CALM_S, Ending
 from swarmfree.sim.simulated_peer import Life
 from swarmfree.sim.transcript import Transcript
-from swarmfree.swarm.messages import Goodbye, Open, Request
-from swarmfree.swarm.names import Member
-from swarmfree.swarm.plan import Plan
 
 FIRST_ITERATION_S = 0.5
 ITERATION_MAX_S = 5.0

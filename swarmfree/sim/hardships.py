@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from swarmfree.protocol.manifest import Manifest, TimingSection
 from swarmfree.sim.faults import TRANSFER_S_MAX
 from swarmfree.sim.startup_faults import Fall, Opening
-from swarmfree.swarm.manifest import Manifest, TimingSection
 
 if TYPE_CHECKING:
     from swarmfree.sim.setup import Setup

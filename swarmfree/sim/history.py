@@ -9,8 +9,8 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from swarmfree.protocol.names import Member
 from swarmfree.sim.partitions import Break
-from swarmfree.swarm.names import Member
 
 KEPT_MAX = 256
 """Outages that have ended; older ones are forgotten."""

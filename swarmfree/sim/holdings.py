@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from swarmfree.policy.patience import FRESH_LOST, iterations_lost
+from swarmfree.protocol.actions import BuildAction, Copy, CopyNeighbour, Fresh, Merge, Stay
+from swarmfree.protocol.messages import Build
+from swarmfree.protocol.names import ENDS_STAGE, Member, Term
+from swarmfree.protocol.plan import Plan
 from swarmfree.sim import bounds
 from swarmfree.sim.history import History
-from swarmfree.swarm.actions import BuildAction, Copy, CopyNeighbour, Fresh, Merge, Stay
-from swarmfree.swarm.messages import Build
-from swarmfree.swarm.names import ENDS_STAGE, Member, Term
-from swarmfree.swarm.plan import Plan
 
 RECENT_MAX = 64
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from swarmfree.swarm.actions import MergeMode
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.records import StepScalars
+from swarmfree.protocol.actions import MergeMode
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.records import StepScalars
 
 Words = NDArray[np.uint64]
 

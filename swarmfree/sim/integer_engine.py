@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from swarmfree.protocol.actions import MergeMode
+from swarmfree.protocol.engine_port import Pieces, Writable
+from swarmfree.protocol.manifest import BorderDtype, Manifest
+from swarmfree.protocol.records import StepScalars
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_arithmetic import EMBEDDING_PARTS, STATE_BYTES, PartState, State, Tensor, Words
-from swarmfree.swarm.actions import MergeMode
-from swarmfree.swarm.engine_port import Pieces, Writable
-from swarmfree.swarm.manifest import BorderDtype, Manifest
-from swarmfree.swarm.records import StepScalars
 
 
 class IntegerEngine:

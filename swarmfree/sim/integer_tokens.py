@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from swarmfree.protocol.manifest import Manifest
 from swarmfree.sim.integer_arithmetic import TRAINING, WINDOW
-from swarmfree.swarm.manifest import Manifest
 
 ROW_WORDS_MIN = 3
 

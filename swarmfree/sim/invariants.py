@@ -15,17 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from swarmfree.sim.commit_chain import Chain
-from swarmfree.sim.holdings import Everybody, Holdings, Lives
-from swarmfree.sim.integer_arithmetic import State
-from swarmfree.sim.memory_call import Outcome
-from swarmfree.sim.rebuilds import Rebuilds
-from swarmfree.sim.reference import IntegerReference
-from swarmfree.sim.votes import Votes
-from swarmfree.swarm.actions import Stay
-from swarmfree.swarm.events import Event, IterationCommitted, LineageDropped
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.messages import (
+from swarmfree.protocol.actions import Stay
+from swarmfree.protocol.events import Event, IterationCommitted, LineageDropped
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.messages import (
     BeatAnswer,
     Build,
     Built,
@@ -42,10 +35,17 @@ from swarmfree.swarm.messages import (
     Sealed,
     Train,
 )
-from swarmfree.swarm.names import Endpoint, Member, Position, WorkKind
-from swarmfree.swarm.plan import Plan
-from swarmfree.swarm.ports import Reply
-from swarmfree.swarm.records import GENESIS_LINEAGE, Record, StepScalars
+from swarmfree.protocol.names import Endpoint, Member, Position, WorkKind
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StepScalars
+from swarmfree.sim.commit_chain import Chain
+from swarmfree.sim.holdings import Everybody, Holdings, Lives
+from swarmfree.sim.integer_arithmetic import State
+from swarmfree.sim.memory_call import Outcome
+from swarmfree.sim.rebuilds import Rebuilds
+from swarmfree.sim.reference import IntegerReference
+from swarmfree.sim.votes import Votes
 
 T = TypeVar("T")
 

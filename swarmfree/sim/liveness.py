@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from swarmfree.policy.quorum import is_majority
+from swarmfree.protocol.events import Event, IterationCommitted, LineageDropped, MemberLeft, MemberLost, Opened, Placed, TookOver
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import ENDS_STAGE, Member
+from swarmfree.protocol.plan import Plan
 from swarmfree.sim import bounds
 from swarmfree.sim.bounds import Bounds
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.population import Cast
 from swarmfree.sim.simulated_peer import Life
-from swarmfree.swarm.events import Event, IterationCommitted, LineageDropped, MemberLeft, MemberLost, Opened, Placed, TookOver
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.names import ENDS_STAGE, Member
-from swarmfree.swarm.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

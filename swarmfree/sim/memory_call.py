@@ -11,12 +11,12 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable
+from swarmfree.protocol.messages import Request
+from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.ports import Handler, Reply
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.loop import OWNER, Turn
-from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable
-from swarmfree.swarm.messages import Request
-from swarmfree.swarm.names import Endpoint
-from swarmfree.swarm.ports import Handler, Reply
 
 if TYPE_CHECKING:
     from swarmfree.sim.network import MemoryHub

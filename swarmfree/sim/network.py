@@ -26,6 +26,10 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Protocol
 
+from swarmfree.protocol.errors import CallFailed, PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.messages import Header, Request
+from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
+from swarmfree.protocol.ports import Handler, Incoming, Reply
 from swarmfree.sim.corrupt_answers import Spoiler
 from swarmfree.sim.faults import TRANSFER_S_MAX, Fate, FaultPlan, draw_fate, stretched_s
 from swarmfree.sim.history import History
@@ -34,10 +38,6 @@ from swarmfree.sim.loop import VirtualLoop
 from swarmfree.sim.memory_call import Exchange, HubPeer, Outcome, Payload, Question, Spawn
 from swarmfree.sim.partitions import Break, Breaks
 from swarmfree.sim.traffic import NetworkStatistics, Scales, refusal_bytes
-from swarmfree.swarm.errors import CallFailed, PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.messages import Header, Request
-from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Member
-from swarmfree.swarm.ports import Handler, Incoming, Reply
 
 
 class NetworkWatch(Protocol):

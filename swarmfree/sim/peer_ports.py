@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from swarmfree.protocol.errors import SwarmfreeError
+from swarmfree.protocol.events import Event
 from swarmfree.sim.loop import VirtualLoop
-from swarmfree.swarm.errors import SwarmfreeError
-from swarmfree.swarm.events import Event
 
 T = TypeVar("T")
 

@@ -8,13 +8,13 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
+from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.sim.bootstrap import Bootstrap
 from swarmfree.sim.partitions import Break
 from swarmfree.sim.peer_ports import WORK_SPREAD_MAX, DeviceError
 from swarmfree.sim.simulated_peer import Life, Stage
 from swarmfree.sim.startup_faults import Fall, Opening
 from swarmfree.sim.transcript import Transcript
-from swarmfree.swarm.names import Endpoint, Member
 
 KILL_GRACE_S = 3.0
 FIRST_PORT = 4001

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, Replay, Restore, Stay
+from swarmfree.protocol.messages import Build, Built
+from swarmfree.protocol.names import Member
+from swarmfree.protocol.records import Record
 from swarmfree.sim.commit_chain import Chain
 from swarmfree.sim.integer_arithmetic import State
 from swarmfree.sim.reference import IntegerReference
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Replay, Restore, Stay
-from swarmfree.swarm.messages import Build, Built
-from swarmfree.swarm.names import Member
-from swarmfree.swarm.records import Record
 
 
 class Rebuilds:

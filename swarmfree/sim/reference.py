@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from swarmfree.policy.recovery import donor_block
+from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.records import StepScalars
+from swarmfree.protocol.routes import routes_of
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_arithmetic import EMBEDDING_PARTS, PartState, State, Tensor, Words
 from swarmfree.sim.integer_tokens import IntegerTokens
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.records import StepScalars
-from swarmfree.swarm.routes import routes_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from swarmfree.protocol.events import Event, IterationCommitted, StageBuilt, StageLost, TookOver
+from swarmfree.protocol.messages import Open, Request
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.ports import Reply
 from swarmfree.sim import bounds, sizes
 from swarmfree.sim.directory import DirectoryHub
 from swarmfree.sim.fault_injector import Mischief
@@ -33,10 +37,6 @@ from swarmfree.sim.setup import Setup, draw_setup
 from swarmfree.sim.simulated_peer import MakeEngine, MakeTokens, RunPeer, Stage, WrittenWeights
 from swarmfree.sim.traffic import Scales, Traffic
 from swarmfree.sim.transcript import Transcript
-from swarmfree.swarm.events import Event, IterationCommitted, StageBuilt, StageLost, TookOver
-from swarmfree.swarm.messages import Open, Request
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.peer import run_peer as trainer_run_peer
 
 TICK_S = 1.0

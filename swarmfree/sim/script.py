@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from swarmfree.protocol.messages import Request
+from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.sim import partitions
 from swarmfree.sim.fault_injector import Mischief
 from swarmfree.sim.faults import Fate
@@ -13,8 +15,6 @@ from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.partitions import Break
 from swarmfree.sim.population import Cast
 from swarmfree.sim.simulated_peer import Life
-from swarmfree.swarm.messages import Request
-from swarmfree.swarm.names import Endpoint, Member
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from swarmfree.sim.faults import FaultPlan
-from swarmfree.sim.hardships import harden
-from swarmfree.sim.startup_faults import Opening
-from swarmfree.swarm.actions import MergeMode
-from swarmfree.swarm.manifest import (
+from swarmfree.protocol.actions import MergeMode
+from swarmfree.protocol.manifest import (
     SWAP_STAGES_MIN,
     BatchSection,
     Manifest,
@@ -23,6 +20,9 @@ from swarmfree.swarm.manifest import (
     StagesSection,
     TimingSection,
 )
+from swarmfree.sim.faults import FaultPlan
+from swarmfree.sim.hardships import harden
+from swarmfree.sim.startup_faults import Opening
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from swarmfree.protocol.names import Member
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.schedule import WRITER, Fault, Last
-from swarmfree.swarm.names import Member
 
 CALM_S = 10.0
 """A run without calm iterations becomes calm so long after its closing evaluation was opened."""

@@ -13,6 +13,13 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
+from swarmfree.protocol.engine_port import Engine
+from swarmfree.protocol.errors import SwarmfreeError
+from swarmfree.protocol.events import Event
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.ports import Ports, Tokens
 from swarmfree.sim.directory import DirectoryHub, MemoryDirectory
 from swarmfree.sim.engine_probe import watched
 from swarmfree.sim.invariants import Checks
@@ -20,13 +27,6 @@ from swarmfree.sim.loop import OWNER, VirtualLoop
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.peer_ports import MemoryJournal, MemoryShelf, MemoryWeights, Pace, VirtualClock, VirtualExecutor
 from swarmfree.sim.setup import Setup
-from swarmfree.swarm.engine_port import Engine
-from swarmfree.swarm.errors import SwarmfreeError
-from swarmfree.swarm.events import Event
-from swarmfree.swarm.local_config import LocalConfig
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.ports import Ports, Tokens
 
 RunPeer = Callable[[Ports, Manifest, LocalConfig, random.Random, asyncio.Event], Awaitable[int]]
 MakeEngine = Callable[[Manifest], Engine]

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from swarmfree.protocol.ports import Handler
 from swarmfree.sim import bounds
-from swarmfree.swarm.ports import Handler
 from swarmfree.trainer.incarnations import PEERS_MAX
 from swarmfree.trainer.replica_state import PAST_MAX
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from swarmfree.model.engine import TorchEngine
+from swarmfree.protocol.engine_port import Engine
+from swarmfree.protocol.manifest import Manifest, ModelSection
 from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
 from swarmfree.sim.setup import draw_setup
-from swarmfree.swarm.engine_port import Engine
-from swarmfree.swarm.manifest import Manifest, ModelSection
 
 ITERATIONS = 6
 WIDTH = 16

@@ -11,8 +11,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from swarmfree.swarm.errors import Refused
-from swarmfree.swarm.messages import (
+from swarmfree.protocol.errors import Refused
+from swarmfree.protocol.messages import (
     GetAverage,
     GetShadow,
     GetState,
@@ -24,7 +24,7 @@ from swarmfree.swarm.messages import (
     Response,
     Train,
 )
-from swarmfree.swarm.names import Member
+from swarmfree.protocol.names import Member
 
 DATA_KINDS: tuple[type[Request], ...] = (Train, Loss, Pull, Reduce, GetAverage, GetState, GetShadow)
 

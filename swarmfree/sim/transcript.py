@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable
 
-from swarmfree.swarm.events import Event
+from swarmfree.protocol.events import Event
 
 LINES_MAX = 100_000
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 from swarmfree.policy.election import is_founders
 from swarmfree.policy.quorum import is_majority
-from swarmfree.swarm.names import Member, Position, Term
-from swarmfree.swarm.records import Record
+from swarmfree.protocol.names import Member, Position, Term
+from swarmfree.protocol.records import Record
 
 
 class Votes:

@@ -1,1 +1,1 @@
-"""KEEPS: tokens, weights and events on disk, behind the ports of `swarm`. Knows no other room."""
+"""KEEPS: tokens, weights and events on disk, behind the ports of `protocol`. Knows no other room."""

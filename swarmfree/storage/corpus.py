@@ -22,8 +22,8 @@ from pathlib import Path
 from platform import python_version
 from uuid import uuid4
 
+from swarmfree.protocol.errors import DataError
 from swarmfree.storage.atomic_files import flush_to_disk, told_in_one_line
-from swarmfree.swarm.errors import DataError
 
 _CHUNK_SIZE_BYTES = 1 << 20
 _NOT_SOURCE = frozenset({"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__"})

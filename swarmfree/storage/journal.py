@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from swarmfree.swarm.errors import SwarmfreeError
-from swarmfree.swarm.events import Event, Note, event_to_json
+from swarmfree.protocol.errors import SwarmfreeError
+from swarmfree.protocol.events import Event, Note, event_to_json
 
 
 class _Stream(Protocol):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from swarmfree.protocol.manifest import Manifest
 from swarmfree.storage.corpus import Corpus
-from swarmfree.swarm.manifest import Manifest
 
 PARTS = 3
 OTHER = "another text"

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from swarmfree.protocol.errors import DataError
+from swarmfree.protocol.manifest import Manifest
 from swarmfree.storage.corpus import Corpus
-from swarmfree.swarm.errors import DataError
-from swarmfree.swarm.manifest import Manifest
 
 
 def require_enough(corpus: Corpus, manifest: Manifest) -> None:

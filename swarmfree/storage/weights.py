@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from swarmfree.protocol.errors import ConfigError, SwarmfreeError
+from swarmfree.protocol.manifest import Manifest, ModelSection
 from swarmfree.storage.atomic_files import place_whole, told_in_one_line, write_whole
 from swarmfree.storage.tokenizer import tokenizer_files
-from swarmfree.swarm.errors import ConfigError, SwarmfreeError
-from swarmfree.swarm.manifest import Manifest, ModelSection
 
 INDEX_NAME = "model.safetensors.index.json"
 CONFIG_NAME = "config.json"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from swarmfree.swarm.errors import PeerSilent
-from swarmfree.swarm.messages import Request
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.ports import Reply
+from swarmfree.protocol.errors import PeerSilent
+from swarmfree.protocol.messages import Request
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.context import Context
 
 

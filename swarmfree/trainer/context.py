@@ -6,13 +6,13 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from swarmfree.swarm.errors import PeerUnreachable
-from swarmfree.swarm.events import Event
-from swarmfree.swarm.local_config import LocalConfig
-from swarmfree.swarm.manifest import Manifest, TimingSection
-from swarmfree.swarm.messages import Header, Request
-from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Member
-from swarmfree.swarm.ports import Handler, Ports, Reply
+from swarmfree.protocol.errors import PeerUnreachable
+from swarmfree.protocol.events import Event
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.manifest import Manifest, TimingSection
+from swarmfree.protocol.messages import Header, Request
+from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
+from swarmfree.protocol.ports import Handler, Ports, Reply
 from swarmfree.trainer.incarnations import Lives
 
 

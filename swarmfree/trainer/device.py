@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from swarmfree.policy.deadline import alike_limit_s, lateness, mixed_limit_s
-from swarmfree.swarm.engine_port import Pieces
-from swarmfree.swarm.errors import CallFailed
-from swarmfree.swarm.pieces import Lent
-from swarmfree.swarm.ports import Clock, Executor
+from swarmfree.protocol.engine_port import Pieces
+from swarmfree.protocol.errors import CallFailed
+from swarmfree.protocol.pieces import Lent
+from swarmfree.protocol.ports import Clock, Executor
 
 T = TypeVar("T")
 Queued = tuple[int, int, int, bool, Callable[[], Any], asyncio.Future[Any]]

@@ -15,12 +15,12 @@ from swarmfree.policy.answer_checks import fitting_plan, fitting_record
 from swarmfree.policy.election import electorate_of, founders_term, rank
 from swarmfree.policy.quorum import is_majority, may_decide
 from swarmfree.policy.takeover import Inheritance, newest_plan, newest_sealed
-from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
-from swarmfree.swarm.events import Note
-from swarmfree.swarm.messages import Claim, Commit, GetRecord, Promise, RecordAnswer
-from swarmfree.swarm.names import Endpoint, Member, Position, Term
-from swarmfree.swarm.plan import Plan
+from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
+from swarmfree.protocol.events import Note
+from swarmfree.protocol.messages import Claim, Commit, GetRecord, Promise, RecordAnswer
+from swarmfree.protocol.names import Endpoint, Member, Position, Term
+from swarmfree.protocol.plan import Plan
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import MemberBooks
 

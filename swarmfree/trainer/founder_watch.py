@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from swarmfree.policy.founder import Patience, next_founder
-from swarmfree.swarm.announcement import Announcement
-from swarmfree.swarm.errors import CallFailed
-from swarmfree.swarm.manifest import TimingSection
-from swarmfree.swarm.messages import GetPlan, PlanAnswer
-from swarmfree.swarm.names import Founder
-from swarmfree.swarm.ports import Clock, Directory, Network
+from swarmfree.protocol.announcement import Announcement
+from swarmfree.protocol.errors import CallFailed
+from swarmfree.protocol.manifest import TimingSection
+from swarmfree.protocol.messages import GetPlan, PlanAnswer
+from swarmfree.protocol.names import Founder
+from swarmfree.protocol.ports import Clock, Directory, Network
 
 LOOK_S, FIRST_LOOK_S = 1.0, 0.25
 """Where nobody is named yet, the first one that comes waits for nothing else."""

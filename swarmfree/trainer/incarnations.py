@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from swarmfree.swarm.names import Member
+from swarmfree.protocol.names import Member
 
 PEERS_MAX = 1024
 

@@ -11,11 +11,20 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from swarmfree.policy.election import founders_term
 from swarmfree.policy.takeover import Inheritance
-from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.errors import CallFailed, DeviceStuck, Excluded, PeerSilent, PeerUnreachable, RefusalKind, Refused, RunEnded
-from swarmfree.swarm.events import Note, Waiting
-from swarmfree.swarm.messages import Hello, Place
-from swarmfree.swarm.names import Endpoint, Founder
+from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.errors import (
+    CallFailed,
+    DeviceStuck,
+    Excluded,
+    PeerSilent,
+    PeerUnreachable,
+    RefusalKind,
+    Refused,
+    RunEnded,
+)
+from swarmfree.protocol.events import Note, Waiting
+from swarmfree.protocol.messages import Hello, Place
+from swarmfree.protocol.names import Endpoint, Founder
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.member.member import TICK_S, MemberBooks

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 
 from swarmfree.policy.fork_choice import Tip
 from swarmfree.policy.takeover import Inheritance
-from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.errors import CallFailed, DeviceStuck, Diverged, Excluded, RefusalKind, Refused, RunEnded, SwarmfreeError
-from swarmfree.swarm.events import Ended, Note, Started, TookOver
-from swarmfree.swarm.local_config import LocalConfig
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.messages import (
+from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.errors import CallFailed, DeviceStuck, Diverged, Excluded, RefusalKind, Refused, RunEnded, SwarmfreeError
+from swarmfree.protocol.events import Ended, Note, Started, TookOver
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.messages import (
     Beat,
     Build,
     Claim,
@@ -48,9 +48,9 @@ from swarmfree.swarm.messages import (
     TakeRoll,
     Train,
 )
-from swarmfree.swarm.names import ENDS_STAGE, PROTOCOL_REVISION, Endpoint
-from swarmfree.swarm.ports import Incoming, Ports, Reply
-from swarmfree.swarm.records import bits_float32
+from swarmfree.protocol.names import ENDS_STAGE, PROTOCOL_REVISION, Endpoint
+from swarmfree.protocol.ports import Incoming, Ports, Reply
+from swarmfree.protocol.records import bits_float32
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.handoff import end_run

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from swarmfree.swarm.peer_status import Glance
-from swarmfree.swarm.plan import Plan
+from swarmfree.protocol.peer_status import Glance
+from swarmfree.protocol.plan import Plan
 from swarmfree.trainer.peer import Peer
 
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from swarmfree.policy.retention import borders_kept
-from swarmfree.swarm.errors import RefusalKind, Refused
-from swarmfree.swarm.messages import KeptShadow
-from swarmfree.swarm.names import Endpoint, Position, WorkKey, WorkKind
-from swarmfree.swarm.plan import Plan
-from swarmfree.swarm.records import GENESIS_LINEAGE, Record
+from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.messages import KeptShadow
+from swarmfree.protocol.names import Endpoint, Position, WorkKey, WorkKind
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.tasks import Signal
 

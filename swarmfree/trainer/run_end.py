@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
-from swarmfree.swarm.events import Note, WeightsWritten
-from swarmfree.swarm.messages import Farewell
-from swarmfree.swarm.names import Endpoint
-from swarmfree.swarm.ports import Reply
+from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
+from swarmfree.protocol.events import Note, WeightsWritten
+from swarmfree.protocol.messages import Farewell
+from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S, MemberBooks

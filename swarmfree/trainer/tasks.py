@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
-from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
+from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
 
 W = TypeVar("W")
 

@@ -6,7 +6,7 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from swarmfree.swarm.errors import ConfigError
+from swarmfree.protocol.errors import ConfigError
 from swarmfree.wire.identity import is_peer_id
 
 KINDS = ("ip4", "ip6", "dns", "dns4", "dns6")

@@ -11,9 +11,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.errors import ConfigError
-from swarmfree.swarm.names import Endpoint, Member
+from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.errors import ConfigError
+from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.wire.addresses import parse_address
 
 ANNOUNCEMENT_SIZE_BYTES_MAX = 8192

@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from swarmfree.swarm.errors import CallFailed, ConfigError, PeerSilent, PeerUnreachable, ProtocolViolation
-from swarmfree.swarm.messages import Response
-from swarmfree.swarm.names import Endpoint
-from swarmfree.swarm.ports import Reply
+from swarmfree.protocol.errors import CallFailed, ConfigError, PeerSilent, PeerUnreachable, ProtocolViolation
+from swarmfree.protocol.messages import Response
+from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.ports import Reply
 from swarmfree.wire.addresses import parse_address
 from swarmfree.wire.announcement_record import ADDRESSES_MAX
 from swarmfree.wire.codec_messages import Rpc, Shape, decode_response
@@ -100,7 +100,7 @@ class Client:
     async def call(
         self, to: Endpoint, rpc: Rpc, request: bytes, payload: bytes, *, silence_s: float, header_first: bool
     ) -> Reply:
-        """Send an encoded request and its payload; see `swarm.ports.Network.call`."""
+        """Send an encoded request and its payload; see `protocol.ports.Network.call`."""
         if self._is_closing:
             raise PeerUnreachable(f"{rpc.name}: this peer is closing")
         target = target_of(to)

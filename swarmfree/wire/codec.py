@@ -1,4 +1,4 @@
-"""Codec: the frozen values of `swarm` to protobuf messages of the same field names, and back, exactly.
+"""Codec: the frozen values of `protocol` to protobuf messages of the same field names, and back, exactly.
 
 One rule instead of a hundred functions: a field of a value is the field of the same name of its message, and what is done with it follows from
 the two types. The table below is walked once per pair of types at import; what remains per message is a tuple of small functions.
@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin, 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from swarmfree.swarm.records import MicrobatchSet
+from swarmfree.protocol.records import MicrobatchSet
 from swarmfree.wire.frames import Malformed
 
 T = TypeVar("T")

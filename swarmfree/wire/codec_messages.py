@@ -1,4 +1,4 @@
-"""The RPCs: which request and response of `swarm.messages` travel in which, in what shape, and their bytes.
+"""The RPCs: which request and response of `protocol.messages` travel in which, in what shape, and their bytes.
 
 The table below is the one place where a message meets an RPC; the shape is read from the service in `proto/swarmfree/v1/swarm.proto`.
 Nothing here touches the network.
@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from google.protobuf.message import DecodeError, Message
 
-from swarmfree.swarm import messages as says
-from swarmfree.swarm.messages import Header, Request, Response
+from swarmfree.protocol import messages as says
+from swarmfree.protocol.messages import Header, Request, Response
 from swarmfree.wire.codec import from_proto, to_proto, value_codec
 from swarmfree.wire.frames import Malformed
 from swarmfree.wire.v1 import messages_pb2, swarm_pb2

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
-from swarmfree.swarm.errors import SwarmfreeError
+from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.wire.addresses import Address
 from swarmfree.wire.dht_node import DhtNode, open_node
 from swarmfree.wire.dht_values import DhtFault, Entry, Listening, SignedRecord

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from swarmfree.swarm.errors import ConfigError
+from swarmfree.protocol.errors import ConfigError
 from swarmfree.wire.addresses import Address, address_of, parse_address
 from swarmfree.wire.dht_validator import SignedRecordValidator
 from swarmfree.wire.dht_values import DhtFault, Entry, Listening, SignedRecord

@@ -21,11 +21,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from swarmfree.swarm.announcement import Announcement
-from swarmfree.swarm.config import manifest_from_bytes
-from swarmfree.swarm.errors import ConfigError, InviteError, SwarmfreeError
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.names import Founder
+from swarmfree.protocol.announcement import Announcement
+from swarmfree.protocol.config import manifest_from_bytes
+from swarmfree.protocol.errors import ConfigError, InviteError, SwarmfreeError
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import Founder
 from swarmfree.wire.addresses import parse_address
 from swarmfree.wire.announcement_record import (
     ADDRESSES_MAX,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 
-from swarmfree.swarm.engine_port import Pieces
+from swarmfree.protocol.engine_port import Pieces
 
 CHUNK_BYTES = 1024 * 1024
 CHUNK_BYTES_MIN = 16 * 1024

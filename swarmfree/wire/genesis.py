@@ -18,9 +18,9 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from swarmfree.swarm.errors import ConfigError, ProtocolViolation
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.names import Founder
+from swarmfree.protocol.errors import ConfigError, ProtocolViolation
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import Founder
 from swarmfree.wire.identity import Identity, is_peer_id, peer_id_of, verify
 
 GENESIS_SIZE_BYTES_MAX = 4096

@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from swarmfree.swarm.errors import ConfigError
+from swarmfree.protocol.errors import ConfigError
 from swarmfree.wire.base58 import base58_decode, base58_encode
 
 IDENTITY_FILE = "identity.key"

@@ -14,7 +14,7 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from swarmfree.swarm.errors import ConfigError, InviteError
+from swarmfree.protocol.errors import ConfigError, InviteError
 from swarmfree.wire.addresses import KINDS, Address, parse_address
 from swarmfree.wire.base58 import base58_decode, base58_encode
 

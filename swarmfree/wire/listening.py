@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 
-from swarmfree.swarm.errors import SwarmfreeError
+from swarmfree.protocol.errors import SwarmfreeError
 
 
 def require_listening(host: str, port: int) -> None:

@@ -12,10 +12,10 @@ from typing import Self
 
 import grpc
 
-from swarmfree.swarm.errors import ConfigError, RefusalKind, Refused, SwarmfreeError
-from swarmfree.swarm.messages import Header, Request
-from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Member
-from swarmfree.swarm.ports import Handler, Reply
+from swarmfree.protocol.errors import ConfigError, RefusalKind, Refused, SwarmfreeError
+from swarmfree.protocol.messages import Header, Request
+from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
+from swarmfree.protocol.ports import Handler, Reply
 from swarmfree.wire.addresses import address_of
 from swarmfree.wire.client import Client
 from swarmfree.wire.codec_messages import Rpc, encode_request, rpc_of
@@ -137,7 +137,7 @@ class GrpcNetwork:
         silence_s: float,
         header_first: bool = False,
     ) -> Reply:
-        """Ask another peer and wait for its answer; see `swarm.ports.Network.call`."""
+        """Ask another peer and wait for its answer; see `protocol.ports.Network.call`."""
         assert self._here is not None, "the network has not been started"
         rpc = rpc_of(request)
         header = Header(self._run, self._revision, self._here, to.member.incarnation)

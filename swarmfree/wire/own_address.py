@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from swarmfree.swarm.errors import ConfigError
+from swarmfree.protocol.errors import ConfigError
 from swarmfree.wire.addresses import Address, parse_address
 
 AUTO = "auto"

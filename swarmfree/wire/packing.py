@@ -17,9 +17,9 @@ from typing import Any
 import zstandard
 from google.protobuf.message import DecodeError
 
-from swarmfree.swarm.errors import RefusalKind, Refused
-from swarmfree.swarm.messages import Header, Request
-from swarmfree.swarm.names import Member
+from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.messages import Header, Request
+from swarmfree.protocol.names import Member
 from swarmfree.wire.codec import from_proto, to_proto
 from swarmfree.wire.codec_messages import ReceivedRequest, Rpc
 from swarmfree.wire.frames import Malformed

@@ -17,11 +17,11 @@ from typing import Any, NoReturn, Protocol, Self, TypeAlias
 
 import grpc
 
-from swarmfree.swarm.engine_port import Pieces
-from swarmfree.swarm.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
-from swarmfree.swarm.messages import Header, Request
-from swarmfree.swarm.pieces import recut
-from swarmfree.swarm.ports import Handler
+from swarmfree.protocol.engine_port import Pieces
+from swarmfree.protocol.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
+from swarmfree.protocol.messages import Header, Request
+from swarmfree.protocol.pieces import recut
+from swarmfree.protocol.ports import Handler
 from swarmfree.wire import frames
 from swarmfree.wire.codec_messages import RPCS, SERVICE, ReceivedRequest, Rpc, Shape, decode_request, encode_response
 from swarmfree.wire.frames import Assembly, FrameKind, Malformed, chunk_frame, decode_frame, encode_frame

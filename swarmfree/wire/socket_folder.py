@@ -15,7 +15,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from swarmfree.swarm.errors import ConfigError
+from swarmfree.protocol.errors import ConfigError
 
 SOCKETS_FOLDER = "sockets"
 _PATH_SIZE_BYTES_MAX = 107

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from grpc import StatusCode
 
-from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
+from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.wire.frames import Malformed
 
 REFUSAL_KEY = "swarmfree-refusal"

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks import churn_live, flexitrain, recovery, survival
 from benchmarks.live import LiveFailed
-from swarmfree.swarm.events import MemberLeft, MemberLost, Started
+from swarmfree.protocol.events import MemberLeft, MemberLost, Started
 
 
 class _Played:

@@ -18,8 +18,8 @@ from benchmarks.live import Commits, Said
 from benchmarks.plain_streams import Kind, pull
 from swarmfree.model.layout import layout_of
 from swarmfree.policy.retention import borders_kept
-from swarmfree.swarm.events import IterationCommitted, Opened
-from swarmfree.swarm.manifest import RingSection
+from swarmfree.protocol.events import IterationCommitted, Opened
+from swarmfree.protocol.manifest import RingSection
 
 
 def _committed(iteration: int, tokens: int = 100) -> IterationCommitted:

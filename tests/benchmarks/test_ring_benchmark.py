@@ -30,7 +30,7 @@ from benchmarks.ring_runs import (
     ratios,
 )
 from swarmfree.model.layout import layout_of
-from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RingSection, StagesSection
+from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RingSection, StagesSection
 
 REPOSITORY = Path(__file__).parents[2]
 TINY = dataclasses.replace(

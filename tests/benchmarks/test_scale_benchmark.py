@@ -12,9 +12,9 @@ from benchmarks import scale_swarm
 from benchmarks.scale import report_of
 from benchmarks.scale_dht import Lookups, measure_lookups
 from benchmarks.scale_swarm import LIGHT, ScaleFailed, WireScales, measure, setup_of
+from swarmfree.protocol.messages import Farewell, Goodbye, Header
+from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.sim.rehearsal import Factories, rehearse
-from swarmfree.swarm.messages import Farewell, Goodbye, Header
-from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.wire.codec_messages import encode_request, encode_response, rpc_of
 
 

@@ -13,8 +13,8 @@ from swarmfree.cockpit.observed_events import Told
 from swarmfree.lab.chaos.chaos import loss_judge
 from swarmfree.lab.chaos.loss_judge import BOUND, AloneJudge, Comparison, Gap, gap_between
 from swarmfree.lab.reference_training import Alone, train_canonically
-from swarmfree.swarm.events import IterationCommitted, StageBuilt
-from swarmfree.swarm.manifest import Manifest
+from swarmfree.protocol.events import IterationCommitted, StageBuilt
+from swarmfree.protocol.manifest import Manifest
 
 ITERATIONS = 9
 

@@ -10,10 +10,10 @@ import pytest
 from swarmfree.cli.engine_probe import EngineKind, integer_tokens, make_engine, watched
 from swarmfree.cockpit.observed_events import Happening, Told
 from swarmfree.lab.chaos.exact_judge import ExactJudge
-from swarmfree.swarm.engine_port import Engine
-from swarmfree.swarm.events import EngineHolds, EngineStepped, Event, IterationCommitted, RecoveryDecided, StageBuilt
-from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
-from swarmfree.swarm.records import StepScalars, float32_bits
+from swarmfree.protocol.engine_port import Engine
+from swarmfree.protocol.events import EngineHolds, EngineStepped, Event, IterationCommitted, RecoveryDecided, StageBuilt
+from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
+from swarmfree.protocol.records import StepScalars, float32_bits
 
 MICROBATCHES = 4
 MANIFEST = Manifest(

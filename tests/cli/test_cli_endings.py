@@ -19,7 +19,7 @@ from swarmfree.cli.event_output import TextJournal, open_journal
 from swarmfree.cli.main import app
 from swarmfree.cli.options import Log
 from swarmfree.cli.rehearse_run import Rehearsing
-from swarmfree.swarm.events import Note, Opened, Stepped
+from swarmfree.protocol.events import Note, Opened, Stepped
 
 WAITER = """
 import asyncio, sys, time
@@ -234,7 +234,7 @@ from pathlib import Path
 from swarmfree.cli import endings
 from swarmfree.cli.event_output import TextJournal
 from swarmfree.cli.peer_screen import PeerScreen
-from swarmfree.swarm.events import Note
+from swarmfree.protocol.events import Note
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 gone = asyncio.Event()
 async def work():

@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 
 from swarmfree.cli.main import app
 from swarmfree.cli.shutdown import exit_code_of, one_of
+from swarmfree.protocol.errors import ConfigError, DataError, Excluded, InviteError, PeerSilent, RunEnded, SwarmfreeError
 from swarmfree.storage.corpus import require_text
-from swarmfree.swarm.errors import ConfigError, DataError, Excluded, InviteError, PeerSilent, RunEnded, SwarmfreeError
 from swarmfree.wire.invite import Invite, encode_invite
 from swarmfree.wire.socket_folder import SocketFolder
 

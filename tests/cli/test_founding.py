@@ -13,10 +13,10 @@ import pytest
 
 from swarmfree.cli.bootstrap_node import FOUNDER_FILE, MANIFEST_FILE, PORT_FILE, Founding, NamingDirectory
 from swarmfree.cli.event_output import TextJournal
-from swarmfree.swarm.config import RunConfig
-from swarmfree.swarm.errors import ConfigError, DataError
-from swarmfree.swarm.manifest import DataSection, Manifest, RunSection
-from swarmfree.swarm.names import Endpoint, Founder, Member
+from swarmfree.protocol.config import RunConfig
+from swarmfree.protocol.errors import ConfigError, DataError
+from swarmfree.protocol.manifest import DataSection, Manifest, RunSection
+from swarmfree.protocol.names import Endpoint, Founder, Member
 from swarmfree.wire.identity import Identity, load_or_create_identity
 
 

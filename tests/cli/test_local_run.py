@@ -19,8 +19,8 @@ from swarmfree.cli.local_run import LocalRun, order_of
 from swarmfree.cockpit.fold import fold_all
 from swarmfree.lab.kept_weights import KEPT
 from swarmfree.lab.report import EventLog, ReportError, read_events
-from swarmfree.swarm.config import load_run
-from swarmfree.swarm.manifest import Manifest
+from swarmfree.protocol.config import load_run
+from swarmfree.protocol.manifest import Manifest
 
 PROGRAM = Path(__file__).parents[1] / "lab" / "dummy_program.py"
 SCRIPT = """
@@ -28,7 +28,7 @@ import dataclasses, sys
 from pathlib import Path
 from swarmfree.cli.shutdown import leave
 from swarmfree.cli.local_run import LocalRun, order_of
-from swarmfree.swarm.manifest import Manifest
+from swarmfree.protocol.manifest import Manifest
 order = order_of(Manifest(), Path(sys.argv[1]), peers=4, standbys=0, respawn=False, kills=(), run_arguments=(), peer_arguments=())
 order = dataclasses.replace(order, peer_arguments=(), program=(sys.executable, sys.argv[2]), stem=())
 leave(LocalRun(Manifest(), order, is_json=False).run())

@@ -12,10 +12,10 @@ import pytest
 
 from swarmfree.cli.peer_screen import PeerScreen, size_bytes
 from swarmfree.cockpit.peer_view import Means
-from swarmfree.swarm.events import Ended, Note, Started
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.messages import PlanAnswer
-from swarmfree.swarm.ports import Reply
+from swarmfree.protocol.events import Ended, Note, Started
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.messages import PlanAnswer
+from swarmfree.protocol.ports import Reply
 
 
 class Closed(io.StringIO):

@@ -13,8 +13,8 @@ from swarmfree.cli.options import Log
 from swarmfree.cli.peer_run import PeerLife
 from swarmfree.cli.peer_screen import PeerScreen
 from swarmfree.cli.peer_start import PeerOrder, announced_of
-from swarmfree.swarm.local_config import LocalConfig
-from swarmfree.swarm.manifest import Manifest
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.manifest import Manifest
 from swarmfree.wire.invite import Invite
 
 

@@ -18,8 +18,8 @@ from swarmfree.cockpit.observed_events import happening_to_json
 from swarmfree.lab.kept_weights import BEFORE
 from swarmfree.lab.report import EVENTS_FILE
 from swarmfree.model.engine import TorchEngine
+from swarmfree.protocol.manifest import Manifest
 from swarmfree.storage.weights import FolderWeights
-from swarmfree.swarm.manifest import Manifest
 from tests.cockpit.stories import whole_story
 
 

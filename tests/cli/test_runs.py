@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from swarmfree.cli.main import app
 from swarmfree.cli.runs import DEFAULT_RUN, RUNS, peers_of, run_file
-from swarmfree.swarm.config import load_run
-from swarmfree.swarm.errors import ConfigError
-from swarmfree.swarm.manifest import StagesSection
+from swarmfree.protocol.config import load_run
+from swarmfree.protocol.errors import ConfigError
+from swarmfree.protocol.manifest import StagesSection
 
 
 def test_a_run_of_the_package_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

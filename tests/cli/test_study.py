@@ -13,8 +13,8 @@ from swarmfree.cli.shutdown import one_of
 from swarmfree.lab.study import recovery
 from swarmfree.lab.study.base_training import base_path
 from swarmfree.lab.study.recovery import RecoveryStudy, Size, run_of_study, trials_of
-from swarmfree.swarm.errors import ConfigError, DataError
-from swarmfree.swarm.manifest import Manifest
+from swarmfree.protocol.errors import ConfigError, DataError
+from swarmfree.protocol.manifest import Manifest
 
 TINY = Size(120, (1,), 1, 1, 1, 1, 1, 20, scratch_seeds=(1,), scratch_iterations=20)
 

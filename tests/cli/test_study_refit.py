@@ -8,8 +8,8 @@ import pytest
 
 from swarmfree.lab.study.refit import RATE_FACTOR, refit_scalars, restarted_scalars
 from swarmfree.policy.schedule import step_scalars
-from swarmfree.swarm.manifest import Manifest, OptimizerSection, RunSection
-from swarmfree.swarm.records import bits_float32
+from swarmfree.protocol.manifest import Manifest, OptimizerSection, RunSection
+from swarmfree.protocol.records import bits_float32
 
 
 def test_a_refit_steps_at_a_rate_of_its_own() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from swarmfree.cli.engine_probe import EngineKind, from_any_thread, integer_tokens, make_engine, watched
-from swarmfree.swarm.events import EngineHolds, EngineStepped, Event, Note
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.records import StepScalars
+from swarmfree.protocol.events import EngineHolds, EngineStepped, Event, Note
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.records import StepScalars
 
 SCALARS = StepScalars(*[0x3F000000] * 9)
 

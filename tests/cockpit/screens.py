@@ -16,7 +16,7 @@ from swarmfree.cockpit.observed_events import (
     RunDescribed,
 )
 from swarmfree.cockpit.state import SwarmState
-from swarmfree.swarm.events import (
+from swarmfree.protocol.events import (
     Ended,
     Evaluated,
     IterationCommitted,

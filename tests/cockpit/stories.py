@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from swarmfree.cockpit.observed_events import Happening, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed, Told
-from swarmfree.swarm.events import (
+from swarmfree.protocol.events import (
     DirectoryNorms,
     Ended,
     Evaluated,
@@ -22,7 +22,7 @@ from swarmfree.swarm.events import (
     Waiting,
     WeightsWritten,
 )
-from swarmfree.swarm.names import Member
+from swarmfree.protocol.names import Member
 
 START_S = 1_800_000_000.0
 STAGES = {"peer-1": 0, "peer-2": 1, "peer-3": 2, "peer-4": 3, "peer-5": 1, "peer-6": 2, "standby-1": -1}

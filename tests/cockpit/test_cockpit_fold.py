@@ -20,7 +20,17 @@ from swarmfree.cockpit.observed_events import (
     happening_to_json,
 )
 from swarmfree.cockpit.state import NEWS_MAX, SwarmState
-from swarmfree.swarm.events import Evaluated, Event, IterationCommitted, MemberLost, Note, Opened, StageBuilt, StageLost, Waiting
+from swarmfree.protocol.events import (
+    Evaluated,
+    Event,
+    IterationCommitted,
+    MemberLost,
+    Note,
+    Opened,
+    StageBuilt,
+    StageLost,
+    Waiting,
+)
 from tests.cockpit.stories import START_S, a_join, beginning, iteration, member_of, the_end, told, whole_story, wiped_out
 
 

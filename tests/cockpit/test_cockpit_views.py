@@ -18,11 +18,11 @@ from swarmfree.cockpit.live import LiveView, PlainView, open_view, progress_line
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.cockpit.status import Status, invite_points, status_json, status_line, status_picture
 from swarmfree.cockpit.text import span
-from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.manifest import Manifest, RunSection
-from swarmfree.swarm.names import Endpoint, Position, Term
-from swarmfree.swarm.plan import Plan, Replica, Share
-from swarmfree.swarm.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
+from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.manifest import Manifest, RunSection
+from swarmfree.protocol.names import Endpoint, Position, Term
+from swarmfree.protocol.plan import Plan, Replica, Share
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
 from swarmfree.wire.invite import Invite
 from tests.cockpit.stories import START_S, beginning, iteration, member_of, whole_story, wiped_out
 

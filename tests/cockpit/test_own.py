@@ -11,13 +11,13 @@ from swarmfree.cockpit.live import PlainView
 from swarmfree.cockpit.peer_view import Means, OwnState, begin, hear, look, own_lines, stages_lost
 from swarmfree.cockpit.screen import Window, picture
 from swarmfree.cockpit.state import bits_per_byte
-from swarmfree.swarm.actions import Copy, Fresh, Replay
-from swarmfree.swarm.events import LOST_ENDS, Ended, MemberLost, Note, Placed, StageLost, Started, Waiting
-from swarmfree.swarm.manifest import BatchSection, Manifest, RunSection, StagesSection
-from swarmfree.swarm.names import Endpoint, Position, Term
-from swarmfree.swarm.peer_status import Glance, Made
-from swarmfree.swarm.plan import Plan, Rebuilt, Replica, Share
-from swarmfree.swarm.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
+from swarmfree.protocol.actions import Copy, Fresh, Replay
+from swarmfree.protocol.events import LOST_ENDS, Ended, MemberLost, Note, Placed, StageLost, Started, Waiting
+from swarmfree.protocol.manifest import BatchSection, Manifest, RunSection, StagesSection
+from swarmfree.protocol.names import Endpoint, Position, Term
+from swarmfree.protocol.peer_status import Glance, Made
+from swarmfree.protocol.plan import Plan, Rebuilt, Replica, Share
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
 from tests.cockpit.drawing import GOLDEN, PICTURES, as_picture, drawn, require_kept
 from tests.cockpit.stories import START_S, member_of
 

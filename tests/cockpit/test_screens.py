@@ -12,7 +12,7 @@ from swarmfree.cockpit.lines import describe, plain_reason
 from swarmfree.cockpit.screen import Window, curve, expected_seconds, picture
 from swarmfree.cockpit.state import News
 from swarmfree.cockpit.text import clock, fitted, left_words, seconds_words
-from swarmfree.swarm.events import Note
+from swarmfree.protocol.events import Note
 from tests.cockpit.drawing import GOLDEN, PICTURES, as_picture, drawn, in_colour, require_kept
 from tests.cockpit.screens import FIRST_S, GRPC, opening, screens, training
 from tests.cockpit.stories import START_S, beginning, iteration, wiped_out

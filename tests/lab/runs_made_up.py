@@ -11,7 +11,7 @@ from swarmfree.cockpit.fold import fold
 from swarmfree.cockpit.observed_events import Happening, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed, Told
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.report import EventLog
-from swarmfree.swarm.events import (
+from swarmfree.protocol.events import (
     Ended,
     Evaluated,
     Event,
@@ -23,7 +23,7 @@ from swarmfree.swarm.events import (
     StageLost,
     Started,
 )
-from swarmfree.swarm.names import Member
+from swarmfree.protocol.names import Member
 
 BEGIN_S = 1_800_000_000.0
 THEIR_WORDS = "Beat: UNAVAILABLE: ipv4:127.0.0.1:46839: recvmsg:Connection reset by peer (104)"

@@ -26,7 +26,7 @@ from swarmfree.lab.chaos.plan import (
     is_spared,
     take_aim,
 )
-from swarmfree.swarm.errors import ConfigError
+from swarmfree.protocol.errors import ConfigError
 
 FIRST_OF_SEED_1 = [(1.392, "kill", 0.0), (7.885, "kill", 0.0), (10.754, "freeze", 19.225), (12.24, "freeze", 11.975)]
 KILL = Strike(3, 10.0, Kind.KILL)

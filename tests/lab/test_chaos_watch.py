@@ -12,7 +12,7 @@ from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.chaos.agreement import Agreement
 from swarmfree.lab.chaos.bounds import CALM_S_MIN, START_S, Disturbance, bound_s, calm_s, disturbed, formula
 from swarmfree.lab.chaos.watchdog import Watch
-from swarmfree.swarm.events import (
+from swarmfree.protocol.events import (
     EngineStepped,
     Event,
     IterationCommitted,
@@ -24,8 +24,8 @@ from swarmfree.swarm.events import (
     Started,
     Stepped,
 )
-from swarmfree.swarm.manifest import Manifest, TimingSection
-from swarmfree.swarm.names import Member
+from swarmfree.protocol.manifest import Manifest, TimingSection
+from swarmfree.protocol.names import Member
 
 MANIFEST = Manifest(timing=TimingSection(silence_s=2.0, coordinator_silence_s=4.0, join_wait_s=10.0, split_wait_s=30.0))
 

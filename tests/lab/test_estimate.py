@@ -6,7 +6,7 @@ import time
 
 from swarmfree.lab.estimate import Core, estimate, measure_core, parameter_count
 from swarmfree.model.stages import blank_stage
-from swarmfree.swarm.config import read_run
+from swarmfree.protocol.config import read_run
 
 CORE = Core(100e9, 14e-9)
 RUN = """

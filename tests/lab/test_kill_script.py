@@ -16,7 +16,7 @@ from swarmfree.lab.kill_script import (
     parse_kill,
     victims,
 )
-from swarmfree.swarm.errors import ConfigError
+from swarmfree.protocol.errors import ConfigError
 from tests.cockpit.stories import beginning, iteration, wiped_out
 
 REPLICAS_MAX = (1, 4, 4, 4)

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from swarmfree.lab.processes import LineCutter, descendants, end_processes, is_there, remove_sockets, start_child, stop_children
-from swarmfree.swarm.errors import SwarmfreeError
+from swarmfree.protocol.errors import SwarmfreeError
 
 
 def _python(code: str) -> list[str]:

@@ -24,8 +24,8 @@ from swarmfree.lab.report import (
     write_whole,
 )
 from swarmfree.lab.summary import summarise, summary_brief, summary_text, wrapped
-from swarmfree.swarm.errors import ConfigError
-from swarmfree.swarm.events import Note
+from swarmfree.protocol.errors import ConfigError
+from swarmfree.protocol.events import Note
 from tests.cockpit.stories import START_S, beginning, told, whole_story
 
 

@@ -23,7 +23,7 @@ from swarmfree.lab.kill_script import Kill
 from swarmfree.lab.last_words import nobody_can_take
 from swarmfree.lab.processes import is_there
 from swarmfree.lab.swarm import Ending, LocalSwarm, SwarmOrder
-from swarmfree.swarm.events import Event, MemberLost, Note, Started, WeightsWritten
+from swarmfree.protocol.events import Event, MemberLost, Note, Started, WeightsWritten
 
 PROGRAM = (sys.executable, str(Path(__file__).with_name("dummy_program.py")))
 

@@ -19,7 +19,7 @@ from swarmfree.lab.outcome import headline
 from swarmfree.lab.page import ROWS_MAX, timeline_of, write_page
 from swarmfree.lab.report import CONFIG_FILE, SAMPLES_FILE, write_summary
 from swarmfree.lab.summary import summarise
-from swarmfree.swarm.errors import ConfigError
+from swarmfree.protocol.errors import ConfigError
 
 VOID = {"meta", "link", "br", "img", "path", "use", "rect", "line"}
 

@@ -15,7 +15,7 @@ import pytest
 
 from swarmfree.lab.fork_server import Stem
 from swarmfree.lab.processes import is_there, stop_children
-from swarmfree.swarm.errors import SwarmfreeError
+from swarmfree.protocol.errors import SwarmfreeError
 
 pytestmark = pytest.mark.skipif(not Stem.can_grow(), reason="only Linux forks from a stem")
 

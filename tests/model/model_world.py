@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from swarmfree.model.engine import TorchEngine
-from swarmfree.swarm.engine_port import Engine
-from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RingSection, RunSection, StagesSection
-from swarmfree.swarm.records import StepScalars, float32_bits
+from swarmfree.protocol.engine_port import Engine
+from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RingSection, RunSection, StagesSection
+from swarmfree.protocol.records import StepScalars, float32_bits
 
 GROUPED = ModelSection(width=64, blocks=5, heads=4, kv_heads=2, mlp_width=96, tokens_per_row=24, vocabulary=80)
 UNGROUPED = dataclasses.replace(GROUPED, kv_heads=4)

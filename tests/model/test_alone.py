@@ -8,8 +8,8 @@ import pytest
 from model_world import EngineRing, RandomTokens, manifest_of, scalars_of
 
 from swarmfree.lab.reference_training import Alone, Twice, shuffled, train_canonically, train_fused
-from swarmfree.swarm.manifest import OptimizerSection
-from swarmfree.swarm.records import StepScalars
+from swarmfree.protocol.manifest import OptimizerSection
+from swarmfree.protocol.records import StepScalars
 
 MANIFEST = dataclasses.replace(manifest_of(), optimizer=OptimizerSection(rate=1e-2, clip="none", weight_decay=0.1))
 ITERATIONS = 8

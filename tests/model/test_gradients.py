@@ -8,7 +8,7 @@ import torch
 from model_world import MODELS, EngineRing, RandomTokens, bits_equal, manifest_of
 
 from swarmfree.lab.reference_training import Alone
-from swarmfree.swarm.manifest import ModelSection
+from swarmfree.protocol.manifest import ModelSection
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)

@@ -9,7 +9,7 @@ from model_world import MODELS, EngineRing, RandomTokens, manifest_of, scalars_o
 
 from swarmfree.lab.reference_training import Alone
 from swarmfree.model.stages import Body, Ends, build_stage
-from swarmfree.swarm.manifest import ModelSection
+from swarmfree.protocol.manifest import ModelSection
 
 transformers = pytest.importorskip("transformers")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from model_world import GROUPED, MODELS, manifest_of
 
 from swarmfree.model.layout import FLOAT_BYTES, LINE_FLOATS, layout_of
-from swarmfree.swarm.manifest import Manifest, ModelSection, RingSection, StagesSection
+from swarmfree.protocol.manifest import Manifest, ModelSection, RingSection, StagesSection
 
 
 @st.composite

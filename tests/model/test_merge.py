@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from swarmfree.model.codec import float_bytes
 from swarmfree.model.merge import merge_floats
-from swarmfree.swarm.records import float32_bits
+from swarmfree.protocol.records import float32_bits
 
 float32s = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2**60), max_value=2**60)
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from swarmfree.model.layout import Layout
 from swarmfree.model.optimizer import CHUNK_FLOATS, canonical_step, segments_of
 from swarmfree.model.stages import StageState, blank_stage
-from swarmfree.swarm.manifest import ModelSection
-from swarmfree.swarm.records import StepScalars, bits_float32
+from swarmfree.protocol.manifest import ModelSection
+from swarmfree.protocol.records import StepScalars, bits_float32
 
 
 def numpy_step(state: StageState, gradient: Tensor, scalars: StepScalars) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

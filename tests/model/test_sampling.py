@@ -10,8 +10,8 @@ import pytest
 from model_world import MODELS, EngineRing, RandomTokens, manifest_of, scalars_of
 
 from swarmfree.model.sampling import continue_text, llama_of
+from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.storage.weights import FolderWeights, read_weights
-from swarmfree.swarm.errors import SwarmfreeError
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import torch
 
 from swarmfree.model.engine import TorchEngine
 from swarmfree.model.shadow import BLOCK, from_int8, size_bytes, to_int8
-from swarmfree.swarm.manifest import Manifest
+from swarmfree.protocol.manifest import Manifest
 
 
 @pytest.mark.parametrize("count", [1, BLOCK - 1, BLOCK, BLOCK + 1, 10_000])

@@ -10,8 +10,8 @@ import torch
 from swarmfree.lab.reference_training import Alone
 from swarmfree.lab.study.staged_model import Copy, Staged
 from swarmfree.policy.schedule import clip_factors, step_scalars
-from swarmfree.swarm.manifest import BorderDtype, Manifest
-from swarmfree.swarm.records import StepScalars
+from swarmfree.protocol.manifest import BorderDtype, Manifest
+from swarmfree.protocol.records import StepScalars
 
 LOGS: tuple[BorderDtype, ...] = ("wire", "bfloat16")
 

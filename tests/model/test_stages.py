@@ -11,7 +11,7 @@ from model_world import MODELS, RandomTokens, manifest_of
 from swarmfree.lab.reference_training import Alone
 from swarmfree.model.layout import layout_of
 from swarmfree.model.stages import Body, Ends, StageState, blank_stage, draw_part, draw_weights
-from swarmfree.swarm.manifest import Manifest, ModelSection, StagesSection
+from swarmfree.protocol.manifest import Manifest, ModelSection, StagesSection
 
 
 def drawn(manifest: Manifest, stage: int, salt: int = 0) -> StageState:

@@ -18,7 +18,7 @@ from model_world import EngineRing, RandomTokens, manifest_of, scalars_of
 from swarmfree.model.codec import WireDtype, decode_activations, encode_activations
 from swarmfree.model.engine import TorchEngine
 from swarmfree.model.layout import layout_of
-from swarmfree.swarm.manifest import BorderDtype, StagesSection
+from swarmfree.protocol.manifest import BorderDtype, StagesSection
 
 MANIFEST = manifest_of()
 ACTIVATIONS_BYTES = 4 * 2 * MANIFEST.model.tokens_per_row * MANIFEST.model.width

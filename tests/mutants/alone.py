@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from swarmfree.protocol.errors import CallFailed, PeerSilent, Refused
+from swarmfree.protocol.events import Event
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, StagesSection
+from swarmfree.protocol.messages import BeatAnswer, Request
+from swarmfree.protocol.names import Endpoint, Member, Position, Term
+from swarmfree.protocol.plan import Plan, Replica, Share
+from swarmfree.protocol.ports import Handler, Ports, Reply
+from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, Record, StageEntry, StepScalars, float64_bits
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
-from swarmfree.swarm.errors import CallFailed, PeerSilent, Refused
-from swarmfree.swarm.events import Event
-from swarmfree.swarm.local_config import LocalConfig
-from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, StagesSection
-from swarmfree.swarm.messages import BeatAnswer, Request
-from swarmfree.swarm.names import Endpoint, Member, Position, Term
-from swarmfree.swarm.plan import Plan, Replica, Share
-from swarmfree.swarm.ports import Handler, Ports, Reply
-from swarmfree.swarm.records import GENESIS_LINEAGE, MicrobatchSet, Record, StageEntry, StepScalars, float64_bits
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import MemberBooks
 from swarmfree.trainer.tasks import Tasks

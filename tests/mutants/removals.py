@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from swarmfree.policy.reduction import Cover
-from swarmfree.swarm.messages import Hello
-from swarmfree.swarm.names import Endpoint, Member, WorkKey
-from swarmfree.swarm.plan import Plan
-from swarmfree.swarm.ports import Reply
-from swarmfree.swarm.records import Addend, MicrobatchSet, Roll
+from swarmfree.protocol.messages import Hello
+from swarmfree.protocol.names import Endpoint, Member, WorkKey
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.records import Addend, MicrobatchSet, Roll
 from swarmfree.trainer import election
 from swarmfree.trainer.coordinator import coordinator as coordination
 from swarmfree.trainer.coordinator import roster, rounds

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import pytest
 
 from swarmfree.policy import founder as policies
-from swarmfree.swarm.messages import Hello, Place, PlanAnswer
-from swarmfree.swarm.names import Endpoint, Founder
+from swarmfree.protocol.messages import Hello, Place, PlanAnswer
+from swarmfree.protocol.names import Endpoint, Founder
 from swarmfree.trainer import founder_watch, membership
 from swarmfree.trainer.coordinator import assignment
 from swarmfree.trainer.coordinator.assignment import Assembly

@@ -10,12 +10,12 @@ import pytest
 
 from swarmfree.policy import fork_choice, quorum
 from swarmfree.policy.takeover import Inheritance, InheritedGuest
-from swarmfree.swarm.actions import BuildAction, CopyNeighbour, Fresh, Merge
-from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, Refused
-from swarmfree.swarm.messages import BeatAnswer, Hello, Met, Promise, Report
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.plan import Plan
-from swarmfree.swarm.records import Record
+from swarmfree.protocol.actions import BuildAction, CopyNeighbour, Fresh, Merge
+from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, Refused
+from swarmfree.protocol.messages import BeatAnswer, Hello, Met, Promise, Report
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.records import Record
 from swarmfree.trainer import election
 from swarmfree.trainer.coordinator import coordinator as coordination
 from swarmfree.trainer.coordinator import roster as rosters

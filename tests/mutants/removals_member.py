@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from swarmfree.swarm.errors import RefusalKind, Refused
-from swarmfree.swarm.messages import Commit, GetAverage, Loss, Open, Promise, Seal, TakeRoll
-from swarmfree.swarm.names import Endpoint, Position
-from swarmfree.swarm.plan import Plan
-from swarmfree.swarm.ports import Incoming, Reply
-from swarmfree.swarm.records import Record
+from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.messages import Commit, GetAverage, Loss, Open, Promise, Seal, TakeRoll
+from swarmfree.protocol.names import Endpoint, Position
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.ports import Incoming, Reply
+from swarmfree.protocol.records import Record
 from swarmfree.trainer.member import averaging
 from swarmfree.trainer.member.averaging import Averaging
 from swarmfree.trainer.member.member import MemberBooks

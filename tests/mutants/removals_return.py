@@ -12,13 +12,13 @@ import pytest
 from swarmfree.policy import patience, recovery
 from swarmfree.policy.placement import STANDBY
 from swarmfree.policy.retention import KeptCopy
-from swarmfree.swarm.actions import Stay
-from swarmfree.swarm.announcement import Announcement
-from swarmfree.swarm.errors import RefusalKind, Refused
-from swarmfree.swarm.messages import Build, GetState, Hello
-from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member
-from swarmfree.swarm.ports import Reply
-from swarmfree.swarm.records import Record
+from swarmfree.protocol.actions import Stay
+from swarmfree.protocol.announcement import Announcement
+from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.messages import Build, GetState, Hello
+from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member
+from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.records import Record
 from swarmfree.trainer import election
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator import assignment as assemblies

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from swarmfree.protocol.messages import Build, Commit, Loss, Reduce, Request, Seal, Train
+from swarmfree.protocol.names import Endpoint
 from swarmfree.sim.faults import Fate, FaultPlan
 from swarmfree.sim.memory_call import Exchange
 from swarmfree.sim.rehearsal import RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
-from swarmfree.swarm.messages import Build, Commit, Loss, Reduce, Request, Seal, Train
-from swarmfree.swarm.names import Endpoint
 from tests.scenarios.scenario_world import SEED, STEADY, Losing, Once, is_answered, is_asked, share_is_done, swarm
 
 SOON = {"request_delay_s": 0.002, "payload_delay_s": 0.001, "response_delay_s": 0.002}

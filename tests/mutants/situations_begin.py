@@ -6,13 +6,13 @@ import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 
+from swarmfree.protocol.messages import Build, Hello
+from swarmfree.protocol.names import Founder, Term
+from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.startup_faults import Fall, Opening
-from swarmfree.swarm.messages import Build, Hello
-from swarmfree.swarm.names import Founder, Term
-from swarmfree.swarm.records import GENESIS_LINEAGE
 from swarmfree.trainer.coordinator.assignment import Assembly
 from swarmfree.trainer.coordinator.genesis import GenesisWatch
 from swarmfree.trainer.coordinator.roster import Roster

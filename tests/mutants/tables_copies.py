@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from swarmfree.protocol.actions import CopyNeighbour, Fresh, Replay, Restore, Stay
+from swarmfree.protocol.errors import CallFailed, Refused
+from swarmfree.protocol.messages import Build, GetRecord, GetShadow, RecordAnswer, Request, ShadowPart
+from swarmfree.protocol.names import Endpoint, base_of
+from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
 from swarmfree.sim.integer_arithmetic import STATE_BYTES
-from swarmfree.swarm.actions import CopyNeighbour, Fresh, Replay, Restore, Stay
-from swarmfree.swarm.errors import CallFailed, Refused
-from swarmfree.swarm.messages import Build, GetRecord, GetShadow, RecordAnswer, Request, ShadowPart
-from swarmfree.swarm.names import Endpoint, base_of
-from swarmfree.swarm.ports import Reply
-from swarmfree.swarm.records import GENESIS_LINEAGE, Record, float64_bits
 from swarmfree.trainer.recovery import builder as build
 from swarmfree.trainer.recovery.replay import Replaying
 from tests.mutants.alone import (

@@ -13,9 +13,9 @@ from swarmfree.policy import record as recording
 from swarmfree.policy.fork_choice import Tip
 from swarmfree.policy.record import StageAverage
 from swarmfree.policy.takeover import Inheritance
-from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Restore, Stay
-from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.messages import (
+from swarmfree.protocol.actions import Copy, CopyKept, CopyNeighbour, Restore, Stay
+from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.messages import (
     Beat,
     Build,
     Commit,
@@ -31,10 +31,10 @@ from swarmfree.swarm.messages import (
     Seal,
     Sealed,
 )
-from swarmfree.swarm.names import AddendId, Endpoint
-from swarmfree.swarm.plan import Replica
-from swarmfree.swarm.ports import Reply
-from swarmfree.swarm.records import GENESIS_LINEAGE, Addend, MicrobatchSet, Roll, float64_bits
+from swarmfree.protocol.names import AddendId, Endpoint
+from swarmfree.protocol.plan import Replica
+from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.records import GENESIS_LINEAGE, Addend, MicrobatchSet, Roll, float64_bits
 from swarmfree.trainer.coordinator import coordinator as coordination
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.partition_merge import Rival

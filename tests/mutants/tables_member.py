@@ -8,9 +8,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
-from swarmfree.sim.integer_tokens import IntegerTokens
-from swarmfree.swarm.errors import RefusalKind, Refused
-from swarmfree.swarm.messages import (
+from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.messages import (
     Average,
     Beat,
     Claim,
@@ -27,10 +26,11 @@ from swarmfree.swarm.messages import (
     TakeRoll,
     Train,
 )
-from swarmfree.swarm.names import AddendId, Endpoint, Term, WorkKey, WorkKind
-from swarmfree.swarm.plan import Rebuilt, Share
-from swarmfree.swarm.ports import Executor, Reply
-from swarmfree.swarm.records import GENESIS_LINEAGE, Addend, MicrobatchSet, Record, Roll
+from swarmfree.protocol.names import AddendId, Endpoint, Term, WorkKey, WorkKind
+from swarmfree.protocol.plan import Rebuilt, Share
+from swarmfree.protocol.ports import Executor, Reply
+from swarmfree.protocol.records import GENESIS_LINEAGE, Addend, MicrobatchSet, Record, Roll
+from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.trainer.context import PayloadAtHand
 from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import TICK_S

@@ -13,11 +13,11 @@ from typing import TypeVar
 from swarmfree.policy import patience, recovery
 from swarmfree.policy.build_time import PIECES
 from swarmfree.policy.placement import STANDBY
-from swarmfree.swarm.actions import Copy, CopyNeighbour, Fresh, Merge, Stay
-from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.errors import PeerSilent, RefusalKind, Refused
-from swarmfree.swarm.manifest import RecoverySection
-from swarmfree.swarm.messages import (
+from swarmfree.protocol.actions import Copy, CopyNeighbour, Fresh, Merge, Stay
+from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.errors import PeerSilent, RefusalKind, Refused
+from swarmfree.protocol.manifest import RecoverySection
+from swarmfree.protocol.messages import (
     Beat,
     BeatAnswer,
     Build,
@@ -33,10 +33,10 @@ from swarmfree.swarm.messages import (
     RecordAnswer,
     Request,
 )
-from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Founder
-from swarmfree.swarm.plan import Rebuilt, Replica
-from swarmfree.swarm.ports import Reply
-from swarmfree.swarm.records import float32_bits
+from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Founder
+from swarmfree.protocol.plan import Rebuilt, Replica
+from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.records import float32_bits
 from swarmfree.trainer.coordinator.assignment import Assembly
 from swarmfree.trainer.coordinator.roster import Guest, Roster
 from swarmfree.trainer.election import Election

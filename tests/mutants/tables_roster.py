@@ -9,9 +9,9 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TypeVar
 
-from swarmfree.swarm.announcement import Announcement
-from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.messages import (
+from swarmfree.protocol.announcement import Announcement
+from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.messages import (
     Farewell,
     Goodbye,
     Hello,
@@ -20,9 +20,9 @@ from swarmfree.swarm.messages import (
     Microloss,
     Request,
 )
-from swarmfree.swarm.names import Endpoint
-from swarmfree.swarm.ports import Reply
-from swarmfree.swarm.records import GENESIS_LINEAGE, float64_bits
+from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.records import GENESIS_LINEAGE, float64_bits
 from swarmfree.trainer.coordinator import partition_merge
 from swarmfree.trainer.coordinator.handoff import end_run
 from swarmfree.trainer.coordinator.partition_merge import Meeting, Rival

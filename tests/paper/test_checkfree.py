@@ -17,14 +17,14 @@ from swarmfree.lab.study.failure_trace import chance_per_iteration, draw_failure
 from swarmfree.policy.record import Circumstances, StageAverage, make_record
 from swarmfree.policy.recovery import choose_recovery, merge_weights
 from swarmfree.policy.retention import KeptCopy, keepers_of_ends
+from swarmfree.protocol.actions import CopyKept, CopyNeighbour, Merge, MergeMode
+from swarmfree.protocol.manifest import Manifest, OptimizerSection, RecoverySection, StagesSection
+from swarmfree.protocol.messages import Commit, Train
+from swarmfree.protocol.names import Endpoint, Member, Position, Term
+from swarmfree.protocol.plan import Plan, Replica
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
+from swarmfree.protocol.routes import Routes
 from swarmfree.sim.script import Director, Moment
-from swarmfree.swarm.actions import CopyKept, CopyNeighbour, Merge, MergeMode
-from swarmfree.swarm.manifest import Manifest, OptimizerSection, RecoverySection, StagesSection
-from swarmfree.swarm.messages import Commit, Train
-from swarmfree.swarm.names import Endpoint, Member, Position, Term
-from swarmfree.swarm.plan import Plan, Replica
-from swarmfree.swarm.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
-from swarmfree.swarm.routes import Routes
 from tests.scenarios.scenario_world import Once, is_asked, lines, play, reaching, swarm
 
 SOMEBODY = Member("QmP", "00")

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from swarmfree.model.engine import TorchEngine
-from swarmfree.swarm.actions import MergeMode
-from swarmfree.swarm.manifest import Manifest, ModelSection, RingSection, StagesSection
-from swarmfree.swarm.records import float32_bits
+from swarmfree.protocol.actions import MergeMode
+from swarmfree.protocol.manifest import Manifest, ModelSection, RingSection, StagesSection
+from swarmfree.protocol.records import float32_bits
 
 MANIFEST = Manifest(
     model=ModelSection(width=16, blocks=6, heads=2, kv_heads=1, mlp_width=24, tokens_per_row=8, vocabulary=32),

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from swarmfree.policy.answer_checks import NEWEST, fitting_plan, fitting_record
-from swarmfree.swarm.names import Endpoint, Member, Position, Term
-from swarmfree.swarm.plan import Plan, Replica
-from swarmfree.swarm.records import Record, StageEntry, StepScalars, float64_bits
+from swarmfree.protocol.names import Endpoint, Member, Position, Term
+from swarmfree.protocol.plan import Plan, Replica
+from swarmfree.protocol.records import Record, StageEntry, StepScalars, float64_bits
 
 ONE = Endpoint(Member("p", "0" * 16), ("/memory/p",))
 ENTRY = StageEntry("s", float64_bits(1.0), "d", 1, 0, StepScalars(1, 2, 3, 4, 5, 6, 7, 8, 9), (ONE.member,))

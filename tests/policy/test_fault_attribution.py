@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from swarmfree.policy.fault_attribution import spoilt, two_faced
-from swarmfree.swarm.names import Member
+from swarmfree.protocol.names import Member
 
 A, B, C = (Member(name, "00") for name in ("QmA", "QmB", "QmC"))
 OWNERS = (A, B, C, A, B, C)

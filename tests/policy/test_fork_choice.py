@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from swarmfree.policy.fork_choice import Tip, forced_later, wins
-from swarmfree.swarm.records import GENESIS_LINEAGE
+from swarmfree.protocol.records import GENESIS_LINEAGE
 
 NOTHING = Tip((), 0, GENESIS_LINEAGE)
 SHORT, LONG = Tip((), 3, "b" * 64), Tip((), 5, "c" * 64)

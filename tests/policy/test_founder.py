@@ -6,9 +6,9 @@ from typing import Any, cast
 
 from swarmfree.policy.election import founders_term, is_founders
 from swarmfree.policy.founder import Patience, next_founder
-from swarmfree.swarm.manifest import TimingSection
-from swarmfree.swarm.messages import PlanAnswer
-from swarmfree.swarm.names import Endpoint, Founder, Member
+from swarmfree.protocol.manifest import TimingSection
+from swarmfree.protocol.messages import PlanAnswer
+from swarmfree.protocol.names import Endpoint, Founder, Member
 
 TIMING = TimingSection()
 LEADER = Endpoint(Member("a", "1"), ("/memory/a",))

@@ -8,7 +8,7 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from swarmfree.policy.part_batches import STATE_BATCH_BYTES, batches, given, state_batch
-from swarmfree.swarm.manifest import Manifest, RingSection
+from swarmfree.protocol.manifest import Manifest, RingSection
 
 
 def test_a_call_carries_a_bounded_number_of_bytes() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence
-from swarmfree.swarm.manifest import Manifest, StagesSection
+from swarmfree.protocol.manifest import Manifest, StagesSection
 
 MANIFEST = Manifest(stages=StagesSection(body=3, replicas_max=2, sources_max=1))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swarmfree.policy.quorum import is_majority
-from swarmfree.swarm.names import Member
+from swarmfree.protocol.names import Member
 
 FOUR = tuple(Member(f"p{k}", "0" * 16) for k in range(4))
 

@@ -19,11 +19,11 @@ from swarmfree.policy.recovery import (
     signed_norms,
 )
 from swarmfree.policy.retention import KeptCopy, StageShadow
-from swarmfree.swarm.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Replay, Restore
-from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.manifest import RecoverySection
-from swarmfree.swarm.names import Endpoint, Member, Term
-from swarmfree.swarm.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
+from swarmfree.protocol.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Replay, Restore
+from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.manifest import RecoverySection
+from swarmfree.protocol.names import Endpoint, Member, Term
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
 
 SENIOR = Member("p0", "0" * 16)
 RECOVERY = RecoverySection()

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmfree.policy.reduction import choose_addends
-from swarmfree.swarm.names import AddendId, Member
-from swarmfree.swarm.records import Addend, MicrobatchSet
+from swarmfree.protocol.names import AddendId, Member
+from swarmfree.protocol.records import Addend, MicrobatchSet
 
 
 def _addend(peer: str, number: int, offsets: set[int]) -> Addend:

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmfree.policy.repair import Ledger, plan_segments
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.records import MicrobatchSet
-from swarmfree.swarm.routes import Routes
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.records import MicrobatchSet
+from swarmfree.protocol.routes import Routes
 
 BODY = 4
 REPLICAS = tuple(

@@ -23,10 +23,10 @@ from swarmfree.policy.retention import (
     shadow_holders,
     shadows_of,
 )
-from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RecoverySection, RingSection, StagesSection
-from swarmfree.swarm.names import Endpoint, Member, Position, Term
-from swarmfree.swarm.plan import Plan, Replica
-from swarmfree.swarm.records import GENESIS_LINEAGE
+from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RecoverySection, RingSection, StagesSection
+from swarmfree.protocol.names import Endpoint, Member, Position, Term
+from swarmfree.protocol.plan import Plan, Replica
+from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.trainer.recovery.shadows import SPREAD
 
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmfree.policy.router import candidates, deal_shares, interleave, speeds
-from swarmfree.swarm.names import Endpoint, Member, Position, Term
-from swarmfree.swarm.plan import Plan, Replica
+from swarmfree.protocol.names import Endpoint, Member, Position, Term
+from swarmfree.protocol.plan import Plan, Replica
 
 WEIGHTS = st.lists(st.integers(1, 16), min_size=1, max_size=8)
 

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from swarmfree.policy.schedule import clip_factors, learning_rate, step_scalars
-from swarmfree.swarm.manifest import OptimizerSection
-from swarmfree.swarm.records import bits_float32
+from swarmfree.protocol.manifest import OptimizerSection
+from swarmfree.protocol.records import bits_float32
 
 
 def test_the_rate_warms_up_and_then_stays_or_follows_half_a_cosine() -> None:

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from swarmfree.protocol.config import manifest_from_bytes
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.records import StepScalars
 from swarmfree.sim.torch_rehearsal import make_engine
-from swarmfree.swarm.config import manifest_from_bytes
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.records import StepScalars
 
 ROOT = Path(__file__).parents[2]
 PLAIN = {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ONEDNN_MAX_CPU_ISA": "SSE41"}

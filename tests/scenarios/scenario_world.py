@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from swarmfree.sim.faults import CALM, Fate, FaultPlan
-from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
-from swarmfree.sim.script import Director, Moment, Script
-from swarmfree.sim.setup import Setup
-from swarmfree.swarm.manifest import (
+from swarmfree.protocol.manifest import (
     BatchSection,
     Manifest,
     ModelSection,
@@ -20,9 +16,13 @@ from swarmfree.swarm.manifest import (
     StagesSection,
     TimingSection,
 )
-from swarmfree.swarm.messages import Beat, BeatAnswer, Request
-from swarmfree.swarm.names import Endpoint
-from swarmfree.swarm.ports import Reply
+from swarmfree.protocol.messages import Beat, BeatAnswer, Request
+from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.ports import Reply
+from swarmfree.sim.faults import CALM, Fate, FaultPlan
+from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
+from swarmfree.sim.script import Director, Moment, Script
+from swarmfree.sim.setup import Setup
 
 SEED = 1
 STEADY = replace(CALM, delay_min_s=0.001, delay_max_s=0.003, respawn_rate=1.0, replace_min_s=0.5, replace_max_s=0.5)

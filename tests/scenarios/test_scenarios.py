@@ -9,9 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.sim.faults import Fate
-from swarmfree.sim.script import Director, Moment
-from swarmfree.swarm.messages import (
+from swarmfree.protocol.messages import (
     Build,
     GetState,
     Loss,
@@ -21,7 +19,9 @@ from swarmfree.swarm.messages import (
     TakeRoll,
     Train,
 )
-from swarmfree.swarm.names import Endpoint
+from swarmfree.protocol.names import Endpoint
+from swarmfree.sim.faults import Fate
+from swarmfree.sim.script import Director, Moment
 from tests.scenarios.scenario_world import (
     STEADY,
     Counting,

@@ -11,8 +11,7 @@ from typing import TypeVar
 
 import pytest
 
-from swarmfree.sim.rehearsal import RehearsalResult
-from swarmfree.swarm.messages import (
+from swarmfree.protocol.messages import (
     GetState,
     Header,
     Reduce,
@@ -23,9 +22,10 @@ from swarmfree.swarm.messages import (
     TakeRoll,
     Train,
 )
-from swarmfree.swarm.names import Member, WorkKind
-from swarmfree.swarm.ports import Incoming, Reply
-from swarmfree.swarm.records import float64_bits
+from swarmfree.protocol.names import Member, WorkKind
+from swarmfree.protocol.ports import Incoming, Reply
+from swarmfree.protocol.records import float64_bits
+from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.trainer.member.averaging import Averaging
 from swarmfree.trainer.peer import Peer
 from tests.scenarios.scenario_world import Once, is_asked, lines, play, swarm, unhurried

@@ -9,15 +9,15 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.messages import GetState, Request, Train
+from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.records import StepScalars
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.integer_arithmetic import PartState
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.invariants import Checks, Step
 from swarmfree.sim.rehearsal import Factories
 from swarmfree.sim.script import Script
-from swarmfree.swarm.messages import GetState, Request, Train
-from swarmfree.swarm.names import Endpoint
-from swarmfree.swarm.records import StepScalars
 from tests.scenarios.scenario_world import Once, is_asked, lines, play, swarm, unhurried
 
 STAGE = 2

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from swarmfree.protocol.messages import TakeRoll
 from swarmfree.sim.script import Director, Moment
-from swarmfree.swarm.messages import TakeRoll
 from tests.scenarios.scenario_world import Once, is_asked, lines, play, swarm, unhurried
 
 STAGE = 2

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.messages import Build, Commit, Hello, Open, Seal, Train
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.startup_faults import Fall, Opening
-from swarmfree.swarm.messages import Build, Commit, Hello, Open, Seal, Train
 from tests.scenarios.scenario_world import STEADY, Once, is_asked, lines, play, swarm, unhurried
 
 BEGINS_S = 60.0

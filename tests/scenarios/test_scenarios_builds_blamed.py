@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.swarm.actions import CopyKept
-from swarmfree.swarm.errors import RefusalKind, Refused
-from swarmfree.swarm.messages import GetState, State
-from swarmfree.swarm.names import Member
-from swarmfree.swarm.ports import Reply
+from swarmfree.protocol.actions import CopyKept
+from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.messages import GetState, State
+from swarmfree.protocol.names import Member
+from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.device import WorkFailed
 from swarmfree.trainer.member import queries
 from swarmfree.trainer.member.member import MemberBooks

@@ -7,15 +7,15 @@ from itertools import count
 
 import pytest
 
+from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Merge, Restore
+from swarmfree.protocol.manifest import TimingSection
+from swarmfree.protocol.messages import Beat, BeatAnswer, Build
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.ports import Reply
 from swarmfree.sim.bounds import Bounds
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Merge, Restore
-from swarmfree.swarm.manifest import TimingSection
-from swarmfree.swarm.messages import Beat, BeatAnswer, Build
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.member.member import MemberBooks
 from tests.scenarios.scenario_world import Once, lines, play, reaching
 from tests.scenarios.test_scenarios_builds_late import Hangs, one_copy

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, Merge, Replay, Restore
+from swarmfree.protocol.messages import Build, Train
+from swarmfree.protocol.names import Member
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, Merge, Replay, Restore
-from swarmfree.swarm.messages import Build, Train
-from swarmfree.swarm.names import Member
 from tests.scenarios.scenario_world import Once, is_asked, lines, play, reaching, swarm, unhurried
 from tests.scenarios.test_scenarios_norms import merging
 from tests.scenarios.test_scenarios_replay import logged, lose

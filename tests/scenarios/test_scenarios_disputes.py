@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.actions import Merge
+from swarmfree.protocol.announcement import Announcement
+from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.messages import Build, Request
+from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.sim.directory import MemoryDirectory
 from swarmfree.sim.faults import Fate
-from swarmfree.swarm.actions import Merge
-from swarmfree.swarm.announcement import Announcement
-from swarmfree.swarm.errors import RefusalKind, Refused
-from swarmfree.swarm.messages import Build, Request
-from swarmfree.swarm.names import Endpoint, Member
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.peer import Peer
 from swarmfree.trainer.recovery import builder

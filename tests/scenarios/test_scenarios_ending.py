@@ -10,16 +10,16 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.errors import SwarmfreeError
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.messages import Commit, Goodbye, Meet, Open, Request, Train
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.ports import Ports, Weights
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
-from swarmfree.swarm.errors import SwarmfreeError
-from swarmfree.swarm.local_config import LocalConfig
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.messages import Commit, Goodbye, Meet, Open, Request, Train
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.ports import Ports, Weights
 from swarmfree.trainer.peer import run_peer
 from tests.scenarios.scenario_world import SEED, STEADY, Once, is_asked, lines, play, swarm, unhurried
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from swarmfree.protocol.messages import BeatAnswer, Commit, GetAverage, GetState, Open, Request, Train
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.records import Record, bits_float32
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment
-from swarmfree.swarm.messages import BeatAnswer, Commit, GetAverage, GetState, Open, Request, Train
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.ports import Reply
-from swarmfree.swarm.records import Record, bits_float32
 from tests.scenarios.scenario_world import STEADY, Once, is_asked, lines, play, swarm
 
 LATE = replace(STEADY, replace_min_s=20.0, replace_max_s=20.0)

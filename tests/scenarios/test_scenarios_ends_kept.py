@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from swarmfree.protocol.messages import GetAverage, GetState, Request, Seal, Sealed
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.ports import Reply
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.script import Moment
-from swarmfree.swarm.messages import GetAverage, GetState, Request, Seal, Sealed
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.ports import Reply
 from tests.scenarios.scenario_world import STEADY, lines, play, swarm, unhurried
 from tests.scenarios.test_scenarios_ends import LATE, LOST, Watching, in_the_middle_of, kill_sources
 

@@ -11,14 +11,14 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.messages import Open, Reduce, Reduced, Train
+from swarmfree.protocol.names import Member
+from swarmfree.protocol.ports import Incoming, Reply
+from swarmfree.protocol.records import StepScalars
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
-from swarmfree.swarm.messages import Open, Reduce, Reduced, Train
-from swarmfree.swarm.names import Member
-from swarmfree.swarm.ports import Incoming, Reply
-from swarmfree.swarm.records import StepScalars
 from swarmfree.trainer.member.averaging import Averaging
 from tests.scenarios.scenario_world import SEED, STEADY, Once, is_answered, is_asked, lines, play, swarm, unhurried
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.manifest import TimingSection
+from swarmfree.protocol.messages import Commit, TakeRoll, Train
+from swarmfree.protocol.names import Member
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
-from swarmfree.swarm.manifest import TimingSection
-from swarmfree.swarm.messages import Commit, TakeRoll, Train
-from swarmfree.swarm.names import Member
 from tests.scenarios.scenario_world import Once, is_asked, lines, play, swarm
 
 STAGE = 2

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.messages import Claim, Commit, Request, Train
+from swarmfree.protocol.names import Endpoint, Member, Position, Term
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.records import Record
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.memory_call import Question
 from swarmfree.sim.script import Director, Moment
-from swarmfree.swarm.messages import Claim, Commit, Request, Train
-from swarmfree.swarm.names import Endpoint, Member, Position, Term
-from swarmfree.swarm.plan import Plan
-from swarmfree.swarm.records import Record
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from tests.scenarios.scenario_world import STEADY, Once, is_asked, lines, play, swarm, unhurried
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from swarmfree.policy.retention import FULL_BYTES, MEMBER_SHADOWS, body_parameters
+from swarmfree.protocol.manifest import ModelSection
 from swarmfree.sim.setup import Setup
-from swarmfree.swarm.manifest import ModelSection
 from tests.scenarios.scenario_world import lines, play
 from tests.scenarios.test_scenarios_replay import actions, logged, lose
 

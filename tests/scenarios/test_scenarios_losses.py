@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.swarm.messages import BeatAnswer, Header, Request, TakeRoll
-from swarmfree.swarm.ports import Incoming, Reply
+from swarmfree.protocol.messages import BeatAnswer, Header, Request, TakeRoll
+from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.trainer.peer import Peer
 from tests.scenarios.scenario_world import lines, play, swarm, unhurried
 

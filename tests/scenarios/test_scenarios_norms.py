@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from swarmfree.protocol.actions import BuildAction, Merge
+from swarmfree.protocol.announcement import Announcement
+from swarmfree.protocol.records import float32_bits
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.setup import Setup
-from swarmfree.swarm.actions import BuildAction, Merge
-from swarmfree.swarm.announcement import Announcement
-from swarmfree.swarm.records import float32_bits
 from swarmfree.trainer.coordinator.assignment import Assembly
 from swarmfree.trainer.peer import Peer
 from tests.scenarios.scenario_world import lines, play, reaching, swarm, unhurried

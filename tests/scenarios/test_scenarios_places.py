@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.messages import GetPlan, Request, Train
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.ports import Ports
 from swarmfree.sim.directory import MemoryDirectory
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.rehearsal import Factories
 from swarmfree.sim.script import Director, Moment
-from swarmfree.swarm.local_config import LocalConfig
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.messages import GetPlan, Request, Train
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.ports import Ports
 from swarmfree.trainer.peer import run_peer
 from tests.scenarios.scenario_world import STEADY, Once, is_asked, lines, play, share_is_done, swarm, unhurried
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from swarmfree.protocol.messages import Redo
+from swarmfree.protocol.names import Member
 from swarmfree.sim.script import Director, Moment
-from swarmfree.swarm.messages import Redo
-from swarmfree.swarm.names import Member
 from tests.scenarios.scenario_world import Once, is_answered, lines, play, share_is_done, swarm, unhurried
 
 

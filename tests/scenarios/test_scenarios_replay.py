@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.messages import GetShadow, Pull, Train
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
-from swarmfree.swarm.messages import GetShadow, Pull, Train
 from tests.scenarios.scenario_world import Once, is_asked, lines, play, reaching, swarm, unhurried
 
 ITERATIONS, LOST_AT = 7, 5

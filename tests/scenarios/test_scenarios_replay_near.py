@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from swarmfree.policy.recovery import NORM_OFF_MAX
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.records import StepScalars
 from swarmfree.sim.integer_arithmetic import Tensor
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.rehearsal import Factories
 from swarmfree.sim.setup import Setup
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.records import StepScalars
 from tests.scenarios.scenario_world import lines, play
 from tests.scenarios.test_scenarios_replay import LOST_AT, actions, logged, lose
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.actions import Replay, Restore
+from swarmfree.protocol.errors import Refused
+from swarmfree.protocol.messages import Build, Pull, Request, Train
+from swarmfree.protocol.names import Endpoint
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.script import Director, Moment
-from swarmfree.swarm.actions import Replay, Restore
-from swarmfree.swarm.errors import Refused
-from swarmfree.swarm.messages import Build, Pull, Request, Train
-from swarmfree.swarm.names import Endpoint
 from tests.scenarios.scenario_world import Once, is_asked, lines, play
 from tests.scenarios.test_scenarios_replay import logged, lose
 

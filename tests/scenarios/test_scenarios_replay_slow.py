@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.actions import Copy, Replay, Restore
+from swarmfree.protocol.messages import Build
 from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
-from swarmfree.swarm.actions import Copy, Replay, Restore
-from swarmfree.swarm.messages import Build
 from tests.scenarios.scenario_world import Once, lines, play
 from tests.scenarios.test_scenarios_replay import logged, lose
 

@@ -12,17 +12,17 @@ import pytest
 
 from swarmfree.model.engine import TorchEngine
 from swarmfree.policy.recovery import NORM_OFF_MAX, norm_off
+from swarmfree.protocol.engine_port import Engine
+from swarmfree.protocol.manifest import BorderDtype, Manifest, ModelSection
+from swarmfree.protocol.messages import Build
+from swarmfree.protocol.names import Side, WorkKey
+from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.records import Record
 from swarmfree.sim.invariants import Checks, Step
 from swarmfree.sim.rehearsal import Factories, RehearsalResult
 from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.torch_rehearsal import make_engine
-from swarmfree.swarm.engine_port import Engine
-from swarmfree.swarm.manifest import BorderDtype, Manifest, ModelSection
-from swarmfree.swarm.messages import Build
-from swarmfree.swarm.names import Side, WorkKey
-from swarmfree.swarm.ports import Reply
-from swarmfree.swarm.records import Record
 from swarmfree.trainer.recovery.activation_log import Borders
 from swarmfree.trainer.recovery.replay import Replaying
 from tests.scenarios.elsewhere import Elsewhere

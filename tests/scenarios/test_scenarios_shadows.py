@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from swarmfree.protocol.messages import GetShadow, Train
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment
-from swarmfree.swarm.messages import GetShadow, Train
 from tests.scenarios.scenario_world import Once, is_asked, lines, play, swarm, unhurried
 
 

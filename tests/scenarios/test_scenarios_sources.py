@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from swarmfree.protocol.messages import Beat, GetAverage, GetState, Redo, Request, TakeRoll, Train
+from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.script import Director, Moment
-from swarmfree.swarm.messages import Beat, GetAverage, GetState, Redo, Request, TakeRoll, Train
-from swarmfree.swarm.names import Endpoint, Member
 from tests.scenarios.scenario_world import STEADY, Counting, Once, is_answered, is_asked, lines, play, swarm, unhurried
 
 SOON = {"request_delay_s": 0.002, "payload_delay_s": 0.001, "response_delay_s": 0.002}

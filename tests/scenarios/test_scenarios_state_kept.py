@@ -7,12 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.sim.faults import Fate
-from swarmfree.sim.rehearsal import RehearsalResult
-from swarmfree.sim.script import Director, Moment, Script
-from swarmfree.sim.setup import Setup
-from swarmfree.swarm.actions import Merge, Restore
-from swarmfree.swarm.messages import (
+from swarmfree.protocol.actions import Merge, Restore
+from swarmfree.protocol.messages import (
     Beat,
     BeatAnswer,
     Build,
@@ -24,10 +20,14 @@ from swarmfree.swarm.messages import (
     TakeRoll,
     Train,
 )
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.plan import Plan
-from swarmfree.swarm.ports import Reply
-from swarmfree.swarm.records import Roll
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.records import Roll
+from swarmfree.sim.faults import Fate
+from swarmfree.sim.rehearsal import RehearsalResult
+from swarmfree.sim.script import Director, Moment, Script
+from swarmfree.sim.setup import Setup
 from tests.scenarios.scenario_world import STEADY, Once, is_answered, is_asked, lines, play, swarm, unhurried
 
 NOBODY_COMES = replace(STEADY, replace_min_s=900.0, replace_max_s=900.0)

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.messages import Hello, Request, Train
+from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.ports import Reply
 from swarmfree.sim.rehearsal import rehearse
 from swarmfree.sim.script import Director, Moment
-from swarmfree.swarm.errors import RefusalKind, Refused
-from swarmfree.swarm.messages import Hello, Request, Train
-from swarmfree.swarm.names import Endpoint
-from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.context import Context
 from tests.scenarios.scenario_world import SEED, STEADY, Once, is_asked, lines, play, swarm, unhurried
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.messages import Redo, Train
+from swarmfree.protocol.names import Endpoint
 from swarmfree.sim.rehearsal import rehearse
 from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
-from swarmfree.swarm.messages import Redo, Train
-from swarmfree.swarm.names import Endpoint
 from swarmfree.trainer.pipeline.stage_replica import Worker
 from swarmfree.trainer.pipeline.work_table import Entry
 from tests.scenarios.scenario_world import SEED, Once, is_asked, lines, play, swarm, unhurried

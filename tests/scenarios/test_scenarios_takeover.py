@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.messages import Beat, Claim, Commit, Open, Request, Seal, TakeRoll, Train
+from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment, Script
-from swarmfree.swarm.messages import Beat, Claim, Commit, Open, Request, Seal, TakeRoll, Train
-from swarmfree.swarm.names import Endpoint, Member
 from tests.scenarios.scenario_world import STEADY, Once, is_answered, is_asked, lines, play, swarm, unhurried
 
 SOON = {"request_delay_s": 0.002, "payload_delay_s": 0.001, "response_delay_s": 0.002}

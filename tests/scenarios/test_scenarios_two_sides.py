@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from swarmfree.protocol.messages import Beat, BeatAnswer, Open, Train
+from swarmfree.protocol.names import Member
+from swarmfree.protocol.ports import Reply
 from swarmfree.sim.script import Director, Moment, Script
-from swarmfree.swarm.messages import Beat, BeatAnswer, Open, Train
-from swarmfree.swarm.names import Member
-from swarmfree.swarm.ports import Reply
 from tests.scenarios.scenario_world import STEADY, is_asked, lines, play, swarm, unhurried
 
 

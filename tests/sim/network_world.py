@@ -7,13 +7,13 @@ import random
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 
+from swarmfree.protocol.messages import Request
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.ports import Handler
 from swarmfree.sim.faults import CALM, FaultPlan
 from swarmfree.sim.loop import OWNER, VirtualLoop, run_virtual
 from swarmfree.sim.memory_call import Outcome
 from swarmfree.sim.network import MemoryHub, MemoryNetwork
-from swarmfree.swarm.messages import Request
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.ports import Handler
 
 RUN = "f" * 64
 

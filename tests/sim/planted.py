@@ -9,14 +9,14 @@ from typing import Any
 
 from swarmfree.policy.reduction import Cover
 from swarmfree.policy.takeover import Inheritance
+from swarmfree.protocol.errors import PeerSilent
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.messages import Train
+from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.ports import Incoming, Reply
+from swarmfree.protocol.records import Addend, MicrobatchSet, StepScalars
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_engine import IntegerEngine
-from swarmfree.swarm.errors import PeerSilent
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.messages import Train
-from swarmfree.swarm.names import Endpoint
-from swarmfree.swarm.ports import Incoming, Reply
-from swarmfree.swarm.records import Addend, MicrobatchSet, StepScalars
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.rounds import Rolling

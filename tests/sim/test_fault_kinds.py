@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.messages import Open, TakeRoll, Train
+from swarmfree.protocol.ports import Ports
 from swarmfree.sim.faults import FaultPlan
 from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment
-from swarmfree.swarm.local_config import LocalConfig
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.messages import Open, TakeRoll, Train
-from swarmfree.swarm.ports import Ports
 from swarmfree.trainer.peer import run_peer
 from tests.scenarios.scenario_world import SEED, STEADY, Once, is_answered, is_asked, lines, play, swarm
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused, SwarmfreeError
+from swarmfree.protocol.messages import Farewell, GetAverage, GetPlan, Header, PlanAnswer, Reduce, Reduced, Request
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.sim.directory import DirectoryHub
 from swarmfree.sim.faults import CALM
 from swarmfree.sim.loop import VirtualLoop, run_virtual
 from swarmfree.sim.partitions import cut
 from swarmfree.sim.peer_ports import DeviceError, MemoryShelf, MemoryWeights, Pace, VirtualClock, VirtualExecutor
-from swarmfree.swarm.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused, SwarmfreeError
-from swarmfree.swarm.messages import Farewell, GetAverage, GetPlan, Header, PlanAnswer, Reduce, Reduced, Request
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.ports import Incoming, Reply
 from tests.sim.network_world import World, in_world
 
 SLOW = replace(CALM, byte_s=0.01, delay_min_s=0.001, delay_max_s=0.002)

@@ -7,14 +7,14 @@ import random
 from types import SimpleNamespace
 from typing import Any, cast
 
+from swarmfree.protocol.names import Endpoint, Member, Position, Term
+from swarmfree.protocol.plan import Plan, Replica
 from swarmfree.sim import partitions
 from swarmfree.sim.fault_injector import Mischief
 from swarmfree.sim.faults import CALM
 from swarmfree.sim.population import Cast
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.simulated_peer import Life
-from swarmfree.swarm.names import Endpoint, Member, Position, Term
-from swarmfree.swarm.plan import Plan, Replica
 from tests.sim.test_liveness import MANIFEST, Scene
 
 

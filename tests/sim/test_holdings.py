@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Restore, Stay
+from swarmfree.protocol.messages import Build
+from swarmfree.protocol.names import Endpoint, Member, Position, Term
+from swarmfree.protocol.plan import Plan, Replica
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
 from swarmfree.sim import partitions
 from swarmfree.sim.history import History
 from swarmfree.sim.holdings import Holdings
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Restore, Stay
-from swarmfree.swarm.messages import Build
-from swarmfree.swarm.names import Endpoint, Member, Position, Term
-from swarmfree.swarm.plan import Plan, Replica
-from swarmfree.swarm.records import GENESIS_LINEAGE, Record, float64_bits
 
 LEADER, HOLDER, OTHER = (Member(name, "1") for name in ("leader", "holder", "other"))
 AT = {member: Endpoint(member, (f"/memory/{member.peer_id}",)) for member in (LEADER, HOLDER, OTHER)}

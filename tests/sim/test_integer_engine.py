@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarmfree.protocol.actions import Copy, CopyNeighbour, Fresh, Merge, MergeMode
+from swarmfree.protocol.engine_port import Engine
+from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.ports import Tokens
+from swarmfree.protocol.records import StepScalars
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.sim.reference import IntegerReference
-from swarmfree.swarm.actions import Copy, CopyNeighbour, Fresh, Merge, MergeMode
-from swarmfree.swarm.engine_port import Engine
-from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.ports import Tokens
-from swarmfree.swarm.records import StepScalars
 
 MICROBATCHES = 6
 MANIFEST = Manifest(

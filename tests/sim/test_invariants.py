@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.actions import Copy, CopyKept, Fresh
+from swarmfree.protocol.events import IterationCommitted
+from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
+from swarmfree.protocol.messages import Build, Built, Commit, Loss, Seal, Sealed, Train
+from swarmfree.protocol.names import Endpoint, Member, Position, Term, WorkKey, WorkKind
+from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_arithmetic import State
 from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.sim.invariants import Checks, Step, Violation
 from swarmfree.sim.reference import IntegerReference
-from swarmfree.swarm.actions import Copy, CopyKept, Fresh
-from swarmfree.swarm.events import IterationCommitted
-from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
-from swarmfree.swarm.messages import Build, Built, Commit, Loss, Seal, Sealed, Train
-from swarmfree.swarm.names import Endpoint, Member, Position, Term, WorkKey, WorkKind
-from swarmfree.swarm.ports import Reply
-from swarmfree.swarm.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
 
 MANIFEST = Manifest(
     run=RunSection(seed=3, iterations=2),

@@ -12,6 +12,10 @@ from typing import Any, cast
 
 import pytest
 
+from swarmfree.protocol.events import IterationCommitted, LineageDropped, MemberLost, Placed, TookOver
+from swarmfree.protocol.manifest import Manifest, ModelSection, StagesSection
+from swarmfree.protocol.names import Endpoint, Member, Position, Term
+from swarmfree.protocol.plan import Plan, Replica
 from swarmfree.sim import bounds, partitions
 from swarmfree.sim.bounds import Bounds
 from swarmfree.sim.faults import CALM, FaultPlan
@@ -20,10 +24,6 @@ from swarmfree.sim.loop import VirtualLoop
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.peer_ports import Pace
 from swarmfree.sim.population import Cast
-from swarmfree.swarm.events import IterationCommitted, LineageDropped, MemberLost, Placed, TookOver
-from swarmfree.swarm.manifest import Manifest, ModelSection, StagesSection
-from swarmfree.swarm.names import Endpoint, Member, Position, Term
-from swarmfree.swarm.plan import Plan, Replica
 from tests.sim.network_world import RUN, Seen
 
 MANIFEST = Manifest(

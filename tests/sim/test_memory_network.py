@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.messages import Farewell, GetPlan, Header, Request
+from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
+from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.sim.faults import CALM, FaultPlan
 from swarmfree.sim.network import MemoryNetwork, check_header
-from swarmfree.swarm.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.messages import Farewell, GetPlan, Header, Request
-from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Member
-from swarmfree.swarm.ports import Incoming, Reply
 from tests.sim.network_world import RUN, World, in_world
 
 HARMLESS = FaultPlan(delay_min_s=0.001, delay_max_s=0.01, stale_rate=0)

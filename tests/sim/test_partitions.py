@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
+from swarmfree.protocol.errors import PeerSilent, PeerUnreachable
+from swarmfree.protocol.messages import GetPlan, Header, PlanAnswer, Request
+from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.sim.faults import CALM
 from swarmfree.sim.network import MemoryNetwork
 from swarmfree.sim.partitions import Break, Breaks, cut, deaf, mute, partition
-from swarmfree.swarm.errors import PeerSilent, PeerUnreachable
-from swarmfree.swarm.messages import GetPlan, Header, PlanAnswer, Request
-from swarmfree.swarm.ports import Incoming, Reply
 from tests.sim.network_world import World, in_world
 
 NAMES = ("a", "b", "c", "d")

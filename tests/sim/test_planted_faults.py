@@ -10,17 +10,17 @@ from dataclasses import replace
 import pytest
 
 from swarmfree.policy.record import committed_event
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.manifest import Manifest, StagesSection
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.ports import Ports
+from swarmfree.protocol.records import Record
 from swarmfree.sim.faults import CALM, FaultPlan
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
 from swarmfree.sim.setup import Setup, draw_setup
 from swarmfree.sim.simulated_peer import RunPeer
-from swarmfree.swarm.local_config import LocalConfig
-from swarmfree.swarm.manifest import Manifest, StagesSection
-from swarmfree.swarm.plan import Plan
-from swarmfree.swarm.ports import Ports
-from swarmfree.swarm.records import Record
 from swarmfree.trainer import peer as trainer_peer
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.peer import run_peer

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.actions import BuildAction, CopyKept, Replay, Restore, Stay
+from swarmfree.protocol.events import LineageDropped
+from swarmfree.protocol.messages import Build, Built, Commit, Goodbye
+from swarmfree.protocol.messages import Farewell as Heard
+from swarmfree.protocol.names import Endpoint, Member, Position, Term
+from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.records import Record
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.holdings import Everybody
 from swarmfree.sim.invariants import Checks
-from swarmfree.swarm.actions import BuildAction, CopyKept, Replay, Restore, Stay
-from swarmfree.swarm.events import LineageDropped
-from swarmfree.swarm.messages import Build, Built, Commit, Goodbye
-from swarmfree.swarm.messages import Farewell as Heard
-from swarmfree.swarm.names import Endpoint, Member, Position, Term
-from swarmfree.swarm.ports import Reply
-from swarmfree.swarm.records import Record
 from tests.sim.test_invariants import EVERYONE, MANIFEST, MEMBERS, POSITION, Story
 
 LATER = Position(Term(2, MEMBERS[1]), 1, 0, 1)

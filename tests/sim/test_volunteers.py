@@ -11,11 +11,11 @@ import pytest
 
 from swarmfree.cockpit.peer_view import Means, OwnState, begin, hear, look, own_lines
 from swarmfree.cockpit.screen import Window, picture
+from swarmfree.protocol.events import Event, StageLost
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.ports import Journal, Ports
 from swarmfree.sim.rehearsal import Factories, rehearse
-from swarmfree.swarm.events import Event, StageLost
-from swarmfree.swarm.local_config import LocalConfig
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.ports import Journal, Ports
 from swarmfree.trainer.peer import Peer, run_peer
 from swarmfree.trainer.peer_status import glance_of
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from swarmfree.protocol.names import Member, Position, Term
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
 from swarmfree.sim.votes import Votes
-from swarmfree.swarm.names import Member, Position, Term
-from swarmfree.swarm.records import GENESIS_LINEAGE, Record, float64_bits
 
 FIVE = tuple(Member(f"peer{k}", "1") for k in range(5))
 FIRST, SECOND = Term(1, FIVE[0]), Term(2, FIVE[1])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.storage.blob_store import FolderShelf
-from swarmfree.swarm.errors import SwarmfreeError
 
 
 async def test_a_blob_is_read_whole_or_in_pieces(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarmfree.protocol.errors import DataError, SwarmfreeError
 from swarmfree.storage.corpus import Corpus, prepare_corpus, require_text
-from swarmfree.swarm.errors import DataError, SwarmfreeError
 
 LimitedRun = Callable[[str, int], "subprocess.CompletedProcess[str]"]
 
@@ -243,7 +243,7 @@ def test_full_disk_is_told_in_one_line_and_leaves_nothing(tmp_path: Path, limite
     """A cache that cannot be written ends in one line; no half corpus stays to be believed later."""
     folder = write_texts(tmp_path / "data", many_texts(50, 5000))
     code = (
-        "from pathlib import Path; from swarmfree.storage.corpus import prepare_corpus; from swarmfree.swarm.errors import SwarmfreeError\n"
+        "from pathlib import Path; from swarmfree.storage.corpus import prepare_corpus; from swarmfree.protocol.errors import SwarmfreeError\n"
         f"try: prepare_corpus({str(folder)!r}, Path({str(tmp_path / 'cache')!r}), 5)\n"
         "except SwarmfreeError as error: print(error)\n"
     )

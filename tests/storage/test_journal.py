@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarmfree.protocol.errors import SwarmfreeError
+from swarmfree.protocol.events import Event, IterationCommitted, Note, Placed, StageLost, event_from_json
+from swarmfree.protocol.ports import Journal
 from swarmfree.storage.journal import JsonLinesJournal
-from swarmfree.swarm.errors import SwarmfreeError
-from swarmfree.swarm.events import Event, IterationCommitted, Note, Placed, StageLost, event_from_json
-from swarmfree.swarm.ports import Journal
 
 LimitedRun = Callable[[str, int], "subprocess.CompletedProcess[str]"]
 
@@ -79,7 +79,7 @@ def test_full_disk_is_told_once_and_leaves_whole_lines(tmp_path: Path, limited_r
     """Under a limit on the file's size the process goes on, complains once, and every line in the file is whole."""
     path = tmp_path / "events.jsonl"
     code = (
-        "from pathlib import Path; from swarmfree.storage.journal import JsonLinesJournal; from swarmfree.swarm.events import Note\n"
+        "from pathlib import Path; from swarmfree.storage.journal import JsonLinesJournal; from swarmfree.protocol.events import Note\n"
         f"journal = JsonLinesJournal(Path({str(path)!r}), lambda: 0.0)\n"
         "for number in range(100): journal.tell(Note('x' * 100))\n"
         "print('alive')\n"

@@ -12,11 +12,11 @@ import numpy.typing as npt
 import pytest
 
 from swarmfree.policy.data_order import SequenceOrder, sequence_count
+from swarmfree.protocol.errors import DataError
+from swarmfree.protocol.manifest import BatchSection, Manifest
+from swarmfree.protocol.ports import Tokens
 from swarmfree.storage.corpus import Corpus, prepare_corpus
 from swarmfree.storage.tokens import CorpusTokens, require_enough
-from swarmfree.swarm.errors import DataError
-from swarmfree.swarm.manifest import BatchSection, Manifest
-from swarmfree.swarm.ports import Tokens
 
 TEXT = bytes(range(256)) * 8
 

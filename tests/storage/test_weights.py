@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from swarmfree.protocol.errors import ConfigError, SwarmfreeError
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.ports import Weights
 from swarmfree.storage.weights import INDEX_NAME, FolderWeights, llama_config, read_weights, stage_file_name
-from swarmfree.swarm.errors import ConfigError, SwarmfreeError
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.ports import Weights
 
 Tensors = dict[str, tuple[tuple[int, ...], bytes]]
 
@@ -123,8 +123,8 @@ def test_full_disk_is_told_in_one_line_and_leaves_no_torn_file(tmp_path: Path, l
     old = tmp_path / stage_file_name(0, 4)
     old.write_bytes(b"old")
     code = (
-        "from pathlib import Path; from swarmfree.storage.weights import FolderWeights; from swarmfree.swarm.manifest import Manifest\n"
-        "from swarmfree.swarm.errors import SwarmfreeError\n"
+        "from pathlib import Path; from swarmfree.storage.weights import FolderWeights; from swarmfree.protocol.manifest import Manifest\n"
+        "from swarmfree.protocol.errors import SwarmfreeError\n"
         f"try: FolderWeights(Path({str(tmp_path)!r}), Manifest()).write(0, {{'a': ((1000, 100), bytes(400_000))}})\n"
         "except SwarmfreeError as error: print(error)\n"
     )

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from swarmfree.policy.retention import BorderLog
+from swarmfree.protocol.engine_port import Writable
+from swarmfree.protocol.errors import CallFailed
+from swarmfree.protocol.names import Side, WorkKey, WorkKind
 from swarmfree.sim.peer_ports import MemoryShelf
-from swarmfree.swarm.engine_port import Writable
-from swarmfree.swarm.errors import CallFailed
-from swarmfree.swarm.names import Side, WorkKey, WorkKind
 from swarmfree.trainer.recovery import activation_log as borders_module
 from swarmfree.trainer.recovery.activation_log import NONE, Borders, Bounds
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from swarmfree.policy.fork_choice import Tip
-from swarmfree.swarm.messages import Meet
-from swarmfree.swarm.records import GENESIS_LINEAGE
+from swarmfree.protocol.messages import Meet
+from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.trainer.peer import Peer
 from tests.mutants.alone import OTHER_LINEAGE, TERM, A, Alone, play, record
 

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
+from swarmfree.protocol.errors import PeerSilent
+from swarmfree.protocol.messages import GetPlan, PlanAnswer, Request
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.ports import Reply
 from swarmfree.sim.loop import run_virtual
-from swarmfree.swarm.errors import PeerSilent
-from swarmfree.swarm.messages import GetPlan, PlanAnswer, Request
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.ports import Reply
 from swarmfree.trainer.calls import Calls
 
 ONE, OTHER = (Endpoint(Member(name, "0" * 16), (f"/memory/{name}",)) for name in ("a", "b"))

@@ -7,16 +7,16 @@ import random
 from collections.abc import Callable, Sequence
 
 from swarmfree.policy.takeover import Inheritance
+from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.messages import Claim, Commit, GetRecord, Header, Promise, RecordAnswer, Request
+from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member, Position, Term
+from swarmfree.protocol.plan import Plan, Replica
+from swarmfree.protocol.ports import Handler, Incoming, Ports, Reply
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
 from swarmfree.sim.loop import run_virtual
-from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.local_config import LocalConfig
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.messages import Claim, Commit, GetRecord, Header, Promise, RecordAnswer, Request
-from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Member, Position, Term
-from swarmfree.swarm.plan import Plan, Replica
-from swarmfree.swarm.ports import Handler, Incoming, Ports, Reply
-from swarmfree.swarm.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.replica_state import Standing

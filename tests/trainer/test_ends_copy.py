@@ -10,16 +10,16 @@ from typing import TypeVar
 
 import pytest
 
+from swarmfree.protocol.errors import PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, StagesSection
+from swarmfree.protocol.messages import Average, GetAverage, GetRecord, GetState, RecordAnswer, Request, State
+from swarmfree.protocol.names import Endpoint, Member, Position, Term
+from swarmfree.protocol.plan import AS_RECORDED, Plan, Rebuilt, Replica
+from swarmfree.protocol.ports import Handler, Ports, Reply
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
-from swarmfree.swarm.errors import PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.local_config import LocalConfig
-from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, StagesSection
-from swarmfree.swarm.messages import Average, GetAverage, GetRecord, GetState, RecordAnswer, Request, State
-from swarmfree.swarm.names import Endpoint, Member, Position, Term
-from swarmfree.swarm.plan import AS_RECORDED, Plan, Rebuilt, Replica
-from swarmfree.swarm.ports import Handler, Ports, Reply
-from swarmfree.swarm.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import MemberBooks
 from swarmfree.trainer.recovery.ends_copy import EndsKeeper

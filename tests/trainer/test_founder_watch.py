@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.errors import PeerUnreachable
-from swarmfree.swarm.manifest import TimingSection
-from swarmfree.swarm.messages import PlanAnswer
-from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Founder, Member
-from swarmfree.swarm.ports import Reply
+from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.errors import PeerUnreachable
+from swarmfree.protocol.manifest import TimingSection
+from swarmfree.protocol.messages import PlanAnswer
+from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Founder, Member
+from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.founder_watch import ASKED_MAX, LOOK_S, FoundersWatch
 
 IDLE = PlanAnswer(None, "")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from swarmfree.swarm.announcement import PeerState
-from swarmfree.swarm.names import Founder, Member
+from swarmfree.protocol.announcement import PeerState
+from swarmfree.protocol.names import Founder, Member
 from swarmfree.trainer.membership import Joining
 from swarmfree.trainer.replica_state import NO_STAGE
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from swarmfree.policy.election import founders_term
-from swarmfree.swarm.names import Founder, Member, Term
+from swarmfree.protocol.names import Founder, Member, Term
 from swarmfree.trainer.coordinator.genesis import GenesisWatch
 
 ME = Member("QmSecond", "0" * 16)

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from swarmfree.swarm.messages import GetState, State
-from swarmfree.swarm.pieces import parts_of
-from swarmfree.swarm.records import GENESIS_LINEAGE
+from swarmfree.protocol.messages import GetState, State
+from swarmfree.protocol.pieces import parts_of
+from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.trainer.member.queries import get_state
 from tests.mutants.alone import Alone, play
 

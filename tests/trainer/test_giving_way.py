@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from swarmfree.swarm.messages import Beat
-from swarmfree.swarm.names import Endpoint
+from swarmfree.protocol.messages import Beat
+from swarmfree.protocol.names import Endpoint
 from tests.mutants.alone import ME, Alone, D, at, play
 
 

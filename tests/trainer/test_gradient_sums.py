@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import Member
 from swarmfree.sim.integer_engine import IntegerEngine
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.names import Member
 from swarmfree.trainer.pipeline.gradient_sums import AddendBook, Kind
 
 ME = Member("p", "0" * 16)

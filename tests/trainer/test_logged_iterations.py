@@ -9,14 +9,14 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
+from swarmfree.protocol.actions import Replay
+from swarmfree.protocol.errors import PeerSilent, RefusalKind, Refused
+from swarmfree.protocol.manifest import Manifest, ModelSection, StagesSection
+from swarmfree.protocol.messages import Build, Built, GetRecord, GetShadow, Pull, Pulled, RecordAnswer, Request, ShadowPart
+from swarmfree.protocol.names import Endpoint, Side, WorkKey, WorkKind, base_of
+from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.sim.integer_engine import IntegerEngine
-from swarmfree.swarm.actions import Replay
-from swarmfree.swarm.errors import PeerSilent, RefusalKind, Refused
-from swarmfree.swarm.manifest import Manifest, ModelSection, StagesSection
-from swarmfree.swarm.messages import Build, Built, GetRecord, GetShadow, Pull, Pulled, RecordAnswer, Request, ShadowPart
-from swarmfree.swarm.names import Endpoint, Side, WorkKey, WorkKind, base_of
-from swarmfree.swarm.ports import Reply
-from swarmfree.swarm.records import GENESIS_LINEAGE
 from swarmfree.trainer.recovery.builder import Builder
 from swarmfree.trainer.recovery.logged_iterations import Around, Past
 from swarmfree.trainer.recovery.replay import Replaying

@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import pytest
 
+from swarmfree.protocol.actions import Merge, MergeMode
+from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.events import DirectoryNorms
+from swarmfree.protocol.manifest import Manifest, RecoverySection
+from swarmfree.protocol.messages import Build
+from swarmfree.protocol.records import float32_bits
 from swarmfree.sim.loop import run_virtual
-from swarmfree.swarm.actions import Merge, MergeMode
-from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.errors import RefusalKind, Refused
-from swarmfree.swarm.events import DirectoryNorms
-from swarmfree.swarm.manifest import Manifest, RecoverySection
-from swarmfree.swarm.messages import Build
-from swarmfree.swarm.records import float32_bits
 from swarmfree.trainer.recovery.merge_check import check_weights
 from tests.mutants.alone import OTHER_LINEAGE, A, D, at, record
 

@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from swarmfree.swarm.messages import Open
-from swarmfree.swarm.ports import Executor
+from swarmfree.protocol.messages import Open
+from swarmfree.protocol.ports import Executor
 from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member import averaging
 from tests.mutants.alone import A, Alone, plan, play

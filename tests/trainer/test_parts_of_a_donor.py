@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from swarmfree.swarm.errors import ProtocolViolation
-from swarmfree.swarm.messages import GetState, Request, State
-from swarmfree.swarm.names import Endpoint
-from swarmfree.swarm.ports import Reply
+from swarmfree.protocol.errors import ProtocolViolation
+from swarmfree.protocol.messages import GetState, Request, State
+from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.recovery.builder import Builder
 from tests.mutants.alone import A, Alone, play
 

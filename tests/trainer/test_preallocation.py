@@ -9,14 +9,14 @@ from typing import TypeVar
 
 import pytest
 
+from swarmfree.protocol.events import Event, Note
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, StagesSection
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.ports import Ports
+from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
-from swarmfree.swarm.events import Event, Note
-from swarmfree.swarm.local_config import LocalConfig
-from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, StagesSection
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.ports import Ports
-from swarmfree.swarm.records import GENESIS_LINEAGE
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import MemberBooks
 from swarmfree.trainer.recovery.preallocation import keep_room

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.swarm.messages import Hello
+from swarmfree.protocol.messages import Hello
 from swarmfree.trainer.coordinator.roster import Roster
 from tests.mutants.alone import ME, A, Alone, at, beat_answer, play, second_life
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from swarmfree.cockpit.lines import TEXT_MAX, describe
-from swarmfree.swarm.errors import CallFailed, PeerUnreachable, Refused
-from swarmfree.swarm.events import Note
-from swarmfree.swarm.manifest import TimingSection
-from swarmfree.swarm.names import WHERE_MAX, Endpoint, Member
+from swarmfree.protocol.errors import CallFailed, PeerUnreachable, Refused
+from swarmfree.protocol.events import Note
+from swarmfree.protocol.manifest import TimingSection
+from swarmfree.protocol.names import WHERE_MAX, Endpoint, Member
 from swarmfree.trainer.coordinator.reachability import Reaching
 
 QUICKLY_S = 1.0

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from swarmfree.swarm.errors import RefusalKind, Refused
-from swarmfree.swarm.records import Record
+from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.records import Record
 from swarmfree.trainer.recovery.replay import Replaying
 
 

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
+from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import Endpoint, Member, Position, Term, WorkKey, WorkKind
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.ports import Ports
 from swarmfree.sim.loop import run_virtual
-from swarmfree.swarm.errors import RefusalKind, Refused
-from swarmfree.swarm.local_config import LocalConfig
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.names import Endpoint, Member, Position, Term, WorkKey, WorkKind
-from swarmfree.swarm.plan import Plan
-from swarmfree.swarm.ports import Ports
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.replica_state import Standing
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.errors import RefusalKind, Refused, SwarmfreeError
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.ports import Ports
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
 from swarmfree.sim.peer_ports import MemoryShelf
-from swarmfree.swarm.errors import RefusalKind, Refused, SwarmfreeError
-from swarmfree.swarm.local_config import LocalConfig
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.ports import Ports
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S, MemberBooks
 from swarmfree.trainer.replica_state import NO_STAGE

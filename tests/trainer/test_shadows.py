@@ -9,16 +9,16 @@ from typing import TypeVar
 
 import pytest
 
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RecoverySection, StagesSection
+from swarmfree.protocol.messages import GetShadow, KeptShadow, Request, ShadowPart
+from swarmfree.protocol.names import Endpoint, Member, Position, Side, Term
+from swarmfree.protocol.plan import Plan, Replica
+from swarmfree.protocol.ports import Handler, Ports, Reply
+from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
 from swarmfree.sim.peer_ports import MemoryShelf
-from swarmfree.swarm.local_config import LocalConfig
-from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, RecoverySection, StagesSection
-from swarmfree.swarm.messages import GetShadow, KeptShadow, Request, ShadowPart
-from swarmfree.swarm.names import Endpoint, Member, Position, Side, Term
-from swarmfree.swarm.plan import Plan, Replica
-from swarmfree.swarm.ports import Handler, Ports, Reply
-from swarmfree.swarm.records import GENESIS_LINEAGE
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import MemberBooks
 from swarmfree.trainer.recovery.shadows import ShadowKeeper

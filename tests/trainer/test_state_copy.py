@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from swarmfree.protocol.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.messages import Average, GetAverage, GetRecord, GetState, RecordAnswer, Request, State
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.ports import Ports, Reply
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
-from swarmfree.swarm.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.local_config import LocalConfig
-from swarmfree.swarm.messages import Average, GetAverage, GetRecord, GetState, RecordAnswer, Request, State
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.ports import Ports, Reply
-from swarmfree.swarm.records import GENESIS_LINEAGE, Record
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device
 from swarmfree.trainer.recovery.state_copy import Copying, Place

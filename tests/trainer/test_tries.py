@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.swarm.actions import BuildAction, Merge, Replay, Restore
-from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.errors import RefusalKind, Refused
-from swarmfree.swarm.messages import Build, Built, Hello, KeptShadow, Request
-from swarmfree.swarm.names import Endpoint
-from swarmfree.swarm.ports import Reply
-from swarmfree.swarm.records import GENESIS_LINEAGE
+from swarmfree.protocol.actions import BuildAction, Merge, Replay, Restore
+from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.messages import Build, Built, Hello, KeptShadow, Request
+from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.trainer.coordinator.assignment import Assembly
 from swarmfree.trainer.coordinator.roster import Guest, Roster
 from tests.mutants.alone import ME, A, Alone, D, at, beat_answer, play, record, second_life

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from swarmfree.swarm.errors import PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.names import WorkKey, WorkKind
+from swarmfree.protocol.errors import PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.names import WorkKey, WorkKind
 from swarmfree.trainer.pipeline.work_table import FIRST_RUN, Entry, Table
 from swarmfree.trainer.tasks import Tasks
 

@@ -9,9 +9,9 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from swarmfree.swarm.announcement import Announcement, PeerState
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Member
+from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.identity import Identity, load_or_create_identity
 

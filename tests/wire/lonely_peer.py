@@ -10,8 +10,8 @@ import sys
 
 from wire_world import answer_to, member
 
-from swarmfree.swarm.messages import Header, Hello, Request
-from swarmfree.swarm.ports import Incoming, Reply
+from swarmfree.protocol.messages import Header, Hello, Request
+from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.network import GrpcNetwork
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarmfree.swarm.errors import ConfigError
+from swarmfree.protocol.errors import ConfigError
 from swarmfree.wire.addresses import Address, address_of, grpc_target_of, parse_address, parse_host_and_port
 
 PEER = "QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG"

@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 from wire_world import RUN, member
 
-from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.manifest import TimingSection
-from swarmfree.swarm.messages import GetPlan, Header, Hello, Place, Request
-from swarmfree.swarm.names import Endpoint
-from swarmfree.swarm.ports import Incoming, Reply
+from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.manifest import TimingSection
+from swarmfree.protocol.messages import GetPlan, Header, Hello, Place, Request
+from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.trainer.coordinator.reachability import Reaching
 from swarmfree.wire.addresses import address_of
 from swarmfree.wire.announcement_record import ADDRESSES_MAX

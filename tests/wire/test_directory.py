@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from directory_world import World, announcement_of, is_running, until, world_of
 
-from swarmfree.swarm.announcement import PeerState
-from swarmfree.swarm.errors import ConfigError, InviteError, SwarmfreeError
-from swarmfree.swarm.manifest import Manifest, RunSection
-from swarmfree.swarm.names import Founder
+from swarmfree.protocol.announcement import PeerState
+from swarmfree.protocol.errors import ConfigError, InviteError, SwarmfreeError
+from swarmfree.protocol.manifest import Manifest, RunSection
+from swarmfree.protocol.names import Founder
 from swarmfree.wire.announcement_record import PeerRecord, canonical_json, peer_record_to_bytes
 from swarmfree.wire.directory import RUNS_KEY, DhtDirectory, DirectorySettings
 from swarmfree.wire.genesis import Genesis, make_genesis

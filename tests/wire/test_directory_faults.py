@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from directory_world import World, announcement_of, is_running, until, world_of
 
-from swarmfree.swarm.manifest import Manifest
+from swarmfree.protocol.manifest import Manifest
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.known_peers import read_known_peers
 
 BOOTSTRAP = """
 import asyncio, dataclasses, sys
-from swarmfree.swarm.config import manifest_from_bytes
+from swarmfree.protocol.config import manifest_from_bytes
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.identity import load_or_create_identity
 

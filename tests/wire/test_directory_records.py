@@ -14,7 +14,7 @@ from directory_world import announcement_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmfree.swarm.errors import ConfigError
+from swarmfree.protocol.errors import ConfigError
 from swarmfree.wire.announcement_record import (
     PeerRecord,
     canonical_json,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmfree.swarm.errors import ConfigError, ProtocolViolation
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.names import Founder
+from swarmfree.protocol.errors import ConfigError, ProtocolViolation
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import Founder
 from swarmfree.wire.genesis import Genesis, make_genesis, newest_genesis, read_genesis
 from swarmfree.wire.identity import Identity, load_or_create_identity
 

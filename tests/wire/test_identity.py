@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmfree.swarm.errors import ConfigError
-from swarmfree.swarm.names import Member
+from swarmfree.protocol.errors import ConfigError
+from swarmfree.protocol.names import Member
 from swarmfree.wire.base58 import base58_decode, base58_encode
 from swarmfree.wire.identity import (
     IDENTITY_FILE,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmfree.swarm.errors import ConfigError, InviteError
+from swarmfree.protocol.errors import ConfigError, InviteError
 from swarmfree.wire.invite import Invite, decode_invite, encode_invite
 
 PEERS = ("QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG", "12D3KooWMxiT4PdRZnxs8cgQx5fX5m6WTQoVYd7L5QgVzz2wGCGG")

@@ -12,10 +12,10 @@ from wire_world import peers
 
 from swarmfree.cli.peer_run import SystemClock, ThreadExecutor
 from swarmfree.model.engine import TorchEngine
-from swarmfree.swarm.manifest import Manifest, ModelSection, RingSection, StagesSection
-from swarmfree.swarm.messages import GetState, Header, Request, State
-from swarmfree.swarm.pieces import Lent, parts_of
-from swarmfree.swarm.ports import Incoming, Reply
+from swarmfree.protocol.manifest import Manifest, ModelSection, RingSection, StagesSection
+from swarmfree.protocol.messages import GetState, Header, Request, State
+from swarmfree.protocol.pieces import Lent, parts_of
+from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.trainer.device import Device, Rank
 from swarmfree.trainer.member.queries import get_state
 from swarmfree.wire.frames import FrameKind, decode_frame

@@ -15,11 +15,11 @@ import pytest
 from wire_samples import REQUESTS
 from wire_world import RUN, answer_to, echo, endpoint, fail_with, give, member, peers, raw_channel, raw_peer, train
 
-from swarmfree.swarm import messages
-from swarmfree.swarm.errors import PeerUnreachable, RefusalKind, Refused, SwarmfreeError
-from swarmfree.swarm.messages import Header, Request
-from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint
-from swarmfree.swarm.ports import Incoming, Reply
+from swarmfree.protocol import messages
+from swarmfree.protocol.errors import PeerUnreachable, RefusalKind, Refused, SwarmfreeError
+from swarmfree.protocol.messages import Header, Request
+from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint
+from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.wire.codec import to_proto
 from swarmfree.wire.frames import CHUNK_BYTES
 from swarmfree.wire.limits import WireLimits

@@ -17,10 +17,10 @@ import pytest
 from wire_samples import REQUESTS
 from wire_world import RUN, answer_to, echo, endpoint, member, peers, raw_channel, raw_peer, train, train_request
 
-from swarmfree.swarm.errors import PeerSilent, PeerUnreachable, ProtocolViolation
-from swarmfree.swarm.messages import Header, Request
-from swarmfree.swarm.names import Endpoint
-from swarmfree.swarm.ports import Incoming, Reply
+from swarmfree.protocol.errors import PeerSilent, PeerUnreachable, ProtocolViolation
+from swarmfree.protocol.messages import Header, Request
+from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.wire.codec_messages import rpc_of
 from swarmfree.wire.frames import FrameKind, encode_frame
 from swarmfree.wire.limits import WireLimits

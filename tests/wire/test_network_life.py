@@ -8,10 +8,10 @@ import pytest
 from wire_samples import REQUESTS
 from wire_world import RUN, answer_to, member, peers, train
 
-from swarmfree.swarm.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.messages import Header, Request
-from swarmfree.swarm.names import Endpoint
-from swarmfree.swarm.ports import Incoming, Reply
+from swarmfree.protocol.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.messages import Header, Request
+from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.network import GrpcNetwork
 

@@ -11,11 +11,11 @@ import pytest
 from wire_samples import REQUESTS
 from wire_world import RUN, echo, member, peers, raw_channel, raw_peer, train, train_request
 
-from swarmfree.swarm import messages
-from swarmfree.swarm.errors import PeerUnreachable, ProtocolViolation, RefusalKind
-from swarmfree.swarm.messages import Header, Request
-from swarmfree.swarm.names import PROTOCOL_REVISION
-from swarmfree.swarm.ports import Incoming, Reply
+from swarmfree.protocol import messages
+from swarmfree.protocol.errors import PeerUnreachable, ProtocolViolation, RefusalKind
+from swarmfree.protocol.messages import Header, Request
+from swarmfree.protocol.names import PROTOCOL_REVISION
+from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.wire import frames
 from swarmfree.wire.codec_messages import encode_request, encode_response, rpc_of
 from swarmfree.wire.frames import CHUNK_BYTES_MAX, FrameKind, encode_frame

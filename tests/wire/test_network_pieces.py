@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 from wire_world import peers
 
-from swarmfree.swarm.messages import GetState, Header, Request, State
-from swarmfree.swarm.pieces import parts_of
-from swarmfree.swarm.ports import Incoming, Reply
+from swarmfree.protocol.messages import GetState, Header, Request, State
+from swarmfree.protocol.pieces import parts_of
+from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.wire.frames import CHUNK_BYTES, FrameKind, decode_frame
 from swarmfree.wire.server import Outcome, Server
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from wire_world import RUN, member, raw_peer, train
 
-from swarmfree.swarm.messages import Trained
+from swarmfree.protocol.messages import Trained
 from swarmfree.wire import frames
 from swarmfree.wire.codec_messages import encode_response, rpc_of
 from swarmfree.wire.frames import CHUNK_BYTES_MIN, FrameKind, encode_frame

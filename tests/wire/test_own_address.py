@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from swarmfree.swarm.errors import ConfigError
+from swarmfree.protocol.errors import ConfigError
 from swarmfree.wire.addresses import split_host
 from swarmfree.wire.listening import require_listening
 from swarmfree.wire.own_address import AUTO, LOOPBACK, Reach, own_address, reach_of

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 import zstandard
 
-from swarmfree.swarm.errors import RefusalKind, Refused
-from swarmfree.swarm.messages import Commit, Open, Seal
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.plan import Plan, Replica
-from swarmfree.swarm.records import Record
+from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.messages import Commit, Open, Seal
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.plan import Plan, Replica
+from swarmfree.protocol.records import Record
 from swarmfree.wire.codec_messages import decode_request, encode_request, rpc_of
 from swarmfree.wire.frames import Malformed
 from swarmfree.wire.packing import BODIES_KEPT, Packer, Unpacker

@@ -25,11 +25,11 @@ from wire_samples import (
     response_bytes,
 )
 
-from swarmfree.swarm import messages
-from swarmfree.swarm.actions import BuildAction
-from swarmfree.swarm.messages import Header, Request, Response
-from swarmfree.swarm.names import Endpoint, Side, WorkKey
-from swarmfree.swarm.records import Addend, MicrobatchSet, Roll
+from swarmfree.protocol import messages
+from swarmfree.protocol.actions import BuildAction
+from swarmfree.protocol.messages import Header, Request, Response
+from swarmfree.protocol.names import Endpoint, Side, WorkKey
+from swarmfree.protocol.records import Addend, MicrobatchSet, Roll
 from swarmfree.wire.codec import from_proto, to_proto
 from swarmfree.wire.codec_messages import (
     RPCS,
@@ -128,7 +128,7 @@ def test_every_response_comes_back_exactly(rpc: Rpc, data: st.DataObject) -> Non
 
 
 def test_every_message_has_its_rpc() -> None:
-    """No request and no response of `swarm.messages` is without an RPC, and none has two but the promise, which answers both claims."""
+    """No request and no response of `protocol.messages` is without an RPC, and none has two but the promise, which answers both claims."""
     responses = [member for rpc in RPCS for member in (get_args(rpc.response) if _is_union(rpc.response) else (rpc.response,))]
     assert {rpc.request for rpc in RPCS} == set(get_args(Request))
     assert sorted(r.__name__ for r in responses) == sorted([r.__name__ for r in get_args(Response)] + ["Promise"])

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from swarmfree.swarm import actions, messages
-from swarmfree.swarm.messages import Header, Request, Response
-from swarmfree.swarm.names import AddendId, Endpoint, Member, Position, Side, Term, WorkKey, WorkKind
-from swarmfree.swarm.plan import Plan, Rebuilt, Replica, Share
-from swarmfree.swarm.records import (
+from swarmfree.protocol import actions, messages
+from swarmfree.protocol.messages import Header, Request, Response
+from swarmfree.protocol.names import AddendId, Endpoint, Member, Position, Side, Term, WorkKey, WorkKind
+from swarmfree.protocol.plan import Plan, Rebuilt, Replica, Share
+from swarmfree.protocol.records import (
     Addend,
     Evaluation,
     MicrobatchSet,

@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 from wire_samples import RESPONSES
 
-from swarmfree.swarm import messages
-from swarmfree.swarm.messages import Header, Request
-from swarmfree.swarm.names import PROTOCOL_REVISION, Endpoint, Member, WorkKey, WorkKind
-from swarmfree.swarm.ports import Handler, Incoming, Reply
+from swarmfree.protocol import messages
+from swarmfree.protocol.messages import Header, Request
+from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member, WorkKey, WorkKind
+from swarmfree.protocol.ports import Handler, Incoming, Reply
 from swarmfree.wire.addresses import address_of
 from swarmfree.wire.base58 import base58_encode
 from swarmfree.wire.codec_messages import RPCS, SERVICE, Shape, encode_request, rpc_of

@@ -6,7 +6,7 @@ Looks at what was told only. Whether the bytes are the right ones is for those t
 from __future__ import annotations
 
 from swarmfree.cockpit.observed_events import Happening, Told
-from swarmfree.swarm.events import EngineStepped, IterationCommitted, Stepped
+from swarmfree.protocol.events import EngineStepped, IterationCommitted, Stepped
 
 _STEP = tuple[str, str, tuple[int, ...]]
 

@@ -20,7 +20,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from swarmfree.swarm.manifest import Manifest
+from swarmfree.protocol.manifest import Manifest
 
 CALM_TIMES = 20.0
 CALM_S_MIN = 5.0

@@ -37,8 +37,8 @@ from swarmfree.lab.chaos.plan import (
 )
 from swarmfree.lab.chaos.watchdog import Watch
 from swarmfree.lab.swarm import BOOTSTRAP, Ending, LocalSwarm, SwarmOrder
-from swarmfree.swarm.errors import SwarmfreeError
-from swarmfree.swarm.manifest import Manifest
+from swarmfree.protocol.errors import SwarmfreeError
+from swarmfree.protocol.manifest import Manifest
 
 HOST = "127.0.0.1"
 PORTS = range(20_000, 30_000)

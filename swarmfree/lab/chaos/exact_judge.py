@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 from swarmfree.cli.engine_probe import integer_tokens
 from swarmfree.cockpit.observed_events import Happening, Told
+from swarmfree.protocol.actions import BuildAction, CopyNeighbour, Fresh, Merge
+from swarmfree.protocol.events import EngineHolds, EngineStepped, IterationCommitted, RecoveryDecided, StageBuilt
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.records import StepScalars, float32_bits
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_arithmetic import STATE_BYTES, PartState, State
 from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.sim.reference import IntegerReference, IterationSums, StageSum
-from swarmfree.swarm.actions import BuildAction, CopyNeighbour, Fresh, Merge
-from swarmfree.swarm.events import EngineHolds, EngineStepped, IterationCommitted, RecoveryDecided, StageBuilt
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.records import StepScalars, float32_bits
 
 SOMEBODY = Endpoint(Member("anybody", ""), ())
 LOOK_BACK = 2

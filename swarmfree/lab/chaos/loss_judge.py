@@ -16,12 +16,12 @@ from swarmfree.cockpit.observed_events import Happening, Told
 from swarmfree.lab.reference_training import Alone, Grouping, Twice, shuffled, train_canonically
 from swarmfree.policy.data_order import SequenceOrder, sequence_count
 from swarmfree.policy.schedule import clip_factors, step_scalars
+from swarmfree.protocol.events import IterationCommitted, StageBuilt
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.ports import Tokens
+from swarmfree.protocol.records import StepScalars
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import CorpusTokens
-from swarmfree.swarm.events import IterationCommitted, StageBuilt
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.ports import Tokens
-from swarmfree.swarm.records import StepScalars
 
 ITERATIONS_MAX = 300
 ORDERS = 20

@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from swarmfree.swarm.errors import ConfigError
+from swarmfree.protocol.errors import ConfigError
 
 FREEZE_S = (1.0, 30.0)
 FAULT_S = (1.0, 10.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from swarmfree.cockpit.observed_events import Happening, ProcessEnded, ProcessKilled, ProcessStarted, Told
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.chaos.bounds import START_S, Disturbance, bound_s, disturbed
-from swarmfree.swarm.events import IterationCommitted, MemberLost, Opened, Placed, StageBuilt, StageLost
-from swarmfree.swarm.manifest import Manifest
+from swarmfree.protocol.events import IterationCommitted, MemberLost, Opened, Placed, StageBuilt, StageLost
+from swarmfree.protocol.manifest import Manifest
 
 
 class Watch:

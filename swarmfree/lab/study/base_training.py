@@ -12,10 +12,10 @@ from swarmfree.lab.report import write_whole
 from swarmfree.lab.study.refit import REFIT_ITERATIONS, WARM_ITERATIONS
 from swarmfree.lab.study.staged_model import Copy, Staged
 from swarmfree.policy.schedule import clip_factors, step_scalars
+from swarmfree.protocol.manifest import BorderDtype, Manifest
+from swarmfree.protocol.ports import Tokens
+from swarmfree.protocol.records import StepScalars
 from swarmfree.storage.arrays import read_arrays, write_arrays
-from swarmfree.swarm.manifest import BorderDtype, Manifest
-from swarmfree.swarm.ports import Tokens
-from swarmfree.swarm.records import StepScalars
 
 SNAPSHOT_EVERY, SNAPSHOTS_KEPT = 10, 12
 EARLY = max(REFIT_ITERATIONS, WARM_ITERATIONS)

@@ -23,9 +23,9 @@ from swarmfree.lab.study.report import write_report
 from swarmfree.lab.study.table import Row, last_line, pairs_of, pipeline_gap_percent, pipeline_stall, rows_of, summaries
 from swarmfree.lab.study.trial import PLAIN_REPLAY, Trial
 from swarmfree.lab.study.worker import STUDY_FILE
+from swarmfree.protocol.errors import ConfigError, SwarmfreeError
+from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, OptimizerSection, RunSection, StagesSection
 from swarmfree.storage.corpus import prepare_corpus, require_text
-from swarmfree.swarm.errors import ConfigError, SwarmfreeError
-from swarmfree.swarm.manifest import BatchSection, Manifest, ModelSection, OptimizerSection, RunSection, StagesSection
 
 BODY = 6
 RATE = 0.16

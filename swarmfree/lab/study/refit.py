@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from swarmfree.policy.schedule import step_scalars
-from swarmfree.swarm.manifest import Manifest, OptimizerSection
-from swarmfree.swarm.records import StepScalars, float32_bits
+from swarmfree.protocol.manifest import Manifest, OptimizerSection
+from swarmfree.protocol.records import StepScalars, float32_bits
 
 REFIT_STEPS = 300
 REFIT_ITERATIONS = 60

@@ -24,10 +24,10 @@ from swarmfree.model.optimizer import canonical_step
 from swarmfree.model.passes import Shape
 from swarmfree.model.shadow import from_int8, to_int8
 from swarmfree.model.stages import draw_weights
-from swarmfree.swarm.manifest import SWAP_STAGES_MIN, BorderDtype, Manifest
-from swarmfree.swarm.ports import Tokens
-from swarmfree.swarm.records import StepScalars, float32_bits
-from swarmfree.swarm.routes import Routes
+from swarmfree.protocol.manifest import SWAP_STAGES_MIN, BorderDtype, Manifest
+from swarmfree.protocol.ports import Tokens
+from swarmfree.protocol.records import StepScalars, float32_bits
+from swarmfree.protocol.routes import Routes
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from swarmfree.lab.study.base_training import EARLY, SNAPSHOT_EVERY, Training, e
 from swarmfree.lab.study.refit import REFIT_ITERATIONS, REFIT_STEPS, WARM_ITERATIONS, refit_scalars, restarted_scalars
 from swarmfree.lab.study.staged_model import Copy
 from swarmfree.policy.recovery import merge_weights
-from swarmfree.swarm.actions import MergeMode
-from swarmfree.swarm.manifest import BorderDtype, Manifest
-from swarmfree.swarm.ports import Tokens
-from swarmfree.swarm.records import StepScalars, bits_float32
+from swarmfree.protocol.actions import MergeMode
+from swarmfree.protocol.manifest import BorderDtype, Manifest
+from swarmfree.protocol.ports import Tokens
+from swarmfree.protocol.records import StepScalars, bits_float32
 
 FULL_SHADOW_EVERY = 50
 LOG_ITERATIONS = max(FULL_SHADOW_EVERY + WARM_ITERATIONS, REFIT_ITERATIONS)

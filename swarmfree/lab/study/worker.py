@@ -20,12 +20,12 @@ from swarmfree.lab.report import write_whole
 from swarmfree.lab.study.base_training import Training, base_path, train_base
 from swarmfree.lab.study.trial import Trial, TrialRun
 from swarmfree.policy.data_order import SequenceOrder, sequence_count
+from swarmfree.protocol.config import manifest_from_bytes
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.ports import Tokens
 from swarmfree.storage.corpus import Corpus, prepare_corpus
 from swarmfree.storage.study_texts import texts_of
 from swarmfree.storage.tokens import CorpusTokens
-from swarmfree.swarm.config import manifest_from_bytes
-from swarmfree.swarm.manifest import Manifest
-from swarmfree.swarm.ports import Tokens
 
 STUDY_FILE = "study.json"
 TELL_S, WAIT_S = 1.0, 0.2

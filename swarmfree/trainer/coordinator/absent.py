@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from swarmfree.policy.placement import STANDBY
-from swarmfree.swarm.errors import CallFailed, PeerUnreachable, Refused
-from swarmfree.swarm.messages import BeatAnswer
+from swarmfree.protocol.errors import CallFailed, PeerUnreachable, Refused
+from swarmfree.protocol.messages import BeatAnswer
 from swarmfree.trainer.context import Context
 
 if TYPE_CHECKING:

@@ -18,13 +18,13 @@ from swarmfree.policy.patience import or_stay, patience_s
 from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence, wanted
 from swarmfree.policy.recovery import NO_LOGS, Logs, choose_recovery, signed_norms, weights_between
 from swarmfree.policy.retention import KeptCopy, StageShadow, border_dtype
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
-from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.events import LOST_ENDS, EndsDrawnAnew, Note, Placed, RecoveryDecided, StageBuilt, Waiting
-from swarmfree.swarm.messages import Build, Built, Hello, Place
-from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position
-from swarmfree.swarm.plan import AS_RECORDED, Plan, Rebuilt
-from swarmfree.swarm.records import GENESIS_LINEAGE, Record, bits_float32, float32_bits
+from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
+from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.events import LOST_ENDS, EndsDrawnAnew, Note, Placed, RecoveryDecided, StageBuilt, Waiting
+from swarmfree.protocol.messages import Build, Built, Hello, Place
+from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member, Position
+from swarmfree.protocol.plan import AS_RECORDED, Plan, Rebuilt
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record, bits_float32, float32_bits
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.broadcast import Telling
 from swarmfree.trainer.coordinator.kept import kept_copies

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
-from swarmfree.swarm.messages import Commit, Request, Response
-from swarmfree.swarm.names import Member
-from swarmfree.swarm.records import Record
+from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
+from swarmfree.protocol.messages import Commit, Request, Response
+from swarmfree.protocol.names import Member
+from swarmfree.protocol.records import Record
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.roster import Guest, Roster
 

@@ -28,12 +28,12 @@ from swarmfree.policy.record import (
 )
 from swarmfree.policy.router import deal_again, deal_shares
 from swarmfree.policy.takeover import Inheritance, newest_sealed
-from swarmfree.swarm.errors import Diverged, RefusalKind, Refused
-from swarmfree.swarm.events import Evaluated, Note, Opened
-from swarmfree.swarm.messages import Commit, Hello, Open, Place, Promise, Response, Seal
-from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position, Term, base_of
-from swarmfree.swarm.plan import AS_RECORDED, Plan, Replica, Share
-from swarmfree.swarm.records import GENESIS_LINEAGE, Record, bits_float64
+from swarmfree.protocol.errors import Diverged, RefusalKind, Refused
+from swarmfree.protocol.events import Evaluated, Note, Opened
+from swarmfree.protocol.messages import Commit, Hello, Open, Place, Promise, Response, Seal
+from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member, Position, Term, base_of
+from swarmfree.protocol.plan import AS_RECORDED, Plan, Replica, Share
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record, bits_float64
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.assignment import Assembly
 from swarmfree.trainer.coordinator.broadcast import Telling

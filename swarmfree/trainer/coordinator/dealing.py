@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from swarmfree.policy.router import speeds
-from swarmfree.swarm.plan import Replica
+from swarmfree.protocol.plan import Replica
 from swarmfree.trainer.coordinator.roster import Guest
 
 MEASURED_AGAIN = 50

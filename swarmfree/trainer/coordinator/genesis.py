@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable
 
 from swarmfree.policy.election import founders_term, is_founders
-from swarmfree.swarm.announcement import Announcement
-from swarmfree.swarm.names import Term
+from swarmfree.protocol.announcement import Announcement
+from swarmfree.protocol.names import Term
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.roster import Roster
 

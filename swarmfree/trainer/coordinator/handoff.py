@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmfree.policy.election import claim_order
-from swarmfree.swarm.errors import CallFailed, PeerUnreachable, Refused
-from swarmfree.swarm.events import Note
-from swarmfree.swarm.messages import Farewell, Goodbye
-from swarmfree.swarm.names import Endpoint, Member
-from swarmfree.swarm.plan import Plan
+from swarmfree.protocol.errors import CallFailed, PeerUnreachable, Refused
+from swarmfree.protocol.events import Note
+from swarmfree.protocol.messages import Farewell, Goodbye
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.plan import Plan
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.roster import Guest, Roster
 

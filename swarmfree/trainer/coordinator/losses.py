@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from swarmfree.policy.record import losses_of
-from swarmfree.swarm.messages import BeatAnswer
-from swarmfree.swarm.names import Member
-from swarmfree.swarm.plan import Plan
+from swarmfree.protocol.messages import BeatAnswer
+from swarmfree.protocol.names import Member
+from swarmfree.protocol.plan import Plan
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.coordinator.rounds import SourceGone
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from swarmfree.policy.fork_choice import Tip, forced_later, wins
-from swarmfree.swarm.errors import CallFailed
-from swarmfree.swarm.events import LineageDropped
-from swarmfree.swarm.messages import Goodbye, Meet, Met
-from swarmfree.swarm.names import Endpoint, Term
-from swarmfree.swarm.records import Record
+from swarmfree.protocol.errors import CallFailed
+from swarmfree.protocol.events import LineageDropped
+from swarmfree.protocol.messages import Goodbye, Meet, Met
+from swarmfree.protocol.names import Endpoint, Term
+from swarmfree.protocol.records import Record
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.roster import Guest, Roster
 from swarmfree.trainer.tasks import Signal

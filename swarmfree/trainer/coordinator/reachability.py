@@ -5,10 +5,10 @@ Source: protocol, "A run's life".
 
 from __future__ import annotations
 
-from swarmfree.swarm.errors import PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
-from swarmfree.swarm.events import Note
-from swarmfree.swarm.messages import GetPlan
-from swarmfree.swarm.names import Endpoint
+from swarmfree.protocol.errors import PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
+from swarmfree.protocol.events import Note
+from swarmfree.protocol.messages import GetPlan
+from swarmfree.protocol.names import Endpoint
 from swarmfree.trainer.context import Context
 
 SOMEBODY_ELSE = frozenset({RefusalKind.WRONG_RUN, RefusalKind.WRONG_REVISION, RefusalKind.WRONG_INCARNATION})

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from swarmfree.policy.deadline import is_given_up
 from swarmfree.policy.placement import STANDBY
-from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.events import MemberLeft, MemberLost, Note, StageLost
-from swarmfree.swarm.messages import Beat, BeatAnswer, Goodbye, Hello
-from swarmfree.swarm.names import Endpoint, Member, Position
-from swarmfree.swarm.records import Record
+from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.events import MemberLeft, MemberLost, Note, StageLost
+from swarmfree.protocol.messages import Beat, BeatAnswer, Goodbye, Hello
+from swarmfree.protocol.names import Endpoint, Member, Position
+from swarmfree.protocol.records import Record
 from swarmfree.trainer.calls import Calls
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.absent import Absent, is_over

@@ -14,13 +14,13 @@ from swarmfree.policy.fault_attribution import two_faced
 from swarmfree.policy.record import StageAverage, is_norm
 from swarmfree.policy.reduction import Cover, choose_addends
 from swarmfree.policy.repair import Ledger, plan_segments
-from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.events import Repaired, RoundRetried
-from swarmfree.swarm.messages import Redo, Redone, Report, Response, RoundFailed, Segment, TakeRoll
-from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Member, Position
-from swarmfree.swarm.plan import Plan
-from swarmfree.swarm.records import Addend, MicrobatchSet, Roll
-from swarmfree.swarm.routes import routes_of
+from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.events import Repaired, RoundRetried
+from swarmfree.protocol.messages import Redo, Redone, Report, Response, RoundFailed, Segment, TakeRoll
+from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member, Position
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.records import Addend, MicrobatchSet, Roll
+from swarmfree.protocol.routes import routes_of
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.roster import Deposed, Guest, Roster
 

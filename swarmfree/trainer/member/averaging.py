@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from swarmfree.policy.fault_attribution import spoilt
-from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
-from swarmfree.swarm.messages import Average, GetAverage, OtherAddends, Reduce, Reduced, Report, RoundFailed, TakeRoll
-from swarmfree.swarm.names import Endpoint, Member, Position
-from swarmfree.swarm.ports import Incoming, Reply
-from swarmfree.swarm.records import Addend, Roll, bits_float64, float64_bits
+from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
+from swarmfree.protocol.messages import Average, GetAverage, OtherAddends, Reduce, Reduced, Report, RoundFailed, TakeRoll
+from swarmfree.protocol.names import Endpoint, Member, Position
+from swarmfree.protocol.ports import Incoming, Reply
+from swarmfree.protocol.records import Addend, Roll, bits_float64, float64_bits
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
 from swarmfree.trainer.pipeline.gradient_sums import AddendBook

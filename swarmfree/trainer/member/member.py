@@ -12,9 +12,9 @@ from typing import Any
 
 from swarmfree.policy.election import electorate_of
 from swarmfree.policy.retention import border_dtype, border_log, borders_kept
-from swarmfree.swarm.errors import RefusalKind, Refused
-from swarmfree.swarm.events import Note, Stepped
-from swarmfree.swarm.messages import (
+from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.events import Note, Stepped
+from swarmfree.protocol.messages import (
     Beat,
     BeatAnswer,
     Claim,
@@ -25,9 +25,9 @@ from swarmfree.swarm.messages import (
     Seal,
     Sealed,
 )
-from swarmfree.swarm.names import Endpoint, Member, Position, Term
-from swarmfree.swarm.ports import Reply
-from swarmfree.swarm.records import MicrobatchSet, Record
+from swarmfree.protocol.names import Endpoint, Member, Position, Term
+from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.records import MicrobatchSet, Record
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
 from swarmfree.trainer.member.averaging import Averaging

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import chain
 
 from swarmfree.policy.part_batches import given, state_batch
-from swarmfree.swarm.engine_port import Pieces
-from swarmfree.swarm.errors import RefusalKind, Refused
-from swarmfree.swarm.messages import GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
-from swarmfree.swarm.ports import Reply
+from swarmfree.protocol.engine_port import Pieces
+from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.messages import GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
+from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.member.member import MemberBooks
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import enum
 
-from swarmfree.swarm.engine_port import Engine
-from swarmfree.swarm.names import AddendId, Member
-from swarmfree.swarm.records import Addend, MicrobatchSet
+from swarmfree.protocol.engine_port import Engine
+from swarmfree.protocol.names import AddendId, Member
+from swarmfree.protocol.records import Addend, MicrobatchSet
 
 
 class Kind(enum.StrEnum):

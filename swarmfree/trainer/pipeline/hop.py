@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 
 from swarmfree.policy import router
-from swarmfree.swarm.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
-from swarmfree.swarm.messages import Train
-from swarmfree.swarm.names import Endpoint, Member, WorkKey, WorkKind
-from swarmfree.swarm.plan import Plan
+from swarmfree.protocol.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
+from swarmfree.protocol.messages import Train
+from swarmfree.protocol.names import Endpoint, Member, WorkKey, WorkKind
+from swarmfree.protocol.plan import Plan
 from swarmfree.trainer.calls import Calls
 from swarmfree.trainer.context import Context
 

@@ -10,13 +10,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
-from swarmfree.swarm.messages import Loss, LossAnswer, Pull
-from swarmfree.swarm.names import ENDS_STAGE, Side, WorkKey, WorkKind
-from swarmfree.swarm.plan import Plan, Share
-from swarmfree.swarm.ports import Incoming, Reply, Tokens
-from swarmfree.swarm.records import Evaluation, Microloss, bits_float64, float64_bits
-from swarmfree.swarm.routes import routes_of
+from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
+from swarmfree.protocol.messages import Loss, LossAnswer, Pull
+from swarmfree.protocol.names import ENDS_STAGE, Side, WorkKey, WorkKind
+from swarmfree.protocol.plan import Plan, Share
+from swarmfree.protocol.ports import Incoming, Reply, Tokens
+from swarmfree.protocol.records import Evaluation, Microloss, bits_float64, float64_bits
+from swarmfree.protocol.routes import routes_of
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
 from swarmfree.trainer.pipeline.gradient_sums import AddendBook, Kind

@@ -9,12 +9,12 @@ import asyncio
 import itertools
 from functools import partial
 
-from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.messages import Loss, Pull, Pulled, Redo, Redone, Segment, Train, Trained
-from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Side, WorkKey, WorkKind
-from swarmfree.swarm.ports import Incoming, Reply
-from swarmfree.swarm.records import MicrobatchSet
-from swarmfree.swarm.routes import Route, routes_of
+from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.messages import Loss, Pull, Pulled, Redo, Redone, Segment, Train, Trained
+from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Side, WorkKey, WorkKind
+from swarmfree.protocol.ports import Incoming, Reply
+from swarmfree.protocol.records import MicrobatchSet
+from swarmfree.protocol.routes import Route, routes_of
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
 from swarmfree.trainer.pipeline.gradient_sums import AddendBook, Kind

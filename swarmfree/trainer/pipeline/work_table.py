@@ -10,9 +10,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
-from swarmfree.swarm.names import ENDS_STAGE, Side, WorkKey, WorkKind
-from swarmfree.swarm.records import MicrobatchSet
+from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
+from swarmfree.protocol.names import ENDS_STAGE, Side, WorkKey, WorkKind
+from swarmfree.protocol.records import MicrobatchSet
 from swarmfree.trainer.tasks import Tasks
 
 FIRST_RUN = 0

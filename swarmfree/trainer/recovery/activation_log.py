@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from swarmfree.policy.retention import BorderLog
-from swarmfree.swarm.engine_port import Writable
-from swarmfree.swarm.errors import CallFailed
-from swarmfree.swarm.names import Side, WorkKey
-from swarmfree.swarm.ports import Shelf
+from swarmfree.protocol.engine_port import Writable
+from swarmfree.protocol.errors import CallFailed
+from swarmfree.protocol.names import Side, WorkKey
+from swarmfree.protocol.ports import Shelf
 from swarmfree.trainer.recovery.buffer_pool import Slab, Slabs
 from swarmfree.trainer.tasks import Signal
 

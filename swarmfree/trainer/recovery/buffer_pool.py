@@ -8,7 +8,7 @@ from __future__ import annotations
 import mmap
 from collections import defaultdict
 
-from swarmfree.swarm.engine_port import Writable
+from swarmfree.protocol.engine_port import Writable
 
 APART_BYTES, ALONE_BYTES = 64 << 10, 32 << 20
 """Slabs from this size on are mapped; smaller ones lie in the heap, where they do no harm, and larger ones lie apart from it anyway."""

@@ -15,16 +15,16 @@ from dataclasses import dataclass, replace
 from swarmfree.policy.fork_choice import forced_later
 from swarmfree.policy.part_batches import batches, state_batch
 from swarmfree.policy.recovery import donor_block
-from swarmfree.swarm.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
-from swarmfree.swarm.engine_port import Pieces
-from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.swarm.events import Placed
-from swarmfree.swarm.messages import Build, Built, GetShadow, GetState, ShadowPart, State
-from swarmfree.swarm.names import Endpoint
-from swarmfree.swarm.peer_status import Made
-from swarmfree.swarm.pieces import parts_of
-from swarmfree.swarm.ports import Reply
-from swarmfree.swarm.records import Record
+from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
+from swarmfree.protocol.engine_port import Pieces
+from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.events import Placed
+from swarmfree.protocol.messages import Build, Built, GetShadow, GetState, ShadowPart, State
+from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.peer_status import Made
+from swarmfree.protocol.pieces import parts_of
+from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.records import Record
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Rank, WorkFailed
 from swarmfree.trainer.member.member import MemberBooks

@@ -14,14 +14,14 @@ from functools import partial
 
 from swarmfree.policy.part_batches import given, state_batch
 from swarmfree.policy.retention import keepers_of_ends
-from swarmfree.swarm.engine_port import Engine
-from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
-from swarmfree.swarm.messages import GetAverage, GetState, State
-from swarmfree.swarm.names import ENDS_STAGE, Endpoint
-from swarmfree.swarm.pieces import sizes_of
-from swarmfree.swarm.plan import Plan, Rebuilt
-from swarmfree.swarm.ports import Reply
-from swarmfree.swarm.records import Record, StepScalars
+from swarmfree.protocol.engine_port import Engine
+from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
+from swarmfree.protocol.messages import GetAverage, GetState, State
+from swarmfree.protocol.names import ENDS_STAGE, Endpoint
+from swarmfree.protocol.pieces import sizes_of
+from swarmfree.protocol.plan import Plan, Rebuilt
+from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.records import Record, StepScalars
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import MemberBooks

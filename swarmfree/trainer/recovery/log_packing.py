@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from swarmfree.swarm.engine_port import Engine, Writable
-from swarmfree.swarm.manifest import BorderDtype
+from swarmfree.protocol.engine_port import Engine, Writable
+from swarmfree.protocol.manifest import BorderDtype
 from swarmfree.trainer.device import Device, Rank, WorkFailed
 
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from swarmfree.policy.answer_checks import fitting_record
-from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
-from swarmfree.swarm.messages import GetRecord, Pull, RecordAnswer
-from swarmfree.swarm.names import ENDS_STAGE, Endpoint, Side, WorkKey, WorkKind
-from swarmfree.swarm.records import Record
+from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
+from swarmfree.protocol.messages import GetRecord, Pull, RecordAnswer
+from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Side, WorkKey, WorkKind
+from swarmfree.protocol.records import Record
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.tasks import each
 

@@ -12,12 +12,12 @@ import contextlib
 from collections.abc import Sequence
 
 from swarmfree.policy.recovery import signed_norms, weights_between
-from swarmfree.swarm.actions import Merge
-from swarmfree.swarm.announcement import Announcement
-from swarmfree.swarm.errors import RefusalKind, Refused
-from swarmfree.swarm.events import DirectoryNorms
-from swarmfree.swarm.messages import Build
-from swarmfree.swarm.records import bits_float32, float32_bits
+from swarmfree.protocol.actions import Merge
+from swarmfree.protocol.announcement import Announcement
+from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.events import DirectoryNorms
+from swarmfree.protocol.messages import Build
+from swarmfree.protocol.records import bits_float32, float32_bits
 from swarmfree.trainer.context import Context
 
 LOOKS_MAX_S, LOOK_S = 2.0, 0.2

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from swarmfree.swarm.events import Note
+from swarmfree.protocol.events import Note
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Rank, WorkFailed
 from swarmfree.trainer.member.member import MemberBooks

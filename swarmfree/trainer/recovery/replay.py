@@ -16,13 +16,13 @@ from typing import TypeVar
 
 from swarmfree.policy.recovery import NORM_OFF_MAX, norm_off
 from swarmfree.policy.retention import replays_exactly
-from swarmfree.swarm.actions import Replay
-from swarmfree.swarm.engine_port import Engine
-from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
-from swarmfree.swarm.events import Note
-from swarmfree.swarm.messages import Build, GetShadow, ShadowPart
-from swarmfree.swarm.names import Side, base_of
-from swarmfree.swarm.records import Record, StageEntry
+from swarmfree.protocol.actions import Replay
+from swarmfree.protocol.engine_port import Engine
+from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
+from swarmfree.protocol.events import Note
+from swarmfree.protocol.messages import Build, GetShadow, ShadowPart
+from swarmfree.protocol.names import Side, base_of
+from swarmfree.protocol.records import Record, StageEntry
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
 from swarmfree.trainer.recovery.activation_log import Borders

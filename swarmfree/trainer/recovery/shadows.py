@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from swarmfree.policy.answer_checks import fitting_plan
 from swarmfree.policy.part_batches import given
 from swarmfree.policy.retention import has_full_shadows, shadow_batch, shadows_of, standby_shadows
-from swarmfree.swarm.errors import CallFailed, RefusalKind, Refused
-from swarmfree.swarm.messages import GetPlan, GetShadow, KeptShadow, PlanAnswer, ShadowPart
-from swarmfree.swarm.names import ENDS_STAGE
-from swarmfree.swarm.pieces import parts_of, sizes_of
-from swarmfree.swarm.plan import Plan
-from swarmfree.swarm.ports import Reply
+from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
+from swarmfree.protocol.messages import GetPlan, GetShadow, KeptShadow, PlanAnswer, ShadowPart
+from swarmfree.protocol.names import ENDS_STAGE
+from swarmfree.protocol.pieces import parts_of, sizes_of
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import MemberBooks

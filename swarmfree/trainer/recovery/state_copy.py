@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from swarmfree.policy.answer_checks import fitting_plan, fitting_record
-from swarmfree.swarm.engine_port import Engine
-from swarmfree.swarm.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
-from swarmfree.swarm.messages import Commit, GetAverage, GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
-from swarmfree.swarm.names import Endpoint
-from swarmfree.swarm.records import Record
+from swarmfree.protocol.engine_port import Engine
+from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
+from swarmfree.protocol.messages import Commit, GetAverage, GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
+from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.records import Record
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
 from swarmfree.trainer.member.member import MemberBooks

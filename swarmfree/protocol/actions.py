@@ -1,0 +1,154 @@
+"""Recovery actions: what to do about a stage that a newcomer is to hold, as values with a reason a person can read."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from swarmfree.protocol.names import Endpoint
+
+
+class MergeMode(enum.StrEnum):
+    """How the two neighbours are weighted. Source: CheckFree Algorithm 1 (`norm2`), its published code (`clipped`), its baselines; `norm` is ours."""
+
+    NORM2 = "norm2"
+    NORM = "norm"
+    CLIPPED = "clipped"
+    UNIFORM = "uniform"
+    COPY = "copy"
+    RANDOM = "random"
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """Draw first weights from (seed, stage, parameter)."""
+
+    stage: int
+    salt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Load weights, moments and step count of a live replica of the same stage, byte for byte."""
+
+    stage: int
+    donors: tuple[Endpoint, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Weighted mean of the neighbours' weights, moments zero: W = (w- W- + w+ W+) / (w- + w+).
+
+    Args:
+        before, after: one replica of the neighbour stages each; both at the asked version.
+        weight_before, weight_after: float32 bits, normalised so that they sum to 1 as nearly as float32 allows.
+        norm_before, norm_after: squared gradient norms behind the weights.
+
+    Source: CheckFree, Algorithm 1.
+    """
+
+    stage: int
+    before: Endpoint
+    after: Endpoint
+    before_stage: int
+    after_stage: int
+    weight_before: int
+    weight_after: int
+    norm_before: float
+    norm_after: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CopyNeighbour:
+    """Take a neighbour stage's weights as they are, moments zero: ends of the body, or only one neighbour left."""
+
+    stage: int
+    donor: Endpoint
+    donor_stage: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CopyKept:
+    """Take a lost stage from a copy that a member of another stage kept: weights and moments, byte for byte.
+
+    Args:
+        iteration: that the copy is ready for: the present one, or an earlier one, where the steps since are lost.
+        lineage: of the last record in the copy; empty = that of the build.
+
+    Source: protocol section 3.10.
+    """
+
+    stage: int
+    holder: Endpoint
+    iteration: int
+    reason: str
+    lineage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """The builder keeps the state of the lost stage that it holds, moments and all, though it is some iterations old.
+
+    Args:
+        iteration: that this state is ready for; the steps since are lost.
+    """
+
+    stage: int
+    iteration: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Take a lost stage from its shadow as it is, some iterations old. The other stages stay where they are.
+
+    Args:
+        holder: who keeps it.
+        iteration: of its oldest part, as far as is known.
+        full: with its moments; a plain one is weights as int8, and moments are zero then.
+
+    Source: design section 6.
+    """
+
+    stage: int
+    holder: Endpoint
+    iteration: int
+    reason: str
+    full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Take a lost stage from its full shadow and run it alone through the iterations since: bit for bit where it was.
+
+    Adjacent lost stages are replayed together, by the builder of each: only what crossed the outer two borders was kept by others.
+
+    Args:
+        first: of the adjacent lost stages, of which `stage` is one.
+        holders: who keeps the shadow of `first`, of the next one, and so on.
+        iteration: that all these shadows are ready for.
+        before: members of stage `first` - 1, which keep what went in.
+        after: members of the stage after the last one, which keep the gradients of what came out.
+
+    Source: design section 6.
+    """
+
+    stage: int
+    first: int
+    holders: tuple[Endpoint, ...]
+    iteration: int
+    before: tuple[Endpoint, ...]
+    after: tuple[Endpoint, ...]
+    reason: str
+
+    @property
+    def last(self) -> int:
+        """Of the adjacent lost stages."""
+        return self.first + len(self.holders) - 1
+
+
+BuildAction = Fresh | Copy | Merge | CopyNeighbour | CopyKept | Restore | Replay | Stay

@@ -1,0 +1,50 @@
+"""What a peer signs about itself into the directory, with an expiry; small, typed, believed until its lease runs out."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from swarmfree.protocol.names import Endpoint
+
+
+class PeerState(enum.StrEnum):
+    """What a peer is doing: waiting for a place, loading state, or serving a stage."""
+
+    STANDBY = "standby"
+    JOINING = "joining"
+    SERVING = "serving"
+    LEAVING = "leaving"
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """One peer's word about itself.
+
+    Args:
+        endpoint: who and where.
+        state: standby, joining, serving or leaving.
+        stage: the stage served, -1 if none.
+        iteration: how many records this peer has applied.
+        lineage: of the last record applied.
+        squared_norm: of the stage's gradient before clipping in the last sealed record; 0 before the first.
+        clip_factor: what that gradient was multiplied by; 1 when nothing was clipped.
+        seconds_per_microbatch: measured compute per microbatch, 0 if not measured.
+        memory_bytes: memory it offers.
+        can_feed: holds the run's corpus and may be a source.
+        revision: protocol revision.
+        expires_s: Unix time after which it is not believed.
+    """
+
+    endpoint: Endpoint
+    state: PeerState
+    stage: int
+    iteration: int
+    lineage: str
+    squared_norm: float
+    clip_factor: float
+    seconds_per_microbatch: float
+    memory_bytes: int
+    can_feed: bool
+    revision: int
+    expires_s: float

@@ -1,0 +1,249 @@
+"""Configuration from what people write: TOML files, `section.key=value` overrides, and the manifest's bytes from the wire.
+
+Everything a person may have mistyped ends in one `ConfigError` of one line: file, line, key, value, rule and, where one is near, the key that
+was meant. What the values mean and which go together is said by `manifest` and `local_config`; this module invents no default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from swarmfree.protocol.config_values import (
+    Source,
+    assigned,
+    checked,
+    first_key,
+    read_text,
+    split_override,
+    toml_value,
+    typed,
+    types_of,
+    unknown,
+    unknown_section,
+    written_key,
+)
+from swarmfree.protocol.errors import ConfigError
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.manifest import SECTIONS, Manifest
+
+MANIFEST_SIZE_BYTES_MAX = 1 << 16
+_DATA_PATH = "data.path"
+_ORGANISER = "organiser"
+_LOCAL_PATHS = frozenset({"folder", "data_path", "weights_folder"})
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """A run config as it was written.
+
+    Args:
+        manifest: what all peers will agree on.
+        data_path: file or folder of text on this machine, empty = the default corpus. A machine's choice, so it is not in the manifest. Where
+            the run file says it, it is relative to the folder of that file; in an override, to the working folder.
+    """
+
+    manifest: Manifest
+    data_path: str = ""
+
+
+def load_run(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a run config from a TOML file.
+
+    Args:
+        path: the file.
+        overrides: ``section.key=value`` each; they win over the file, the last one over those before it.
+
+    Raises:
+        ConfigError: one line that names file, key, value and rule.
+    """
+    file = Path(path)
+    config = read_run(read_text(file), str(file), overrides)
+    chosen_here = any(override.partition("=")[0].strip() == _DATA_PATH for override in overrides)
+    if config.data_path and not chosen_here:
+        return dataclasses.replace(config, data_path=str(file.parent / Path(config.data_path).expanduser()))
+    return config
+
+
+def read_run(text: str, origin: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a run config from TOML text; `origin` names it in errors. See `load_run`.
+
+    Raises:
+        ConfigError: as for `load_run`.
+    """
+    source = Source(text, origin, overrides)
+    types = _run_types()
+    known = tuple(types)
+    values: dict[str, Any] = {}
+    for name, entry in source.parse().items():
+        if name == _ORGANISER:
+            values[name] = checked(str, entry, name, source)
+        elif name not in SECTIONS:
+            shown = f"[{written_key(name)}]" if isinstance(entry, dict) else assigned(written_key(name), entry)
+            source.fail(name, f"{shown}: {unknown_section(name, SECTIONS, known)}")
+        elif not isinstance(entry, dict):
+            source.fail(name, f"{assigned(name, entry)}: must be a section, written [{name}]")
+        else:
+            for key, value in entry.items():
+                path = f"{name}.{written_key(key)}"
+                if path not in types:
+                    source.fail(path, f"{assigned(path, value)}: {unknown(path, known)}")
+                values[path] = checked(types[path], value, path, source)
+    for override in overrides:
+        path, value_text = split_override(override, known)
+        values[path] = typed(types[path], value_text, path, source)
+    data_path, organiser = values.pop(_DATA_PATH, ""), values.pop(_ORGANISER, "")
+    return RunConfig(_build(values, organiser, source), data_path)
+
+
+def run_keys() -> tuple[str, ...]:
+    """Every key of a run config, with its section."""
+    return tuple(_run_types())
+
+
+def key_like(word: str) -> str:
+    """The key, with its section, that somebody means who says its last part alone, or nearly; "" where there is none."""
+    keys = run_keys()
+    named = {key.rpartition(".")[2]: key for key in reversed(keys)}
+    return next((named[name] for name in difflib.get_close_matches(word.lower(), named, n=1, cutoff=0.8)), "")
+
+
+def manifest_from_bytes(content: bytes) -> Manifest:
+    """The manifest whose `Manifest.canonical` is exactly `content`: its strict inverse, for bytes that came from another peer.
+
+    Raises:
+        ConfigError: anything else, in one line.
+    """
+    source = Source("", "manifest")
+    if len(content) > MANIFEST_SIZE_BYTES_MAX:
+        source.fail("", f"{len(content):,} bytes; at most {MANIFEST_SIZE_BYTES_MAX:,} expected")
+    try:
+        fields = json.loads(content)
+    except (ValueError, RecursionError):
+        source.fail("", "not JSON; the canonical bytes of a manifest expected")
+    if not isinstance(fields, dict) or set(fields) != {*SECTIONS, _ORGANISER}:
+        source.fail("", f"must have exactly the sections {', '.join((*SECTIONS, _ORGANISER))}")
+    values: dict[str, Any] = {}
+    for name, record in SECTIONS.items():
+        types = types_of(record)
+        if not isinstance(fields[name], dict) or set(fields[name]) != set(types):
+            source.fail(name, f"{name}: must have exactly the keys {', '.join(types)}")
+        for key, value in fields[name].items():
+            values[f"{name}.{key}"] = checked(types[key], value, f"{name}.{key}", source)
+    manifest = _build(values, checked(str, fields[_ORGANISER], _ORGANISER, source), source)
+    if manifest.canonical() != content:
+        source.fail("", "not in canonical form; sorted keys, no spaces and each number as its type expected")
+    return manifest
+
+
+def to_toml(manifest: Manifest, data_path: str = "") -> str:
+    """What is in force, as a run file with a comment for each key; `read_run` gives the same manifest and path back."""
+    lines = [f"# Run {manifest.run.name}. What all peers agree on; every key that is left out has its default."]
+    if manifest.organiser:
+        lines += ["", "# Peer id of who made the manifest.", f"{_ORGANISER} = {toml_value(manifest.organiser)}"]
+    for name, kind in SECTIONS.items():
+        record = getattr(manifest, name)
+        lines += ["", f"# {_summary(kind)}", f"[{name}]"]
+        if name == "data" and data_path:
+            lines += ["# This machine's file or folder of text; not part of the manifest.", f"path = {toml_value(data_path)}"]
+        lines += _entries(record, {field.name: field.default for field in dataclasses.fields(kind)})
+    return "\n".join(lines) + "\n"
+
+
+def load_local(path: str | Path | None, flags: Mapping[str, object]) -> LocalConfig:
+    """One machine's choices: from a TOML file with flat keys, if there is one, and flags, which win.
+
+    Args:
+        path: the file; None = flags alone. Paths in it are relative to its folder.
+        flags: values by key, each of its type or as text; None = not given.
+
+    Raises:
+        ConfigError: one line that names file, key, value and rule.
+    """
+    types = types_of(LocalConfig)
+    given = {key: value for key, value in flags.items() if value is not None}
+    text = read_text(Path(path)) if path else ""
+    source = Source(text, str(path or "flags"), [f"{key}={value}" for key, value in given.items()])
+    values: dict[str, Any] = {}
+    for key, value in source.parse().items():
+        if key not in types:
+            source.fail(key, f"{assigned(written_key(key), value)}: {unknown(key, types)}")
+        values[key] = checked(types[key], value, key, source)
+        if path and key in _LOCAL_PATHS and values[key]:
+            values[key] = str(Path(path).parent / Path(values[key]).expanduser())
+    for key, value in given.items():
+        assert key in types, f"no such key in LocalConfig: {key}"
+        values[key] = typed(types[key], value, key, source) if isinstance(value, str) else checked(types[key], value, key, source)
+    if not values.get("folder"):
+        source.fail("folder", "folder: missing; a peer keeps its identity, state and logs there")
+    try:
+        return LocalConfig(**values)
+    except ConfigError as error:
+        source.fail(first_key(str(error)), str(error))
+
+
+def local_to_toml(config: LocalConfig) -> str:
+    """One machine's choices as a TOML file with a comment for each key; `load_local` gives them back."""
+    defaults = {field.name: field.default for field in dataclasses.fields(LocalConfig)}
+    return "\n".join([f"# {_summary(LocalConfig)}", *_entries(config, defaults)]) + "\n"
+
+
+def _run_types() -> dict[str, Any]:
+    """Type of every key of a run config, by path."""
+    types = {f"{section}.{key}": kind for section, record in SECTIONS.items() for key, kind in types_of(record).items()}
+    return types | {_DATA_PATH: str, _ORGANISER: str}
+
+
+def _build(values: Mapping[str, Any], organiser: str, source: Source) -> Manifest:
+    """The manifest of values by path; a broken relation between keys is told with the place of the key it is about."""
+    sections: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
+    for path, value in values.items():
+        name, _, key = path.partition(".")
+        sections[name][key] = value
+    try:
+        manifest = Manifest(**{name: SECTIONS[name](**section) for name, section in sections.items()}, organiser=organiser)
+    except ConfigError as error:
+        source.fail(first_key(str(error)), str(error))
+    if not _RUN_NAME.fullmatch(manifest.run.name):
+        rule = "must be 1 to 64 of A-Z a-z 0-9 . _ - and begin with a letter or digit, because folders are named after it"
+        source.fail("run.name", f"{assigned('run.name', manifest.run.name)}: {rule}")
+    return manifest
+
+
+def _summary(kind: type[Any]) -> str:
+    return (kind.__doc__ or kind.__name__).strip().splitlines()[0]
+
+
+def _entries(record: Any, defaults: Mapping[str, object]) -> list[str]:
+    """`key = value` of each field under its line of the record's docstring; a value that is not the default says the default."""
+    notes = _argument_notes(type(record).__doc__ or "")
+    lines: list[str] = []
+    for key, default in defaults.items():
+        value = getattr(record, key)
+        if key in notes:
+            lines.append(f"# {notes[key]}")
+        other = default is not dataclasses.MISSING and value != default
+        lines.append(f"{key} = {toml_value(value)}" + (f"  # default {toml_value(default)}" if other else ""))
+    return lines
+
+
+def _argument_notes(docstring: str) -> dict[str, str]:
+    """What the `Args:` of a Google docstring say about each name, on one line."""
+    notes: dict[str, str] = {}
+    names: list[str] = []
+    for line in docstring.partition("Args:\n")[2].splitlines():
+        if found := re.match(r" {8}([a-z_0-9]+(?:, [a-z_0-9]+)*): (.*)", line):
+            names = found[1].split(", ")
+            notes.update(dict.fromkeys(names, found[2]))
+        elif line.startswith(" " * 12):
+            notes.update({name: f"{notes[name]} {line.strip()}" for name in names})
+        elif line.strip():
+            break
+    return notes

@@ -1,0 +1,313 @@
+"""What happened, one value per kind, one line each in `events.jsonl`. For people, reports and transcripts; never for decisions."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from swarmfree.protocol.json_values import finite
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A peer is up and can be called."""
+
+    peer_id: str
+    incarnation: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A peer was given a stage, or made a standby (stage -1)."""
+
+    member: str
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The run waits, and for what; empty when it goes on."""
+
+    waiting_for: str
+
+
+LOST_ENDS = " lost, waiting for a standby or newcomer"
+"""So ends what the run waits for while stages are lost; their names stand before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An iteration was opened."""
+
+    iteration: int
+    attempt: int
+    base: str
+    members: list[list[str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class IterationCommitted:
+    """A record is decided. Loss in nats per token, evaluation likewise (None if none), norms are squared L2 per stage before clipping."""
+
+    iteration: int
+    attempt: int
+    loss: float
+    evaluation: float | None
+    tokens: int
+    seconds: float
+    squared_norms: list[float]
+    lineage: str
+    redone: int = 0
+    forced: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """This member applied a record: the iteration its state is ready for."""
+
+    iteration: int
+    lineage: str
+
+
+@dataclass(frozen=True, slots=True)
+class TookOver:
+    """This member coordinates from now on: under which term, from which undecided iteration, followed by how many, forced or not."""
+
+    term: int
+    iteration: int
+    followers: int
+    forced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LineageDropped:
+    """Two lineages of the run met after a forced continuation, and this coordinator's gave way: its members join the other one anew."""
+
+    iterations: int
+    forced: int
+    lineage: str
+    by_iterations: int
+    by_lineage: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHolds:
+    """The state that this peer's engine holds, where it is small enough to be told: weights and moments, hex, part by part.
+
+    Told only by a peer whose engine is watched, as is `EngineStepped`.
+    """
+
+    stage: int
+    state_digest: str
+    parts: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStepped:
+    """This peer's engine made one optimizer step.
+
+    Args:
+        stage: which it holds.
+        before, after: digests of the state.
+        average: digest of the averaged gradient.
+        scalars: the step's numbers, float32 bits, in the order of `books.StepScalars`.
+        parts: the average itself, hex, part by part, where it is small enough to be told.
+    """
+
+    stage: int
+    before: str
+    average: str
+    after: str
+    scalars: list[int]
+    parts: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLost:
+    """The coordinator fenced a member."""
+
+    member: str
+    peer_id: str
+    stage: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLeft:
+    """A member said goodbye and is no longer needed."""
+
+    member: str
+    peer_id: str
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageLost:
+    """The last replica of a stage is gone."""
+
+    stage: int
+    iteration: int
+    last_member: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryDecided:
+    """What is done about a stage: action, reason, the neighbours' weights where it merges, the iteration of an older state where it takes one."""
+
+    stage: int
+    iteration: int
+    action: str
+    reason: str
+    builder: str
+    weight_before: float | None = None
+    weight_after: float | None = None
+    norm_before: float | None = None
+    norm_after: float | None = None
+    taken_from: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageBuilt:
+    """A newcomer holds a stage's state, ready for `iteration`; `exact` where it was lost and is bit for bit as if it had not been."""
+
+    stage: int
+    iteration: int
+    action: str
+    member: str
+    seconds: float
+    received_bytes: int
+    state_digest: str
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EndsDrawnAnew:
+    """Embedding and head were lost after the first commit with every copy of them, and first weights take their place before `iteration`."""
+
+    iteration: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """Held-out loss before `iteration`, nats per token; after which rebuilds, if any."""
+
+    iteration: int
+    loss: float
+    after_rebuild: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryNorms:
+    """What a rebuilding peer found in the directory about its neighbours, and the weights it computed itself.
+
+    Args:
+        stage: that is rebuilt.
+        found: (stage, iteration, squared norm), as announced and signed.
+        signed: of the two norms that it took, so many were announced for the last record; the others are the record's.
+        weight_before, weight_after: as float32.
+    """
+
+    stage: int
+    found: list[tuple[int, int, float]]
+    signed: int = 0
+    weight_before: float = 0.0
+    weight_after: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """Contributions that died with a peer were redone: (stage, offsets)."""
+
+    iteration: int
+    redone: list[tuple[int, list[int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRetried:
+    """An averaging round failed and is made again."""
+
+    iteration: int
+    stage: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryReplaced:
+    """The peer's libp2p daemon died and a new one took its place."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsWritten:
+    """A stage's weights lie on disk."""
+
+    stage: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """This peer, or the run, ends; exit code and one line."""
+
+    code: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Anything else worth a line."""
+
+    text: str
+
+
+Event = (
+    Started
+    | Placed
+    | Waiting
+    | Opened
+    | IterationCommitted
+    | Stepped
+    | TookOver
+    | LineageDropped
+    | EngineHolds
+    | EngineStepped
+    | MemberLost
+    | MemberLeft
+    | StageLost
+    | RecoveryDecided
+    | StageBuilt
+    | EndsDrawnAnew
+    | Evaluated
+    | DirectoryNorms
+    | Repaired
+    | RoundRetried
+    | DirectoryReplaced
+    | WeightsWritten
+    | Ended
+    | Note
+)
+KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
+
+
+def event_to_json(event: Event, time_s: float) -> dict[str, Any]:
+    """The event as JSON values: its kind, Unix time and fields; None for a float that is not finite."""
+    content: dict[str, Any] = finite({"time_s": time_s, "kind": type(event).__name__, **dataclasses.asdict(event)})
+    return content
+
+
+def event_from_json(content: dict[str, Any]) -> tuple[float, Event]:
+    """Read what `event_to_json` wrote; a float that was not finite is NaN.
+
+    Raises:
+        KeyError, TypeError: not an event.
+    """
+    fields = dict(content)
+    time_s, kind = float(fields.pop("time_s")), KINDS[str(fields.pop("kind"))]
+    fields |= {f.name: math.nan for f in dataclasses.fields(kind) if f.type == "float" and fields.get(f.name, 0.0) is None}
+    event: Event = kind(**fields)
+    return time_s, event

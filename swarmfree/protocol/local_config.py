@@ -1,0 +1,56 @@
+"""What one machine chooses for itself; nobody else needs to agree with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarmfree.protocol.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class LocalConfig:
+    """One peer's own choices.
+
+    Args:
+        folder: identity, state, sockets and logs of this peer.
+        host: address to listen on.
+        announced_host: address that others are told to call; empty = `host`.
+        port: gRPC port, 0 = given by the system.
+        announce: HOST:PORT at which others reach the gRPC port, where that is not `host` and `port`; empty = they are.
+        dht_port: libp2p port, 0 = given by the system.
+        threads: torch threads of the device.
+        data_path: file or folder of training text; empty = Python's own standard library; see `can_feed`.
+        can_feed: offer to be a source.
+        standby: wait for a lost stage instead of taking a place at once.
+        cache_bytes_max: stored outputs and answers kept for repair, oldest dropped first.
+        patience_s: how long to look for somebody who answers at the invite's addresses.
+        memory_mb_max: of what is kept for others, at most so many MB in memory, and no more than the run says.
+        disk_mb_max: of what is kept for others, at most so many MB on disk, what lies in memory counted; no more than the run says.
+        weights_folder: where a stage's senior writes its weights at the end.
+    """
+
+    folder: str
+    host: str = "127.0.0.1"
+    announced_host: str = ""
+    port: int = 0
+    announce: str = ""
+    dht_port: int = 0
+    threads: int = 1
+    data_path: str = ""
+    can_feed: bool = True
+    standby: bool = False
+    cache_bytes_max: int = 1 << 30
+    patience_s: float = 20.0
+    memory_mb_max: int = 1_000_000
+    disk_mb_max: int = 1_000_000
+    weights_folder: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("port", "dht_port"):
+            if not 0 <= getattr(self, name) < 65536:
+                raise ConfigError(f"{name} = {getattr(self, name)}: a port lies between 0 and 65535")
+        for name in ("memory_mb_max", "disk_mb_max"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} = {getattr(self, name)}: must be 0 or more")
+        if self.threads < 1:
+            raise ConfigError(f"threads = {self.threads}: must be at least 1")

@@ -1,0 +1,692 @@
+"""What peers say to each other, as frozen values. `wire` turns them into protobuf; `sim` passes them as they are.
+
+Every call is: one request and at most one payload of bytes, progress frames while it runs, one response and at most one payload. Every
+request can be repeated: the second one joins the work in progress or gets the stored answer (protocol section 6). A "no" is `errors.Refused`.
+
+Payloads: tensors in the run's wire dtype (Train, Loss, Pull), float32 sums (Reduce, GetAverage), state (GetState), text (GetManifest).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from swarmfree.protocol.actions import BuildAction
+from swarmfree.protocol.names import Endpoint, Member, Position, Side, Term, WorkKey
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.records import Addend, Evaluation, MicrobatchSet, Microloss, Record, Roll
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What every request carries; checked before anything else is looked at.
+
+    Args:
+        run: fingerprint of the manifest.
+        revision: protocol revision of the sender.
+        sender: who asks.
+        receiver_incarnation: which life of the receiver is meant; empty = any.
+    """
+
+    run: str
+    revision: int
+    sender: Endpoint
+    receiver_incarnation: str
+
+
+# ---- joining -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A newcomer to any member: here I am; may I have a place?
+
+    Args:
+        can_feed: may be a source.
+        standby: would rather wait for a lost stage.
+        corpus_hash: of the corpus it holds, empty if none.
+        memory_bytes: what it offers.
+        stage: whose state it holds, -1 for none that it can vouch for: a member that was fenced keeps its state.
+        iteration: the iteration that its state is ready for.
+        lineage: of the last record in it, empty for a peer that neither vouches for a state nor is a member.
+        forced: iterations of that lineage's records that had no majority; -1 alone where it is given up for whatever the receiver has.
+    """
+
+    can_feed: bool
+    standby: bool
+    corpus_hash: str
+    memory_bytes: int
+    stage: int = -1
+    iteration: int = 0
+    lineage: str = ""
+    forced: tuple[int, ...] = (-1,)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Answer to Hello.
+
+    Args:
+        coordinator: whom to listen to; where this is not the answerer, ask there.
+        stage: the stage given, -1 = standby.
+        waiting_for: one sentence on what the run is missing, empty if nothing.
+        accepted: False where the answerer is not the coordinator.
+    """
+
+    coordinator: Endpoint
+    stage: int
+    waiting_for: str
+    accepted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """Coordinator to a newcomer or standby: make this stage's state and tell its digest.
+
+    Args:
+        position: the claim it belongs to.
+        action: fresh, copy, merge, copy of a neighbour, or from a kept copy.
+        iteration: version of the donors' state, and of the state to be made: the iteration it is ready for.
+        lineage: of the last committed record.
+        record: the last committed record, if any.
+        step_count: optimizer steps done by the stage so far (copy) or 0.
+        past: lineages of the iterations right before this one, oldest first, as far back as the coordinator knows them.
+    """
+
+    position: Position
+    action: BuildAction
+    iteration: int
+    lineage: str
+    record: Record | None
+    step_count: int
+    past: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """State is there: its digest, what making it took, the iteration it is ready for, and whether it was lost and is as if it had not been."""
+
+    state_digest: str
+    seconds: float
+    received_bytes: int
+    iteration: int
+    exact: bool = False
+
+
+# ---- books ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Coordinator claims an iteration and sends the plan."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A would-be coordinator asks for the lead, before it knows enough to make a plan: an Open without one.
+
+    Args:
+        position: the claim.
+        only_asking: would you promise? Nothing is promised yet, so that a candidate whom nobody follows disturbs nobody.
+
+    Source: protocol sections 3.1, 3.2. Differs: asked twice.
+    """
+
+    position: Position
+    only_asking: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """No lower position from now on; and what is held.
+
+    Args:
+        iteration: the receiver's own iteration after catching up.
+        sealed: the sealed record of that iteration, if one is held.
+        sealed_at: position of the Seal that brought it; the highest one counts.
+        plan: the newest plan it has, so that a successor goes on where the last coordinator was; only in answer to a Claim.
+        stage: whose state it holds, -1 for none.
+        base: that its state was last opened in, empty if none.
+        vouched: its state came out of a decided step, so it is that of its lineage in any base.
+        newer_lives: heard from by the receiver, of peers whose earlier lives are in its electorate: those have ended.
+    """
+
+    iteration: int
+    sealed: Record | None
+    sealed_at: Position | None = None
+    plan: Plan | None = None
+    stage: int = -1
+    base: str = ""
+    vouched: bool = False
+    newer_lives: tuple[Member, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Coordinator to each member, always one under way: answered at once when there is news, else after `hold_s`.
+
+    Args:
+        position: the coordinator's present claim.
+        seen: number of the last news it has got from this member, 0 for none.
+        hold_s: how long the member may wait for news, seconds; 0 = answer now.
+        waiting_for: what the swarm waits for, for people; empty if nothing.
+        progress: grows whenever the coordinator gets somewhere; a lead that only beats is none.
+    """
+
+    position: Position
+    seen: int
+    hold_s: float
+    waiting_for: str = ""
+    progress: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeptShadow:
+    """A complete shadow that the sender of a beat's answer keeps.
+
+    Args:
+        stage: whose.
+        iteration: of its oldest part.
+        full: with moments.
+        lineage: of the last record before that part; empty where it is not known.
+    """
+
+    stage: int
+    iteration: int
+    full: bool = False
+    lineage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BeatAnswer:
+    """How a member stands.
+
+    Args:
+        news: number of its latest news, from 1.
+        position: the highest claim it has promised; None before the first.
+        iteration: the iteration its state is ready for.
+        base: base of the work it holds.
+        addends: its sums of this base.
+        stored: microbatches whose output and answer it can still give to a repair.
+        share_done: (source) every microbatch of its share came back.
+        losses: (source) of the microbatches that came back.
+        evaluation: (source) held-out loss of this attempt, if asked for.
+        seconds_per_microbatch: compute of its own, forward and backward, smoothed; 0 if not measured.
+        stage: whose state it holds, -1 for none.
+        ends_iteration: the iteration that its copy of stage 0 is ready for, -1 without a complete one.
+        shadows: of other stages, complete ones.
+        borders_since: the iteration from which on its border log is whole; -1 without one.
+        ends_lineage: of the last record in its copy of stage 0; empty without a complete one.
+        lateness: how many times over its limit the present piece of its device's work is; 0 = it is not.
+        work_done: pieces of work that its device has done, and frames of payloads that it has received; it grows while a build makes progress.
+    """
+
+    news: int
+    position: Position | None
+    iteration: int
+    base: str
+    addends: tuple[Addend, ...]
+    stored: MicrobatchSet
+    share_done: bool
+    losses: tuple[Microloss, ...]
+    evaluation: Evaluation | None
+    seconds_per_microbatch: float
+    stage: int = -1
+    ends_iteration: int = -1
+    shadows: tuple[KeptShadow, ...] = ()
+    borders_since: int = -1
+    ends_lineage: str = ""
+    lateness: float = 0.0
+    work_done: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive positions first..last of its route at which one microbatch is redone; on a straight route they are the stages' numbers.
+
+    Args:
+        offset: the microbatch.
+        number: redo number; the same number is the same redo.
+        redoers: one per position of the segment.
+        before: holder of the stored output at position first - 1 (of the embedding, where first = 1).
+        after: holder of the stored answer at position last + 1 (of the loss, where last = L).
+        wanted: stages whose contribution is missing; the others redo the microbatch only to pass it on, and their sums must not have it.
+
+    Source: protocol section 3.8. Differs: what is redone beyond need is not kept.
+    """
+
+    offset: int
+    number: int
+    first: int
+    redoers: tuple[Endpoint, ...]
+    before: Endpoint
+    after: Endpoint
+    wanted: tuple[int, ...]
+
+    @property
+    def last(self) -> int:
+        """The last position of the segment."""
+        return self.first + len(self.redoers) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Redo:
+    """Coordinator to the first redoer: compute these again, without the ring."""
+
+    position: Position
+    base: str
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Redone:
+    """What came of it: offsets done, and (offset, stage) whose stored tensor is gone."""
+
+    done: MicrobatchSet
+    gone: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeRoll:
+    """Coordinator to the members of a stage: average this roll (message `Roll` of the protocol).
+
+    Args:
+        detailed: members had different averages in the last round: report part by part.
+    """
+
+    position: Position
+    roll: Roll
+    detailed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A member has the whole average.
+
+    Args:
+        round: which roll.
+        sum_digest: digest of the average, over its parts in order.
+        squared_norm_bits: float64 bits; part norms, taken by their owners, added in order of parts.
+        state_digest: of weights and moments this iteration started from.
+        part_digests: of each part of the average, where the roll asked for them.
+    """
+
+    round: str
+    sum_digest: str
+    squared_norm_bits: str
+    state_digest: str
+    part_digests: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OtherAddends:
+    """A member's addends differ from the roll: here is its own list. The round does not take place."""
+
+    addends: tuple[Addend, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundFailed:
+    """A member could not finish the round: whom it suspects and why. Sums are kept.
+
+    Args:
+        spoilt: what the suspect gave is of no use to anybody: not finite where that of others is, or of a wrong length.
+    """
+
+    round: str
+    suspect: Member
+    why: str
+    spoilt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Store this record; once a majority of the electorate has, the iteration is committed."""
+
+    position: Position
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """Stored, or an equal one had already been applied."""
+
+    lineage: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The record of this lineage is decided: step."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The step is done; the iteration the state is now ready for."""
+
+    iteration: int
+
+
+# ---- work ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Caller to replica: forward this microbatch, pass it on, send back the gradient of what was sent. Payload: activations (B, T, D).
+
+    Args:
+        key: the work at the receiver's stage.
+        attempt_number: `try` of the protocol: 0 at first, raised by whoever calls a sibling, drives again or redoes.
+        source: who computes the loss.
+        plan_revision: revision of the source's plan; the header with the highest (revision, try) names the source.
+        segment: where this is part of a redo, its segment; else None.
+
+    The response's payload is the gradient of the input (B, T, D), empty for evaluation.
+    """
+
+    key: WorkKey
+    attempt_number: int
+    source: Endpoint
+    plan_revision: int
+    segment: Segment | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The microbatch came back through the receiver.
+
+    Args:
+        seconds: the receiver's own compute.
+    """
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Last body stage to the source: loss of this microbatch. Payload: its output (B, T, D); response: the gradient of it."""
+
+    key: WorkKey
+    attempt_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class LossAnswer:
+    """Share of the iteration's mean loss, nats per token of the iteration, float64 bits."""
+
+    loss_bits: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Redoer, or whoever rebuilds a neighbour stage, to a holder: a stored tensor of this work. Response payload: the stored bytes."""
+
+    key: WorkKey
+    side: Side
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """The stored bytes follow."""
+
+
+# ---- averaging and state --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Member to part owner: my contribution to this part, float32; the response brings the sum (message `Broadcast`).
+
+    Args:
+        contributes: False where the member has no addend in the roll; then the payload is empty.
+    """
+
+    round: str
+    part: int
+    contributes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """The summed part follows; its squared norm as taken by the owner, float64 bits."""
+
+    squared_norm_bits: str
+
+
+@dataclass(frozen=True, slots=True)
+class GetAverage:
+    """A member that is behind to a sibling: one part of the average of an iteration it missed."""
+
+    iteration: int
+    sum_digest: str
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """The part follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class GetState:
+    """Builder or joiner to a donor, or to a keeper of a copy: a part of a stage's state, or up to `count` parts from that one on.
+
+    Args:
+        iteration: that the state is to be ready for: exactly this one to build from (`lineage` given), this or a later one to join
+            (`lineage` empty).
+        weights_only: weights (merge) or weights and both moments, one after the other (copy).
+    """
+
+    stage: int
+    iteration: int
+    lineage: str
+    part: int
+    weights_only: bool
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The part follows; it is ready for `iteration`. Several follow one after the other, as long as `sizes` says."""
+
+    part_count: int
+    iteration: int
+    sizes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GetShadow:
+    """A part of a stage's shadow: of a plain one, int8, or of the full one of an iteration, weights and both moments.
+
+    A member of that stage gives it as it is now, up to `count` parts at once, or as it put it by at that iteration; a holder as it was kept.
+    """
+
+    stage: int
+    part: int
+    iteration: int = -1
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowPart:
+    """The part follows; it was that of `iteration`, a full one after the record of `lineage`.
+
+    Several follow one after the other, as long as `sizes` says.
+    """
+
+    iteration: int
+    lineage: str = ""
+    sizes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GetRecord:
+    """The applied record of an iteration; -1 = the newest."""
+
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordAnswer:
+    """The record."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class GetPlan:
+    """The plan in force; for `status`, for members that missed Open, and for the organiser's watch."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAnswer:
+    """The plan, and whether there is somebody to go on with it.
+
+    Args:
+        plan: in force, None before the first Open.
+        waiting_for: what the run waits for, empty if nothing.
+        coordinator: whom the answering peer hears, itself where it coordinates; None if nobody.
+        records: how many of its lineage it holds, applied or not.
+    """
+
+    plan: Plan | None
+    waiting_for: str
+    coordinator: Endpoint | None = None
+    records: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GetManifest:
+    """The manifest's canonical bytes, as payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestAnswer:
+    """The bytes follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye:
+    """The sender, or the whole run, ends.
+
+    Args:
+        run_over: True from the coordinator: everybody ends; obeyed from anybody else only by whoever has followed nobody for long.
+        finished: the run did all its iterations.
+        why: one line for people.
+        write_weights: with `run_over`: the receiver writes its stage's weights, answers when that is done, and stays.
+        heir: from a coordinator that leaves: who may claim at once; from one that lost against another lineage: whom to join anew.
+        rejoin: that other lineage won: what is held here counts for nothing there.
+        all_written: with `write_weights`: every stage is written, and whoever leads next need not rebuild one that has ended since.
+
+    A member that leaves gets its answer when it is no longer needed: until then it goes on with what it began.
+    """
+
+    run_over: bool
+    finished: bool
+    why: str
+    write_weights: bool = False
+    heir: Endpoint | None = None
+    rejoin: bool = False
+    all_written: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Meet:
+    """A coordinator to a peer that is not in its swarm: this is how far we are; and you?
+
+    Args:
+        iteration: how many iterations are committed.
+        lineage: of the last record.
+        forced: which of them were sealed without a majority.
+        term: of the sender's claim; of two coordinators of one lineage the one with the lower term gives way.
+        whole: it goes on: every stage is served, and a majority follows.
+
+    Source: protocol section 3.4.
+    """
+
+    iteration: int
+    lineage: str
+    forced: tuple[int, ...]
+    term: Term
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """The same of the receiver's side, who coordinates there, nobody where it does not know, and the highest term it has promised.
+
+    Args:
+        follows: the sender's last record lies in the receiver's own past, so that the sender's lineage is the beginning of this one.
+    """
+
+    iteration: int
+    lineage: str
+    forced: tuple[int, ...]
+    coordinator: Endpoint | None
+    term: Term | None
+    whole: bool
+    follows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Farewell:
+    """Heard.
+
+    Args:
+        note: one line for people; empty if nothing is to be said.
+        all_written: the weights of every stage are written, as a coordinator has said.
+    """
+
+    note: str = field(default="")
+    all_written: bool = False
+
+
+Request = (
+    Hello
+    | Build
+    | Claim
+    | Open
+    | Beat
+    | Redo
+    | TakeRoll
+    | Seal
+    | Commit
+    | Train
+    | Loss
+    | Pull
+    | Reduce
+    | GetAverage
+    | GetState
+    | GetShadow
+    | GetRecord
+    | GetPlan
+    | GetManifest
+    | Goodbye
+    | Meet
+)
+Response = (
+    Place
+    | Built
+    | Promise
+    | BeatAnswer
+    | Redone
+    | Report
+    | OtherAddends
+    | RoundFailed
+    | Sealed
+    | Committed
+    | Trained
+    | LossAnswer
+    | Pulled
+    | Reduced
+    | Average
+    | State
+    | ShadowPart
+    | RecordAnswer
+    | PlanAnswer
+    | ManifestAnswer
+    | Farewell
+    | Met
+)

@@ -1,0 +1,116 @@
+"""The plan: who serves which stage in this iteration, and who feeds which microbatch. Sent by Open, never changed in place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarmfree.protocol.names import Endpoint, Member, Position
+from swarmfree.protocol.records import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One member's place in a stage.
+
+    Args:
+        endpoint: who and where.
+        speed: relative speed; shares of microbatches follow it. 0: asked only where the others fail.
+    """
+
+    endpoint: Endpoint
+    speed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one source feeds.
+
+    Args:
+        source: who.
+        offsets: of microbatches from the iteration's first.
+        windows: held-out windows to evaluate.
+        credits: how many may be in flight at once.
+        taken: those of `offsets` that another source had, who is gone: they may be finished everywhere but here.
+    """
+
+    source: Member
+    offsets: tuple[int, ...]
+    windows: tuple[int, ...]
+    credits: int
+    taken: tuple[int, ...] = ()
+
+
+AS_RECORDED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A stage whose state since the last commit is not simply that of the last record: built from something else than a sibling, or disputed.
+
+    Args:
+        stage: which.
+        state_digest: of what came out.
+        rate_scaled: it starts with the run's rate factor.
+        steps: how many optimizer steps its moments hold; `AS_RECORDED` where it only was disputed, or came with its moments.
+        disputes: how often two of its replicas turned out to have different states; work that went through the wrong one is void each time.
+    """
+
+    stage: int
+    state_digest: str
+    rate_scaled: bool
+    steps: int = 0
+    disputes: int = 0
+
+    @property
+    def mark(self) -> str:
+        """What it adds to the base."""
+        return f"{self.state_digest}/{self.disputes}" if self.disputes else self.state_digest
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What Open sends.
+
+    Args:
+        position: the claim.
+        base: what the work starts from.
+        lineage: of the last committed record; members behind it catch up before they promise.
+        replicas: index = stage; each sorted by member, so that every peer chooses alike.
+        shares: one per source.
+        last_record: the record before, so that Open also tells a Commit that was missed; None before the first.
+        microbatches: how many this iteration trains, 0 for the closing evaluation.
+        rebuilt: stages built since the last commit; with the lineage they make the base.
+    """
+
+    position: Position
+    base: str
+    lineage: str
+    replicas: tuple[tuple[Replica, ...], ...]
+    shares: tuple[Share, ...]
+    last_record: Record | None
+    microbatches: int
+    rebuilt: tuple[Rebuilt, ...] = ()
+
+    @property
+    def iteration(self) -> int:
+        """The optimizer step this plan is for."""
+        return self.position.iteration
+
+    def stage_of(self, member: Member) -> int | None:
+        """The stage that this member serves, if any."""
+        for stage, replicas in enumerate(self.replicas):
+            if any(r.endpoint.member == member for r in replicas):
+                return stage
+        return None
+
+    def endpoint(self, member: Member) -> Endpoint | None:
+        """Where a member of this plan can be called."""
+        for replicas in self.replicas:
+            for replica in replicas:
+                if replica.endpoint.member == member:
+                    return replica.endpoint
+        return None
+
+    def members(self) -> tuple[Endpoint, ...]:
+        """Everyone in the plan, by stage."""
+        return tuple(r.endpoint for replicas in self.replicas for r in replicas)

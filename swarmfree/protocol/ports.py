@@ -1,0 +1,229 @@
+"""The outside as shapes: what a trainer needs of the network, the directory, the device, the tokens and the clock.
+
+`wire`, `storage` and `model` implement these with real things, `sim` in memory. Tensors cross every port as bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from swarmfree.protocol.announcement import Announcement
+from swarmfree.protocol.engine_port import Engine, Pieces
+from swarmfree.protocol.events import Event
+from swarmfree.protocol.messages import Header, Request, Response
+from swarmfree.protocol.names import Endpoint, Founder
+
+T = TypeVar("T")
+
+
+class Reply:
+    """A response and its payload.
+
+    Args:
+        message: the response.
+        payload: in one piece.
+        pieces: or in several.
+    """
+
+    __slots__ = ("message", "pieces")
+
+    def __init__(self, message: Response, payload: bytes = b"", pieces: Pieces = ()) -> None:
+        """Nothing is copied."""
+        self.message = message
+        self.pieces: Pieces = pieces or (payload,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Reply) and (self.message, self.payload) == (other.message, other.payload)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Reply({self.message!r}, {self.size_bytes:,} bytes)"
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the payload."""
+        return sum(map(len, self.pieces))
+
+    @property
+    def payload(self) -> bytes:
+        """In one piece; put together when it is first asked for."""
+        if len(self.pieces) > 1 or not isinstance(self.pieces[0], bytes):
+            self.pieces = (b"".join(self.pieces),)
+        whole = self.pieces[0]
+        assert isinstance(whole, bytes), "put together above"
+        return whole
+
+
+class Incoming(Protocol):
+    """The payload of a call being handled. It is asked for only when it is needed, so that a repeated call sends no tensor again."""
+
+    async def read(self) -> bytes:
+        """The whole payload; b"" where the caller sent none. May be awaited more than once."""
+        ...
+
+
+Handler = Callable[[Header, Request, Incoming], Awaitable[Reply]]
+
+
+class Network(Protocol):
+    """Calls to other peers, and calls from them."""
+
+    @property
+    def here(self) -> Endpoint:
+        """This peer's own member name and addresses."""
+        ...
+
+    @property
+    def frames_received(self) -> int:
+        """Frames of payloads that have come in answers to calls so far, also to those that are under way."""
+        ...
+
+    def serve(self, handler: Handler) -> Handler:
+        """Give every incoming call of this run to `handler`; `Refused` raised by it reaches the caller as `Refused`.
+
+        Returns:
+            Whom to give what this peer asks itself: those calls do not cross the network, but whoever watches it sees them.
+        """
+        ...
+
+    async def call(
+        self,
+        to: Endpoint,
+        request: Request,
+        payload: bytes = b"",
+        *,
+        silence_s: float,
+        header_first: bool = False,
+    ) -> Reply:
+        """Ask another peer and wait for its answer.
+
+        While the receiver's handler runs, it sends a progress frame every second or faster; there is no limit on the whole call.
+
+        Args:
+            to: who; its incarnation is checked by the receiver.
+            request: what.
+            payload: sent in bounded chunks.
+            silence_s: give up after so long without any frame.
+            header_first: send the payload only when the receiver asks for it (a repeated call).
+
+        Raises:
+            PeerUnreachable: connection refused or broken.
+            PeerSilent: no frame for `silence_s`.
+            Refused: the peer says no.
+            ProtocolViolation: the answer makes no sense.
+
+        Cancelling the call must not cancel the work at the receiver.
+        """
+        ...
+
+
+class Directory(Protocol):
+    """Who is there: small signed records that expire. Nothing in it is needed to keep members together."""
+
+    async def announce(self, announcement: Announcement) -> None:
+        """Publish this peer's announcement until it expires."""
+        ...
+
+    async def announcements(self) -> tuple[Announcement, ...]:
+        """All announcements of this run that can be found and whose signatures hold."""
+        ...
+
+    async def publish_run(self, lease_s: float) -> None:
+        """Republish the manifest and, where known, the genesis record."""
+        ...
+
+    async def founder(self) -> Founder | None:
+        """Whom the newest genesis record names, read again at most every two seconds; None while there is none."""
+        ...
+
+
+class Clock(Protocol):
+    """Time. Waiting is done with `asyncio.sleep`, which rehearsals run in virtual time."""
+
+    def now_s(self) -> float:
+        """Monotonic seconds."""
+        ...
+
+    def wall_s(self) -> float:
+        """Unix seconds; for people and for expiries only."""
+        ...
+
+
+class Executor(Protocol):
+    """Runs one function at a time on the device thread."""
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run `work` there and return its result. The caller never calls it twice at the same time."""
+        ...
+
+
+class Tokens(Protocol):
+    """The corpus of a source."""
+
+    def microbatch(self, number: int) -> bytes:
+        """Tokens of training microbatch `number`: int32 little endian, shape (B, T + 1). A pure function of (seed, number)."""
+        ...
+
+    def window(self, number: int) -> bytes:
+        """Tokens of held-out window `number`, same shape; fixed for the run."""
+        ...
+
+
+class Weights(Protocol):
+    """Where a stage's weights go at the end, or when somebody asks for them before."""
+
+    def write(self, stage: int, tensors: dict[str, tuple[tuple[int, ...], bytes]], iteration: int | None = None) -> str:
+        """Write named float32 tensors (shape, bytes) and return where; before the end, those that are ready for `iteration`."""
+        ...
+
+
+class Shelf(Protocol):
+    """What this peer keeps for others: blobs by name, of lower-case letters, digits and dashes; gone when the peer is."""
+
+    async def put(self, name: str, data: bytes) -> bool:
+        """Keep a blob; False where there is no room for it."""
+        ...
+
+    async def get(self, name: str, start: int = 0, size: int = -1) -> bytes | None:
+        """`size` bytes from `start` on, all that follow for -1; None where it is not kept."""
+        ...
+
+    def drop(self, name: str) -> None:
+        """Keep it no longer."""
+        ...
+
+    async def clear(self) -> None:
+        """Keep nothing any more; there is room again when it returns."""
+        ...
+
+
+class Journal(Protocol):
+    """Where events go: a file, a terminal, a transcript."""
+
+    def tell(self, event: Event) -> None:
+        """Keep or show one event."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Everything one peer's life touches.
+
+    Args:
+        tokens: None for a peer that cannot feed data.
+        spare_engine: makes one more engine on the same device, for a stage that is kept and not served.
+    """
+
+    network: Network
+    directory: Directory
+    clock: Clock
+    executor: Executor
+    engine: Engine
+    tokens: Tokens | None
+    weights: Weights
+    shelf: Shelf
+    journal: Journal
+    spare_engine: Callable[[], Engine]

@@ -1,0 +1,233 @@
+"""What the tests of real swarms share: commands of ours as real processes, waiting for what they say, and what must not be left of them.
+
+Every process of one test, p2pd included, has the test's own folder for temporary files in its environment, and is found by that, whoever its
+parent is by now. Nothing here sleeps to let something happen: a test waits until it has been said, and the limits are for failures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from swarmfree.cockpit.observed_events import Happening, Told
+from swarmfree.cockpit.state import SwarmState
+from swarmfree.lab.processes import Child, is_there, start_child
+from swarmfree.lab.report import EventLog
+from swarmfree.lab.starter import Starter
+from swarmfree.protocol.events import Opened
+
+# Small enough for iterations of a fifth of a second or less with all processes on two cores.
+MODEL = """\
+[model]
+width = 32
+blocks = {blocks}
+heads = 2
+kv_heads = 1
+mlp_width = 64
+tokens_per_row = 32
+
+[batch]
+rows = 2
+microbatches = {microbatches}
+"""
+UP_WITHIN_S = 90.0
+NOTHING_LEFT_WITHIN_S = 3.0
+POLL_S = 0.02
+
+
+def write_run(
+    folder: Path,
+    *,
+    iterations: int,
+    stages: str = "body = 3",
+    microbatches: int = 6,
+    recovery: str = 'mode = "checkfree"',
+    blocks: int = 3,
+) -> Path:
+    """A run config of the small model; `stages` and `recovery` are the contents of their sections."""
+    path = folder / "run.toml"
+    head = f'[run]\nname = "small"\nseed = 11\niterations = {iterations}\nevaluate_every = 0\nevaluate_windows = 2\n'
+    path.write_text(
+        f"{head}\n{MODEL.format(microbatches=microbatches, blocks=blocks)}\n[stages]\n{stages}\n\n[recovery]\n{recovery}\n"
+    )
+    return path
+
+
+class Waiters:
+    """Wakes those who wait for something as soon as something that was heard makes it true."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+
+    def heard(self) -> None:
+        """Something was heard: look who has waited for it."""
+        for is_so, future in list(self._waiting):
+            if not future.done() and is_so():
+                future.set_result(None)
+
+    async def until(self, is_so: Callable[[], bool], what: str, within_s: float = UP_WITHIN_S) -> None:
+        """Wait until `is_so`; where that takes too long, fail and say `what` was waited for."""
+        if is_so():
+            return
+        entry = (is_so, asyncio.get_running_loop().create_future())
+        self._waiting.append(entry)
+        try:
+            async with asyncio.timeout(within_s):
+                await entry[1]
+        except TimeoutError:
+            raise AssertionError(f"not within {within_s:g} s: {what}") from None
+        finally:
+            self._waiting.remove(entry)
+
+
+class Processes:
+    """All processes of one test: how to start a command of ours, what they said, and what is there of them now."""
+
+    def __init__(self, folder: Path, stem: tuple[str, ...]) -> None:
+        """Work below `folder`, in a folder for temporary files of their own; `stem` is what forks peers."""
+        self.folder = folder
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        self.program = ("/usr/bin/env", f"TMPDIR={self.temporary}", sys.executable, "-m", "swarmfree")
+        self.stem = (*self.program[:2], *stem)
+        self.said: dict[str, list[str]] = {}
+        self.waiters = Waiters()
+        self._children: list[Child] = []
+        self._starter: Starter | None = None
+        self._ports: set[int] = set()
+
+    async def start(self, name: str, *arguments: str) -> Child:
+        """Start ``swarmfree`` with these arguments; its lines are kept under `name`, its words on stderr in a file of that name."""
+        lines = self.said.setdefault(name, [])
+
+        def hear(line: str) -> None:
+            lines.append(line)
+            self.waiters.heard()
+
+        log = self.folder / f"{name}.txt"
+        if arguments[0] in {"bootstrap", "peer"}:
+            child = await (await self.starter()).start(name, arguments, log, hear)
+        else:
+            child = await start_child(name, (*self.program, *arguments, "--die-with-parent", str(os.getpid())), log, hear)
+        self._children.append(child)
+        return child
+
+    async def starter(self) -> Starter:
+        """What peers and bootstrap nodes are forked from; it loads meanwhile, which takes long once others train."""
+        if self._starter is None:
+            self._starter = Starter(self.program, self.stem, self.folder / "stem.txt")
+            await self._starter.begin()
+        return self._starter
+
+    async def look(self, *arguments: str) -> str:
+        """Run a command that says something and ends; what it said."""
+        process = await asyncio.create_subprocess_exec(*self.program, *arguments, stdout=asyncio.subprocess.PIPE)
+        async with asyncio.timeout(UP_WITHIN_S):
+            out, _ = await process.communicate()
+        assert process.returncode == 0
+        return out.decode()
+
+    def told(self, name: str, kind: str) -> list[dict[str, Any]]:
+        """What one process told of one kind of event, in order."""
+        events = [json.loads(line) for line in self.said.get(name, ()) if line.startswith("{")]
+        return [event for event in events if event["kind"] == kind]
+
+    def words(self, name: str) -> list[str]:
+        """Lines on stderr of one process that has ended."""
+        return (self.folder / f"{name}.txt").read_text().splitlines()
+
+    # ---- what is there -----------------------------------------------------------------------------------------------
+
+    def living(self) -> list[psutil.Process]:
+        """Every process of this test that runs."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("TMPDIR") == str(self.temporary) and is_there(process):
+                    found.append(process)
+        return found
+
+    def listening(self) -> set[int]:
+        """Ports on which they listen now, kept for `left`."""
+        found: set[int] = set()
+        for process in self.living():
+            with contextlib.suppress(psutil.Error):
+                found |= {c.laddr.port for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+        self._ports |= found
+        return found
+
+    def left(self) -> list[str]:
+        """What is left of them now, one line each: processes, ports that `listening` has seen, sockets, temporary files."""
+        found = [f"process {p.pid} {p.name()}" for p in self.living()]
+        heard = {c.laddr.port for c in psutil.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+        found += [f"port {port}" for port in sorted(self._ports & heard)]
+        for parent, _, files in os.walk(self.folder):
+            paths = [Path(parent, file) for file in files]
+            found += [f"socket {path}" for path in paths if stat.S_ISSOCK(path.lstat().st_mode)]
+        return [*found, *(f"temporary file {path}" for path in self.temporary.rglob("*"))]
+
+    async def require_nothing_left(self, within_s: float = NOTHING_LEFT_WITHIN_S) -> None:
+        """Fail if anything is left of them after `within_s`; only the stem that they were forked from is ended here."""
+        if self._starter is not None:
+            await self._starter.end()
+        until_s = time.monotonic() + within_s
+        while (found := self.left()) and time.monotonic() < until_s:
+            await asyncio.sleep(POLL_S)
+        assert not found, f"left after {within_s:g} s: {found}"
+
+    async def end(self) -> None:
+        """SIGKILL to whatever a failed test has left, and close what was open."""
+        if self._starter is not None:
+            await self._starter.end()
+        for process in self.living():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        for child in self._children:
+            await child.wait()
+
+
+async def code_of(child: Child, within_s: float) -> int:
+    """The exit code of a process that must end within `within_s` seconds."""
+    try:
+        async with asyncio.timeout(within_s):
+            return await child.wait()
+    except TimeoutError:
+        raise AssertionError(f"{child.name} has not ended within {within_s:g} s") from None
+
+
+class Audience:
+    """Hears a `LocalSwarm`: keeps the state and everything that happened, here and in a report, and wakes who waits for it."""
+
+    def __init__(self, folder: Path, waiters: Waiters) -> None:
+        self._log = EventLog(folder)
+        self.member_counts: tuple[int, ...] = ()
+        self.state = SwarmState()
+        self.happenings: list[Happening] = []
+        self.waiters = waiters
+
+    def __call__(self, happening: Happening, state: SwarmState) -> None:
+        """Hear one happening."""
+        self._log.write(happening, state)
+        if isinstance(happening, Told) and isinstance(happening.event, Opened):
+            self.member_counts = tuple(len(members) for members in happening.event.members)
+        self.happenings.append(happening)
+        self.state = state
+        self.waiters.heard()
+
+    def close(self) -> None:
+        """Close the report."""
+        self._log.close()
+
+    def standby_count(self) -> int:
+        """How many have said that they are up and serve no stage."""
+        return len([peer for peer in self.state.standbys() if peer.member])

@@ -1,0 +1,187 @@
+"""How real swarms end before their end: Ctrl-C, SIGKILL of the command that holds them, death of the coordinator, leaving, bad input."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from swarmfree.lab.processes import Child
+from swarmfree.wire.invite import Invite, decode_invite, encode_invite
+from tests.real_swarm.real_swarm import UP_WITHIN_S, Processes, code_of, write_run
+
+pytestmark = pytest.mark.timeout(240)
+ENDLESS = 100_000
+
+
+async def start_local(processes: Processes, *arguments: str) -> Child:
+    """``swarmfree local`` with four peers in four stages, a standby, and more iterations than anybody waits for."""
+    run = write_run(processes.folder, iterations=ENDLESS)
+    out = ("--out", str(processes.folder / "report"))
+    return await processes.start("local", "local", "--run", str(run), "--peers", "4", "--standbys", "1", *out, *arguments)
+
+
+# ---- Ctrl-C --------------------------------------------------------------------------------------------------------
+
+
+async def require_interrupted(processes: Processes, local: Child) -> None:
+    """SIGINT now ends everything within 5 s with exit code 130 and a summary; nothing is left and nothing is complained about."""
+    processes.listening()
+    began_s = time.monotonic()
+    local.send(signal.SIGINT)
+    assert await code_of(local, 20) == 130
+    assert time.monotonic() - began_s < 5
+    await processes.require_nothing_left()
+    assert processes.words("local") == []
+    summary = json.loads((processes.folder / "report" / "summary.json").read_text())
+    assert (summary["exit_code"], summary["why"], summary["is_finished"]) == (130, "interrupted", False)
+    assert not (processes.folder / "report" / "peers").exists()
+
+
+async def test_ctrl_c_right_after_the_first_line(processes: Processes) -> None:
+    """Ctrl-C as soon as anything has been said ends within 5 s, with a summary as the last thing that is said."""
+    local = await start_local(processes)
+    await processes.waiters.until(lambda: bool(processes.said["local"]), "the first line")
+    await require_interrupted(processes, local)
+    assert any(": interrupted" in line for line in processes.said["local"][1:])
+
+
+async def test_ctrl_c_while_peers_join(processes: Processes) -> None:
+    """Ctrl-C while some peers are up and others are starting ends within 5 s, with a summary."""
+    local = await start_local(processes, "--log", "json")
+    started = lambda: len(processes.told("local", "Placed")) >= 2  # noqa: E731 - said once
+    await processes.waiters.until(started, "two peers have places")
+    assert not processes.told("local", "IterationCommitted")
+    await require_interrupted(processes, local)
+    assert json.loads(processes.said["local"][-1])["kind"] == "Summary"
+
+
+async def test_ctrl_c_in_mid_training(processes: Processes) -> None:
+    """Ctrl-C in mid-iteration ends within 5 s, with a summary of what was trained."""
+    local = await start_local(processes, "--log", "json")
+    trained = lambda: bool(processes.said["local"]) and '"iteration": 5' in processes.said["local"][-1]  # noqa: E731 - said once
+    await processes.waiters.until(trained, "iteration 5")
+    await require_interrupted(processes, local)
+    summary = json.loads(processes.said["local"][-1])
+    assert summary["kind"] == "Summary"
+    assert summary["iterations"] >= 5
+
+
+# ---- SIGKILL -------------------------------------------------------------------------------------------------------
+
+
+async def test_nothing_outlives_a_killed_local(processes: Processes) -> None:
+    """SIGKILL of the command itself takes every process of the swarm with it within 5 s, and no socket or temporary file stays."""
+    local = await start_local(processes, "--log", "json")
+    await processes.waiters.until(lambda: bool(processes.told("local", "IterationCommitted")), "the first commit")
+    processes.listening()
+    names = [p.name() for p in processes.living()]
+    assert len([name for name in names if name.startswith("p2pd")]) == 6, names
+    assert len(names) >= 13
+    local.send(signal.SIGKILL)
+    assert await code_of(local, 5) == -signal.SIGKILL
+    await processes.require_nothing_left(within_s=5)
+
+
+async def start_by_hand(processes: Processes, *, peers: int) -> tuple[str, dict[str, Child]]:
+    """A bootstrap node, `peers` peers in three stages of which the first two feed data, and a standby; the invite and all of them."""
+    run = write_run(processes.folder, iterations=ENDLESS, stages="body = 2\nreplicas_max = 2\nsources_max = 2")
+    folder = processes.folder / "peers"
+    json_log = ("--log", "json")
+    node = await processes.start("bootstrap", "bootstrap", "--run", str(run), "--folder", str(folder / "bootstrap"), *json_log)
+    invites = lambda: [line for line in processes.said["bootstrap"] if line.startswith("swarmfree1")]  # noqa: E731 - said once
+    await processes.waiters.until(lambda: bool(invites()), "the invite")
+    started = {"bootstrap": node}
+    for name in (*(f"peer-{number}" for number in range(1, peers + 1)), "standby"):
+        choices = {"peer-1": (), "peer-2": (), "standby": ("--standby", "--no-feed")}.get(name, ("--no-feed",))
+        arguments = ("--folder", str(folder / name), "--patience", str(UP_WITHIN_S), *choices, *json_log)
+        started[name] = await processes.start(name, "peer", invites()[0], *arguments)
+    return invites()[0], started
+
+
+async def test_another_source_takes_over_and_a_leaver_leaves(processes: Processes) -> None:
+    """After SIGKILL of the coordinator in mid-iteration the other source leads within 10 s; a member that gets SIGTERM leaves with code 0."""
+    _, started = await start_by_hand(processes, peers=6)
+    sources = ("peer-1", "peer-2")
+    leads = lambda: [name for name in sources if processes.told(name, "Opened")]  # noqa: E731 - said once
+    await processes.waiters.until(lambda: bool(leads()), "one of the sources is the founder")
+    (first,) = leads()
+    successor = sources[1 - sources.index(first)]
+    whole = lambda: [len(stage) for stage in processes.told(first, "Opened")[-1]["members"]] == [2, 2, 2]  # noqa: E731 - said once
+    await processes.waiters.until(whole, "everybody is a member")
+    opened = len(processes.told(first, "Opened"))
+    await processes.waiters.until(lambda: len(processes.told(first, "Opened")) > opened + 2, "it trains")
+    began_s = time.monotonic()
+    started[first].send(signal.SIGKILL)
+    others = [name for name in started if name.startswith("peer-") and name != first]
+    led = lambda: [name for name in others if processes.told(name, "TookOver")]  # noqa: E731 - said once
+    await processes.waiters.until(lambda: bool(led()), "somebody took over")
+    assert led() == [successor], "sources claim first"
+    await processes.waiters.until(lambda: len(processes.told(successor, "IterationCommitted")) > 2, "it commits")
+    assert time.monotonic() - began_s < 10
+    assert not processes.told(successor, "TookOver")[0]["forced"]
+    leaver = next(name for name in others if name != successor)
+    left_s = time.monotonic()
+    started[leaver].send(signal.SIGTERM)
+    assert await code_of(started[leaver], 20) == 0
+    assert time.monotonic() - left_s < 20
+    assert processes.told(successor, "MemberLeft")
+    before = len(processes.told(successor, "IterationCommitted"))
+    await processes.waiters.until(lambda: len(processes.told(successor, "IterationCommitted")) > before + 2, "it goes on")
+    processes.listening()
+    for name, child in started.items():
+        if name not in {first, leaver}:
+            child.send(signal.SIGINT)
+    for name, child in started.items():
+        if name not in {first, leaver}:
+            await code_of(child, 10)
+    await processes.require_nothing_left()
+
+
+# ---- bad input that takes a living swarm to find -------------------------------------------------------------------
+
+
+async def require_refused(processes: Processes, name: str, arguments: tuple[str, ...], *words: str) -> None:
+    """A command ends by itself with exit code 2 (1 for a port, which may be free later), one line that has these words, and nothing else."""
+    child = await processes.start(name, *arguments)
+    code = await code_of(child, UP_WITHIN_S)
+    said = processes.words(name)
+    assert (code, len(said)) == (1 if "taken" in words else 2, 1), (code, said)
+    assert said[0].startswith("swarmfree: ")
+    assert all(word in said[0] for word in words), said[0]
+    assert not [line for line in processes.said[name] if line.startswith("Traceback")]
+
+
+async def test_bad_input_that_takes_a_node_to_find(processes: Processes, tmp_path: Path) -> None:
+    """Another run at the addresses, nobody there, a taken port, and a source with another corpus: one line each."""
+    run = write_run(tmp_path, iterations=4)
+    node = await processes.start("bootstrap", "bootstrap", "--run", str(run), "--folder", str(tmp_path / "node"))
+    invites = lambda: [line for line in processes.said["bootstrap"] if line.startswith("swarmfree1")]  # noqa: E731 - said once
+    await processes.waiters.until(lambda: bool(invites()), "the invite")
+    invite = decode_invite(invites()[0])
+    other = encode_invite(Invite("ab" * 32, invite.entry_points))
+    port = int(invite.entry_points[0].split("/tcp/")[1].split("/")[0])
+    text = tmp_path / "text.txt"
+    text.write_text("All that is gold does not glitter. " * 4000)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        free = taken.getsockname()[1]
+        taken.listen()
+        nowhere = encode_invite(Invite(invite.fingerprint, (invite.entry_points[0].replace(f"/tcp/{port}/", "/tcp/9/"),)))
+        folder = lambda name: ("--folder", str(tmp_path / name))  # noqa: E731 - said once
+        async with asyncio.TaskGroup() as tasks:
+            for name, arguments, words in (
+                ("other-run", ("peer", other, *folder("a")), ("serve another run",)),
+                ("nobody", ("peer", nowhere, *folder("b"), "--patience", "2"), ("nobody answers", "2 s")),
+                ("taken", ("bootstrap", "--run", str(run), *folder("c"), "--port", str(free)), (str(free), "taken")),
+                ("corpus", ("peer", invites()[0], *folder("d"), "--data", str(text)), ("--no-feed",)),
+            ):
+                tasks.create_task(require_refused(processes, name, arguments, *words))
+    node.send(signal.SIGINT)
+    assert await code_of(node, 10) == 0
+    await processes.require_nothing_left()

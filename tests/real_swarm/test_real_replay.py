@@ -1,0 +1,94 @@
+"""Stages that are killed whole, in a swarm of real processes with one replica each, or two.
+
+They are replayed bit for bit from full shadows and border logs; on swapped routes (CheckFree+) the ends of the body are copied from their partners.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+
+from swarmfree.cockpit.observed_events import Told
+from swarmfree.lab.swarm import Ending
+from swarmfree.protocol.events import Note, StageBuilt
+from tests.real_swarm.kill_world import World, lose_stage, tell, training
+from tests.real_swarm.real_swarm import Processes
+
+pytestmark = pytest.mark.timeout(600)
+
+WHOLE, PAIRS = (1, 1, 1, 1), (1, 2, 2, 2)
+KEPT = 'shadow_every = 10\nshadow_kind = "full"'
+
+
+async def test_the_ends_of_the_body_are_copied_from_their_partners_on_swapped_routes(processes: Processes) -> None:
+    """CheckFree+ in real processes: stage 1 comes from 2, the last one from the one before it, and training goes on."""
+    async with training(processes, 'mode = "checkfree+"', (1, 1, 1, 1, 1)) as (world, running):
+        for stage, partner in ((1, 2), (4, 3)):
+            story = await lose_stage(world, stage)
+            tell(f"stage {stage}", story)
+            assert (story.stage, story.action) == (stage, "CopyNeighbour"), story
+            assert f"copy stage {partner}" in story.reason
+            await world.until_next_commit()
+        assert all(math.isfinite(commit.loss) for commit in world.audience.state.commits)
+        world.swarm.stop(Ending(0))
+        await running
+    await processes.require_nothing_left()
+
+
+def built(world: World, stage: int) -> StageBuilt:
+    """How a stage was built last, after the beginning."""
+    events = [h.event for h in world.told(StageBuilt) if isinstance(h.event, StageBuilt) and h.event.action != "Fresh"]
+    return [event for event in events if event.stage == stage][-1]
+
+
+async def test_stages_are_replayed_bit_for_bit(processes: Processes) -> None:
+    """Stage 1, a middle one and the last one, then two adjacent ones at once: sums, states and digests are those of the records."""
+    async with training(processes, KEPT, WHOLE, microbatches=8, iterations=1000) as (world, running):
+        await world.until(lambda: world.audience.state.committed_count >= 24, "two full shadows of each stage")
+        for stage in (1, 2, 3):
+            story = await lose_stage(world, stage)
+            tell(f"stage {stage}", story)
+            require_replayed(world, stage)
+            await until_shadowed(world)
+        seen = len(world.audience.state.lost_stages)
+        await world.until_whole(1, 2, 3)
+        await world.kill(*(peer.name for stage in (2, 3) for peer in world.audience.state.replicas(stage)))
+        both = lambda: [s for s in world.audience.state.lost_stages[seen:] if s.resumed_s is not None]  # noqa: E731
+        await world.until(lambda: len(both()) >= 2, "stages 2 and 3 are replayed")
+        for stage, story in zip((2, 3), sorted(both(), key=lambda s: s.stage), strict=True):
+            tell(f"stages 2 and 3, stage {stage}", story)
+            require_replayed(world, stage)
+        notes = [told.event.text for told in world.told(Note) if isinstance(told, Told) and isinstance(told.event, Note)]
+        assert not [note for note in notes if "replay" in note], "everything was bit for bit"
+        world.swarm.stop(Ending(0))
+        await running
+    await processes.require_nothing_left()
+
+
+async def test_a_stage_of_two_replicas_is_replayed_bit_for_bit(processes: Processes) -> None:
+    """The records hold the order of the addends of both: their sums are repeated, and then the second replica copies the first."""
+    async with training(processes, KEPT, PAIRS) as (world, running):
+        await world.until(lambda: world.audience.state.committed_count >= 24, "two full shadows of each stage")
+        story = await lose_stage(world, 2)
+        tell("stage 2 of two replicas", story)
+        require_replayed(world, 2)
+        await world.until_whole(2)
+        await world.until_next_commit()
+        world.swarm.stop(Ending(0))
+        await running
+    await processes.require_nothing_left()
+
+
+def require_replayed(world: World, stage: int) -> None:
+    """It was replayed, exactly."""
+    event = built(world, stage)
+    sys.stdout.write(f"stage {stage} for iteration {event.iteration}: {event.seconds:.2f} s, {event.received_bytes:,} bytes\n")
+    assert (event.action, event.exact) == ("Replay", True), event
+
+
+async def until_shadowed(world: World) -> None:
+    """Wait until everybody has had a full shadow taken again, and whoever came is a member."""
+    begun = world.audience.state.committed_count
+    await world.until(lambda: world.audience.state.committed_count >= begun + 24, "two more full shadows")

@@ -1,0 +1,49 @@
+"""Every rung of the recovery ladder, forced once by the run's configuration, in a swarm of real processes: SIGKILL of all replicas of a stage."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from swarmfree.lab.swarm import Ending
+from swarmfree.protocol.events import StageBuilt
+from tests.real_swarm.kill_world import World, lose_stage, require_in_time, tell, training
+from tests.real_swarm.real_swarm import Processes
+
+pytestmark = pytest.mark.timeout(600)
+
+ONE_EACH = (1, 1, 1, 1)
+RUNGS = {
+    "a plain shadow": ('best = "replay"\nshadow_kind = "plain"\nshadow_every = 4', (2, "Restore")),
+    "a full shadow": ('best = "restore"\nshadow_kind = "full"\nshadow_every = 4', (3, "Restore")),
+    "a merge": ('best = "merge"', (2, "Merge")),
+    "a copy, then the ends": ('mode = "checkfree"\nmerge = "copy"', (2, "CopyNeighbour"), (0, "CopyKept")),
+    "new weights": ('mode = "checkfree"\nmerge = "random"', (2, "Fresh")),
+}
+
+
+def built(world: World, stage: int) -> StageBuilt:
+    """How a stage was built last."""
+    return [h.event for h in world.told(StageBuilt) if isinstance(h.event, StageBuilt) and h.event.stage == stage][-1]
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+async def test_each_rung_can_be_forced(processes: Processes, rung: str) -> None:
+    """Each stage comes back that way, in time, and training goes on with losses that are numbers."""
+    recovery, *losses = RUNGS[rung]
+    async with training(processes, recovery, ONE_EACH, microbatches=4, iterations=1000) as (world, running):
+        await world.until(lambda: world.audience.state.committed_count >= 12, "what is kept is kept")
+        for stage, action in losses:
+            story = await lose_stage(world, stage)
+            tell(f"{rung}: {action}", story)
+            event = built(world, stage)
+            assert (story.action, event.action) == (action, action), story
+            assert event.exact == (action == "CopyKept"), event
+            if action != "CopyKept":  # the only source led, so that another one has to take over first
+                require_in_time(world, story)
+            await world.until_next_commit()
+        assert all(math.isfinite(commit.loss) for commit in world.audience.state.commits)
+        world.swarm.stop(Ending(0))
+        await running
+    await processes.require_nothing_left()
