@@ -19,12 +19,11 @@ from typing import TypeVar
 
 from benchmarks.live import LiveFailed
 from benchmarks.survival_links import HOST, Links
-from swarmfree.cli.fork_server import STEM
 from swarmfree.cockpit.observed_events import Happening, RunDescribed, Told
 from swarmfree.cockpit.state import PeerPicture, SwarmState
 from swarmfree.lab.chaos.chaos import free_port
 from swarmfree.lab.chaos.leak_check import Traces
-from swarmfree.lab.swarm import BOOTSTRAP, Ending, LocalSwarm, SwarmOrder
+from swarmfree.lab.swarm import BOOTSTRAP, FORK_SERVER, Ending, LocalSwarm, SwarmOrder
 from swarmfree.protocol.config import load_run
 from swarmfree.protocol.events import EngineStepped, IterationCommitted, Opened, RecoveryDecided, StageBuilt, Stepped
 
@@ -77,7 +76,7 @@ class Setting:
     replicas: int
     standbys: int
     recovery: str = SHADOWS
-    stem: tuple[str, ...] = STEM
+    stem: tuple[str, ...] = FORK_SERVER
 
     @property
     def peers(self) -> int:

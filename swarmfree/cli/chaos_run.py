@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swarmfree.cli.engine_probe import EngineKind
-from swarmfree.cli.fork_server import STEM
 from swarmfree.cli.shutdown import OUTPUT_CLOSED, SIGNALS, let_go_of_stdout
 from swarmfree.cockpit.live import FRAME_S, View, open_view
 from swarmfree.cockpit.observed_events import Happening
@@ -33,7 +32,7 @@ from swarmfree.lab.chaos.plan import Kind, Sparing, draw_plan
 from swarmfree.lab.page import write_page
 from swarmfree.lab.report import EventLog, ReportError, make_folder, new_folder
 from swarmfree.lab.summary import PAGE_FILE
-from swarmfree.lab.swarm import Ending, SwarmOrder
+from swarmfree.lab.swarm import FORK_SERVER, Ending, SwarmOrder
 from swarmfree.protocol.errors import ConfigError, SwarmfreeError
 from swarmfree.protocol.json_values import finite
 from swarmfree.protocol.manifest import Manifest
@@ -92,7 +91,7 @@ def order_of(
         run_arguments=(*run_arguments, *data),
         peer_arguments=("--patience", str(PATIENCE_S), "--engine", choices.engine.value, "--watch-engine", *data),
         seed=choices.seed,
-        stem=STEM,
+        stem=FORK_SERVER,
     )
     kinds = [Kind(kind) for kind in choices.kinds] or None
     return ChaosOrder(

@@ -13,11 +13,7 @@ from typing import Any, cast
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.events import EngineHolds, EngineStepped, Event
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.ports import Tokens
 from swarmfree.protocol.records import StepScalars
-
-INTEGER_SEQUENCES = 4099
-"""Sequences of an epoch that integer tokens show: a prime, so that no epoch ends with an iteration."""
 
 
 class EngineKind(enum.StrEnum):
@@ -36,13 +32,6 @@ def make_engine(kind: EngineKind, manifest: Manifest, threads: int) -> Engine:
     from swarmfree.model.engine import TorchEngine  # noqa: PLC0415 - only what is needed
 
     return TorchEngine(manifest, threads)
-
-
-def integer_tokens(manifest: Manifest) -> Tokens:
-    """What the sources of a swarm of integer engines feed."""
-    from swarmfree.sim.integer_tokens import IntegerTokens  # noqa: PLC0415 - only what is needed
-
-    return IntegerTokens(manifest, INTEGER_SEQUENCES)
 
 
 def from_any_thread(loop: asyncio.AbstractEventLoop, tell: Callable[[Event], None]) -> Callable[[Event], None]:

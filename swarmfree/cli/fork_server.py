@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from swarmfree.lab.fork_server import serve
 
-STEM = (sys.executable, "-m", "swarmfree.cli.fork_server")
 LOADED = (
     "swarmfree.cli.main",
     "swarmfree.cli.bootstrap",

@@ -17,7 +17,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from swarmfree.cli.fork_server import STEM
 from swarmfree.cli.shutdown import OUTPUT_CLOSED, SIGNALS, end_soon, let_go_of_stdout, say
 from swarmfree.cockpit.live import FRAME_S, View, open_view
 from swarmfree.cockpit.observed_events import Happening, RunDescribed, Told, happening_to_json
@@ -29,7 +28,7 @@ from swarmfree.lab.last_words import remove_empty
 from swarmfree.lab.processes import Child, start_child
 from swarmfree.lab.report import CONFIG_FILE, EventLog, ReportError, make_folder, new_folder, write_summary, write_whole
 from swarmfree.lab.summary import summarise, summary_brief, summary_text, wrapped
-from swarmfree.lab.swarm import LOGS, Ending, LocalSwarm, SwarmOrder
+from swarmfree.lab.swarm import FORK_SERVER, LOGS, Ending, LocalSwarm, SwarmOrder
 from swarmfree.protocol.config import to_toml
 from swarmfree.protocol.errors import ConfigError, SwarmfreeError
 from swarmfree.protocol.events import Evaluated, Opened
@@ -86,7 +85,7 @@ def order_of(
         kills=script,
         seed=manifest.run.seed,
         respawn=respawn,
-        stem=STEM,
+        stem=FORK_SERVER,
     )
 
 

@@ -78,7 +78,8 @@ def peer(  # noqa: PLR0913 - one parameter per option
         require_files(data)
     reach = reach_of(host, decoded.entry_points, is_announced=bool(announce))
     require_listening(reach.host, port)
-    from swarmfree.cli.peer_start import PeerOrder, PeerStart, local_config  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.peer_order import PeerOrder, local_config  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.peer_start import PeerStart  # noqa: PLC0415 - help is fast
 
     local = local_config(
         folder=folder,

@@ -17,9 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from swarmfree.cli.engine_probe import EngineKind, from_any_thread, integer_tokens, make_engine, watched
+from swarmfree.cli.engine_probe import EngineKind, from_any_thread, make_engine, watched
 from swarmfree.cli.event_output import open_journal
-from swarmfree.cli.peer_start import KEPT, PeerOrder, announced_of
+from swarmfree.cli.peer_order import KEPT, PeerOrder, announced_of
 from swarmfree.cli.process import load_gently, settle_garbage
 from swarmfree.cockpit.peer_view import Means
 from swarmfree.lab.kept_weights import KEEP_SIGNAL
@@ -191,6 +191,8 @@ class PeerLife:
         if not local.can_feed:
             return None
         if self._order.engine is EngineKind.INTEGER:
+            from swarmfree.sim.integer_tokens import integer_tokens  # noqa: PLC0415 - only what is needed
+
             return integer_tokens(manifest)
         corpus = prepare_corpus(local.data_path, Path(local.folder) / "corpus", manifest.data.held_out_percent)
         order = SequenceOrder(manifest.run.seed, max(1, sequence_count(corpus.train_tokens, manifest.model.tokens_per_row)))

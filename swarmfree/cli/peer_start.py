@@ -1,74 +1,18 @@
-"""How a peer begins: its choices are checked and its screen shows something before gRPC, hivemind and torch are loaded, which takes seconds."""
+"""How a peer begins: its screen shows something before gRPC, hivemind and torch are loaded, which takes seconds."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swarmfree.cli.engine_probe import EngineKind
 from swarmfree.cli.options import Log
+from swarmfree.cli.peer_order import KEPT, PeerOrder
 from swarmfree.cli.process import keep_freed_memory, load_gently
-from swarmfree.protocol.config import load_local
-from swarmfree.protocol.errors import ConfigError
-from swarmfree.protocol.local_config import LocalConfig
-from swarmfree.wire.addresses import address_of, parse_host_and_port
-from swarmfree.wire.invite import Invite
 
 if TYPE_CHECKING:
     from swarmfree.cli.peer_run import PeerLife
     from swarmfree.cli.peer_screen import PeerScreen
-
-KEPT = "kept"
-
-
-def local_config(**flags: object) -> LocalConfig:
-    """This machine's choices from flags, with the folder's default filled in, and checked as far as that can be done at once.
-
-    Raises:
-        ConfigError: one line that names the flag and the rule.
-    """
-    folder = str(flags.get("folder") or Path.home() / ".swarmfree" / "peer")
-    weights = str(flags.get("weights_folder") or Path(folder) / "weights")
-    local = load_local(None, {**flags, "folder": folder, "weights_folder": weights})
-    announced_of(local)
-    return local
-
-
-def announced_of(local: LocalConfig) -> tuple[str, int]:
-    """Host and port that this peer announces; port 0 = the one on which it listens.
-
-    Raises:
-        ConfigError: they are not HOST:PORT, or the host is neither an IP address nor a name.
-    """
-    if not local.announce:
-        return local.announced_host or local.host, 0
-    try:
-        host, port = parse_host_and_port(local.announce)
-        address_of(host, port, "anybody")
-    except ConfigError as error:
-        raise ConfigError(f"--announce {local.announce}: {error}") from error
-    return host, port
-
-
-@dataclass(frozen=True, slots=True)
-class PeerOrder:
-    """What was asked for on one peer's command line.
-
-    Args:
-        invite: of the run.
-        local: this machine's choices.
-        log: how events are told.
-        engine: what computes.
-        is_watched: the engine tells what it holds and how it steps.
-    """
-
-    invite: Invite
-    local: LocalConfig
-    log: Log
-    engine: EngineKind
-    is_watched: bool
 
 
 class PeerStart:

@@ -35,7 +35,7 @@ def rehearse(
     Each seed is another swarm and another story; the same seed is the same story. Exit code 0 only if all invariants held; for each seed that
     failed, what did not hold and the command that plays it again are printed.
     """
-    from swarmfree.cli.entry import interrupt_by_exception  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.interrupt import interrupt_by_exception  # noqa: PLC0415 - help is fast
     from swarmfree.cli.rehearse_run import Rehearsing  # noqa: PLC0415 - help is fast
 
     interrupt_by_exception()

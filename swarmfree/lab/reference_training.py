@@ -16,14 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - the field's name
 from torch import Tensor, nn
 
 from swarmfree.model.codec import decode_tokens
-from swarmfree.model.layers import Block, RMSNorm, rotary_angles
+from swarmfree.model.llama import Llama
 from swarmfree.model.optimizer import canonical_step
 from swarmfree.model.stages import StageState, attach, blank_stage, draw_weights
-from swarmfree.protocol.manifest import Manifest, ModelSection
+from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.ports import Tokens
 from swarmfree.protocol.records import StepScalars
 
@@ -35,36 +34,6 @@ Grouping = Callable[[int], Groups]
 
 Scalars = Callable[[int, list[float]], Sequence[StepScalars]]
 """(iteration, squared gradient norm of every stage before clipping) -> step scalars of every stage."""
-
-
-class Llama(nn.Module):
-    """The whole model as one module, with Hugging Face's parameter names."""
-
-    def __init__(self, model: ModelSection) -> None:
-        """Hold all layers; the weights are whatever torch begins with."""
-        super().__init__()
-        self.model = nn.ModuleDict(
-            {
-                "embed_tokens": nn.Embedding(model.vocabulary, model.width),
-                "layers": nn.ModuleList(Block(model) for _ in range(model.blocks)),
-                "norm": RMSNorm(model.width, model.norm_eps),
-            }
-        )
-        self.lm_head = nn.Linear(model.width, model.vocabulary, bias=False)
-        self.cos, self.sin = rotary_angles(model)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(B, T) int64 -> logits (B, T, V)."""
-        x = self.model["embed_tokens"](tokens)
-        cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
-        for block in self.model["layers"]:  # type: ignore[attr-defined]
-            x = block(x, cos, sin)
-        logits: Tensor = self.lm_head(self.model["norm"](x))
-        return logits
-
-    def token_losses(self, tokens: Tensor) -> Tensor:
-        """(B, T + 1) int64 -> nats of every predicted token (B * T,)."""
-        return F.cross_entropy(self(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
 
 
 @dataclass(frozen=True, slots=True)

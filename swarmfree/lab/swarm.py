@@ -62,6 +62,7 @@ from swarmfree.protocol.events import (
 BOOTSTRAP = "bootstrap"
 STEM = "stem"
 INVITE_FILE = "invite"
+FORK_SERVER = (sys.executable, "-m", "swarmfree.cli.fork_server")
 LOGS = "logs"
 QUEUE_MAX = 100_000
 LOOK_S = 0.5

@@ -1,6 +1,6 @@
 """Text from a finished model: one byte after the other, each drawn from what the model says of it.
 
-Plain PyTorch over `alone.Llama`, without a cache of keys and values: the models are small, and what is computed is what was trained. The context is
+Plain PyTorch over `model.llama`, without a cache of keys and values: the models are small, and what is computed is what was trained. The context is
 the last ``tokens_per_row`` bytes, as many as a row of training had.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from swarmfree.lab.reference_training import Llama
+from swarmfree.model.llama import Llama
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.manifest import ModelSection
 

@@ -9,14 +9,11 @@ import math
 import random
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from swarmfree.protocol.manifest import Manifest, TimingSection
 from swarmfree.sim.faults import TRANSFER_S_MAX
+from swarmfree.sim.setup import Setup, draw_usual
 from swarmfree.sim.startup_faults import Fall, Opening
-
-if TYPE_CHECKING:
-    from swarmfree.sim.setup import Setup
 
 PART_BYTES_MAX = 48
 PART_S_MAX = 0.4
@@ -43,6 +40,16 @@ class Hardship:
 
     chance: float
     apply: Callable[[Setup, random.Random], Setup]
+
+
+def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
+    """The rehearsal of this seed, at times with one hardship or several.
+
+    Args:
+        seed: of everything.
+        iterations: of the run; None = drawn as well.
+    """
+    return harden(draw_usual(seed, iterations=iterations), seed)
 
 
 def harden(setup: Setup, seed: int, names: Collection[str] | None = None) -> Setup:

@@ -11,6 +11,8 @@ from swarmfree.protocol.manifest import Manifest
 from swarmfree.sim.integer_arithmetic import TRAINING, WINDOW
 
 ROW_WORDS_MIN = 3
+SEQUENCES = 4099
+"""Of an epoch in a real swarm of integer engines: a prime, so that no epoch ends with an iteration."""
 
 
 class IntegerTokens:
@@ -53,3 +55,8 @@ class IntegerTokens:
         rows = np.zeros((self._rows, self._words), dtype="<i4")
         rows[:, 0], rows[:, 1], rows[:, 2] = sequences, number, kind
         return rows.tobytes()
+
+
+def integer_tokens(manifest: Manifest) -> IntegerTokens:
+    """What the sources of a real swarm of integer engines feed."""
+    return IntegerTokens(manifest, SEQUENCES)

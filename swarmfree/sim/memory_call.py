@@ -9,17 +9,16 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable
 from swarmfree.protocol.messages import Request
-from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Handler, Reply
 from swarmfree.sim.faults import Fate
-from swarmfree.sim.loop import OWNER, Turn
-
-if TYPE_CHECKING:
-    from swarmfree.sim.network import MemoryHub
+from swarmfree.sim.loop import OWNER, Turn, VirtualLoop
+from swarmfree.sim.partitions import Breaks
+from swarmfree.sim.traffic import NetworkStatistics
 
 Spawn = Callable[[Coroutine[Any, Any, None], str, Context], asyncio.Task[None]]
 Outcome = Reply | CallFailed
@@ -58,10 +57,31 @@ class HubPeer:
         return self.died_s is None
 
 
+class Hub(Protocol):
+    """What one call asks of the network between its two peers."""
+
+    loop: VirtualLoop
+    breaks: Breaks
+    statistics: NetworkStatistics
+    open_calls: dict[int, Exchange]
+
+    def travel_s(self) -> float:
+        """How long the next frame is under way."""
+
+    def transfer_s(self, sender: Member, receiver: Member, size_bytes: int) -> float:
+        """How long so many bytes take from one to the other."""
+
+    def later(self, delay_s: float, act: Callable[..., None], *arguments: Any) -> None:
+        """Do something after a while that belongs to nobody."""
+
+    def tell_fault(self, what: str, exchange: Exchange) -> None:
+        """The network did something to a call."""
+
+
 class Exchange:
     """One call, from the caller's side."""
 
-    def __init__(self, hub: MemoryHub, number: int, sender: HubPeer, question: Question, fate: Fate) -> None:
+    def __init__(self, hub: Hub, number: int, sender: HubPeer, question: Question, fate: Fate) -> None:
         """Nothing has set out yet."""
         self.hub, self.number, self.sender, self.fate = hub, number, sender, fate
         self.to, self.request, self.payload = question.to, question.request, question.payload

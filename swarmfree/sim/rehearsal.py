@@ -21,6 +21,7 @@ from swarmfree.protocol.ports import Reply
 from swarmfree.sim import bounds, sizes
 from swarmfree.sim.directory import DirectoryHub
 from swarmfree.sim.fault_injector import Mischief
+from swarmfree.sim.hardships import draw_setup
 from swarmfree.sim.history import History
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.integer_tokens import IntegerTokens
@@ -33,7 +34,7 @@ from swarmfree.sim.population import KILL_GRACE_S, Cast
 from swarmfree.sim.reference import IntegerReference
 from swarmfree.sim.schedule import draw_schedule
 from swarmfree.sim.script import Director, Moment, Script
-from swarmfree.sim.setup import Setup, draw_setup
+from swarmfree.sim.setup import Setup
 from swarmfree.sim.simulated_peer import MakeEngine, MakeTokens, RunPeer, Stage, WrittenWeights
 from swarmfree.sim.traffic import Scales, Traffic
 from swarmfree.sim.transcript import Transcript

@@ -21,7 +21,6 @@ from swarmfree.protocol.manifest import (
     TimingSection,
 )
 from swarmfree.sim.faults import FaultPlan
-from swarmfree.sim.hardships import harden
 from swarmfree.sim.startup_faults import Opening
 
 
@@ -69,18 +68,13 @@ def _merge_mode(rng: random.Random, seed: int) -> MergeMode:
     return MergeMode.CLIPPED if random.Random(f"{seed}/clipped").random() < CLIPPED_SHARE else drawn
 
 
-def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
-    """The rehearsal of this seed, at times with one hardship or several.
+def draw_usual(seed: int, *, iterations: int | None = None) -> Setup:
+    """The rehearsal of this seed without what `hardships` lists; for most seeds that is all.
 
     Args:
         seed: of everything.
         iterations: of the run; None = drawn as well.
     """
-    return harden(draw_usual(seed, iterations=iterations), seed)
-
-
-def draw_usual(seed: int, *, iterations: int | None = None) -> Setup:
-    """The rehearsal of this seed without what `hardships` lists; arguments as of `draw_setup`."""
     rng, ends, stuck, shadow = (random.Random(f"{seed}/{name}") for name in ("setup", "ends", "stuck", "shadow"))
     rungs = random.Random(f"{seed}/rungs")
     body = rng.choice((2, 3, 3, 3, 4))

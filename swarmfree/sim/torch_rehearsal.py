@@ -11,8 +11,8 @@ from dataclasses import replace
 from swarmfree.model.engine import TorchEngine
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.manifest import Manifest, ModelSection
+from swarmfree.sim.hardships import draw_setup
 from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
-from swarmfree.sim.setup import draw_setup
 
 ITERATIONS = 6
 WIDTH = 16

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from swarmfree.cli.engine_probe import EngineKind, integer_tokens, make_engine, watched
+from swarmfree.cli.engine_probe import EngineKind, make_engine, watched
 from swarmfree.cockpit.observed_events import Happening, Told
 from swarmfree.lab.chaos.exact_judge import ExactJudge
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.events import EngineHolds, EngineStepped, Event, IterationCommitted, RecoveryDecided, StageBuilt
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
 from swarmfree.protocol.records import StepScalars, float32_bits
+from swarmfree.sim.integer_tokens import integer_tokens
 
 MICROBATCHES = 4
 MANIFEST = Manifest(

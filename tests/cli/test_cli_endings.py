@@ -111,12 +111,12 @@ def test_one_rehearsal_can_be_played_and_held() -> None:
 
 @pytest.mark.parametrize(
     ("then", "code", "words"),
-    [("", 130, "swarmfree: interrupted\n"), ("entry.interrupt_by_exception();", 0, "")],
+    [("", 130, "swarmfree: interrupted\n"), ("interrupt.interrupt_by_exception();", 0, "")],
 )
 def test_ctrl_c_while_a_command_is_still_loading_is_one_line(then: str, code: int, words: str) -> None:
     """Before a command's own handling of signals begins, Ctrl-C ends it at once with one line; where it was asked for, by an exception."""
     rest = "try:\n    os.kill(os.getpid(), 2); time.sleep(5)\nexcept KeyboardInterrupt:\n    sys.exit(0)"
-    command = [sys.executable, "-c", f"import os, sys, time\nfrom swarmfree.cli import entry\n{then}\n{rest}"]
+    command = [sys.executable, "-c", f"import os, sys, time\nfrom swarmfree.cli import entry, interrupt\n{then}\n{rest}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", words)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from swarmfree.cli.engine_probe import EngineKind
 from swarmfree.cli.options import Log
+from swarmfree.cli.peer_order import PeerOrder, announced_of
 from swarmfree.cli.peer_run import PeerLife
 from swarmfree.cli.peer_screen import PeerScreen
-from swarmfree.cli.peer_start import PeerOrder, announced_of
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.wire.invite import Invite

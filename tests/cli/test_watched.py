@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from swarmfree.cli.engine_probe import EngineKind, from_any_thread, integer_tokens, make_engine, watched
+from swarmfree.cli.engine_probe import EngineKind, from_any_thread, make_engine, watched
 from swarmfree.protocol.events import EngineHolds, EngineStepped, Event, Note
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.records import StepScalars
+from swarmfree.sim.integer_tokens import integer_tokens
 
 SCALARS = StepScalars(*[0x3F000000] * 9)
 

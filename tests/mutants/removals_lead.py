@@ -22,8 +22,9 @@ from swarmfree.trainer.coordinator import roster as rosters
 from swarmfree.trainer.coordinator.absent import Absent
 from swarmfree.trainer.coordinator.assignment import Assembly
 from swarmfree.trainer.coordinator.coordinator import Coordinator
+from swarmfree.trainer.coordinator.participant import Guest
 from swarmfree.trainer.coordinator.partition_merge import Meeting, Rival
-from swarmfree.trainer.coordinator.roster import Guest, Roster
+from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.coordinator.rounds import Replanned, Rolling
 
 

@@ -24,7 +24,8 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator import assignment as assemblies
 from swarmfree.trainer.coordinator.assignment import Assembly
 from swarmfree.trainer.coordinator.broadcast import Telling
-from swarmfree.trainer.coordinator.roster import Guest, Roster
+from swarmfree.trainer.coordinator.participant import Guest
+from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.election import Election, Poll
 from swarmfree.trainer.incarnations import Lives
 from swarmfree.trainer.member.member import MemberBooks

@@ -38,7 +38,8 @@ from swarmfree.protocol.plan import Rebuilt, Replica
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import float32_bits
 from swarmfree.trainer.coordinator.assignment import Assembly
-from swarmfree.trainer.coordinator.roster import Guest, Roster
+from swarmfree.trainer.coordinator.participant import Guest
+from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.incarnations import Lives
 from swarmfree.trainer.membership import Joining

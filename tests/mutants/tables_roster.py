@@ -25,8 +25,9 @@ from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, float64_bits
 from swarmfree.trainer.coordinator import partition_merge
 from swarmfree.trainer.coordinator.handoff import end_run
+from swarmfree.trainer.coordinator.participant import Guest
 from swarmfree.trainer.coordinator.partition_merge import Meeting, Rival
-from swarmfree.trainer.coordinator.roster import Deposed, Guest, Roster
+from swarmfree.trainer.coordinator.roster import Deposed, Roster
 from swarmfree.trainer.peer import Peer
 from swarmfree.trainer.run_end import Ending
 from tests.mutants.alone import (

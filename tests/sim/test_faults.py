@@ -7,8 +7,8 @@ import random
 import pytest
 
 from swarmfree.sim.faults import CALM, FaultPlan, calm_iteration, draw_fate
+from swarmfree.sim.hardships import draw_setup
 from swarmfree.sim.schedule import Crash, Freeze, LoseStage, draw_schedule
-from swarmfree.sim.setup import draw_setup
 
 BUSY = FaultPlan(
     late_rate=0.2,

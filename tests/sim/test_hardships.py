@@ -11,9 +11,9 @@ import pytest
 
 from swarmfree.protocol.manifest import TimingSection
 from swarmfree.sim.faults import FaultPlan, calm_iteration
-from swarmfree.sim.hardships import HARDSHIPS, harden, hardships_of
+from swarmfree.sim.hardships import HARDSHIPS, draw_setup, harden, hardships_of
 from swarmfree.sim.rehearsal import RehearsalResult, rehearse
-from swarmfree.sim.setup import Setup, draw_setup, draw_usual
+from swarmfree.sim.setup import Setup, draw_usual
 from tests.scenarios.scenario_world import STEADY, lines, swarm, unhurried
 
 

@@ -10,10 +10,10 @@ from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import Farewell, GetPlan, Header, PlanAnswer, Request
 from swarmfree.protocol.names import PROTOCOL_REVISION
 from swarmfree.protocol.ports import Incoming, Reply
+from swarmfree.sim.hardships import draw_setup
 from swarmfree.sim.network import MemoryNetwork
 from swarmfree.sim.rehearsal import rehearse
 from swarmfree.sim.seed_worker import report
-from swarmfree.sim.setup import draw_setup
 from swarmfree.trainer.context import PayloadAtHand
 from tests.sim.network_world import RUN, World, in_world
 

@@ -16,10 +16,11 @@ from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Ports
 from swarmfree.protocol.records import Record
 from swarmfree.sim.faults import CALM, FaultPlan
+from swarmfree.sim.hardships import draw_setup
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
-from swarmfree.sim.setup import Setup, draw_setup
+from swarmfree.sim.setup import Setup
 from swarmfree.sim.simulated_peer import RunPeer
 from swarmfree.trainer import peer as trainer_peer
 from swarmfree.trainer.coordinator.coordinator import Coordinator

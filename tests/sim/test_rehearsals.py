@@ -8,10 +8,11 @@ import pytest
 
 from swarmfree.sim import seed_pool
 from swarmfree.sim.faults import CALM
+from swarmfree.sim.hardships import draw_setup
 from swarmfree.sim.rehearsal import Factories, rehearse
 from swarmfree.sim.seed_pool import rehearse_many
 from swarmfree.sim.seed_worker import SeedReport
-from swarmfree.sim.setup import draw_setup, draw_usual
+from swarmfree.sim.setup import draw_usual
 from tests.sim import planted
 
 

@@ -15,9 +15,9 @@ from swarmfree.protocol.names import Member
 from swarmfree.protocol.records import Record
 from swarmfree.sim import bounds, sizes
 from swarmfree.sim.faults import CALM
+from swarmfree.sim.hardships import draw_setup
 from swarmfree.sim.history import History
 from swarmfree.sim.rehearsal import _Rehearsal, rehearse
-from swarmfree.sim.setup import draw_setup
 from swarmfree.trainer import peer as trainer_peer
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.roster import Roster

@@ -15,7 +15,8 @@ from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.trainer.coordinator.assignment import Assembly
-from swarmfree.trainer.coordinator.roster import Guest, Roster
+from swarmfree.trainer.coordinator.participant import Guest
+from swarmfree.trainer.coordinator.roster import Roster
 from tests.mutants.alone import ME, A, Alone, D, at, beat_answer, play, record, second_life
 
 LIMIT_S = 5.0

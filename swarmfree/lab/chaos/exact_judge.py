@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from swarmfree.cli.engine_probe import integer_tokens
 from swarmfree.cockpit.observed_events import Happening, Told
 from swarmfree.protocol.actions import BuildAction, CopyNeighbour, Fresh, Merge
 from swarmfree.protocol.events import EngineHolds, EngineStepped, IterationCommitted, RecoveryDecided, StageBuilt
@@ -21,7 +20,7 @@ from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.records import StepScalars, float32_bits
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_arithmetic import STATE_BYTES, PartState, State
-from swarmfree.sim.integer_tokens import IntegerTokens
+from swarmfree.sim.integer_tokens import IntegerTokens, integer_tokens
 from swarmfree.sim.reference import IntegerReference, IterationSums, StageSum
 
 SOMEBODY = Endpoint(Member("anybody", ""), ())

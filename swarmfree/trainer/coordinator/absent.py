@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from swarmfree.policy.placement import STANDBY
 from swarmfree.protocol.errors import CallFailed, PeerUnreachable, Refused
 from swarmfree.protocol.messages import BeatAnswer
 from swarmfree.trainer.context import Context
-
-if TYPE_CHECKING:
-    from swarmfree.trainer.coordinator.roster import Guest
+from swarmfree.trainer.coordinator.participant import Guest
 
 ABSENT_MAX = 32
 

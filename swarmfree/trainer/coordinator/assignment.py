@@ -28,7 +28,8 @@ from swarmfree.protocol.records import GENESIS_LINEAGE, Record, bits_float32, fl
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.broadcast import Telling
 from swarmfree.trainer.coordinator.kept import kept_copies
-from swarmfree.trainer.coordinator.roster import Guest, Roster
+from swarmfree.trainer.coordinator.participant import Guest
+from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.replica_state import PAST_MAX
 from swarmfree.trainer.tasks import Tasks, each
 

@@ -10,7 +10,8 @@ from swarmfree.protocol.messages import Commit, Request, Response
 from swarmfree.protocol.names import Member
 from swarmfree.protocol.records import Record
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.coordinator.roster import Guest, Roster
+from swarmfree.trainer.coordinator.participant import Guest
+from swarmfree.trainer.coordinator.roster import Roster
 
 ASKS = 4
 

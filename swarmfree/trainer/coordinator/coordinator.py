@@ -41,9 +41,10 @@ from swarmfree.trainer.coordinator.dealing import replicas_of
 from swarmfree.trainer.coordinator.genesis import GenesisWatch
 from swarmfree.trainer.coordinator.handoff import Written, end_run, name_heir, tell_all_written, write_weights
 from swarmfree.trainer.coordinator.losses import all_losses, told
+from swarmfree.trainer.coordinator.participant import Guest
 from swarmfree.trainer.coordinator.partition_merge import Meeting
 from swarmfree.trainer.coordinator.reachability import Reaching
-from swarmfree.trainer.coordinator.roster import Deposed, Guest, Roster
+from swarmfree.trainer.coordinator.roster import Deposed, Roster
 from swarmfree.trainer.coordinator.rounds import Replanned, Rolling, SourceGone, StageGone, StatesDiffer
 from swarmfree.trainer.tasks import Tasks
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from swarmfree.policy.router import speeds
 from swarmfree.protocol.plan import Replica
-from swarmfree.trainer.coordinator.roster import Guest
+from swarmfree.trainer.coordinator.participant import Guest
 
 MEASURED_AGAIN = 50
 

@@ -15,7 +15,8 @@ from swarmfree.protocol.messages import Farewell, Goodbye
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.plan import Plan
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.coordinator.roster import Guest, Roster
+from swarmfree.trainer.coordinator.participant import Guest
+from swarmfree.trainer.coordinator.roster import Roster
 
 ASKED_MAX = 2
 """Who could not write its stage's weights is asked once more."""

@@ -18,7 +18,8 @@ from swarmfree.protocol.messages import Goodbye, Meet, Met
 from swarmfree.protocol.names import Endpoint, Term
 from swarmfree.protocol.records import Record
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.coordinator.roster import Guest, Roster
+from swarmfree.trainer.coordinator.participant import Guest
+from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.tasks import Signal
 
 

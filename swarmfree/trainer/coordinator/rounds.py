@@ -22,7 +22,8 @@ from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Addend, MicrobatchSet, Roll
 from swarmfree.protocol.routes import routes_of
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.coordinator.roster import Deposed, Guest, Roster
+from swarmfree.trainer.coordinator.participant import Guest
+from swarmfree.trainer.coordinator.roster import Deposed, Roster
 
 IDLE_WAIT_S = 0.2
 PARTED_AFTER_S = 1.0
