@@ -27,8 +27,8 @@ from swarmfree.protocol.messages import Hello, Place
 from swarmfree.protocol.names import Endpoint, Founder
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.election import Election
+from swarmfree.trainer.member.catch_up import keep_up
 from swarmfree.trainer.member.member import TICK_S, MemberBooks
-from swarmfree.trainer.recovery.state_copy import keep_up
 from swarmfree.trainer.replica_state import NO_STAGE
 from swarmfree.trainer.tasks import Tasks
 

@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from swarmfree.policy.fork_choice import Tip
 from swarmfree.policy.takeover import Inheritance
@@ -57,6 +58,7 @@ from swarmfree.trainer.coordinator.handoff import end_run
 from swarmfree.trainer.coordinator.partition_merge import Rival
 from swarmfree.trainer.coordinator.roster import Deposed
 from swarmfree.trainer.member import queries
+from swarmfree.trainer.member.catch_up import keep_up
 from swarmfree.trainer.member.member import MemberBooks
 from swarmfree.trainer.membership import Joining
 from swarmfree.trainer.recovery.builder import Builder
@@ -85,13 +87,14 @@ class Peer:
         self.tasks = Tasks(group)
         self.books = MemberBooks(context, group)
         self._building = Tasks(group)
-        self.builder = Builder(context, self.books, self._building)
+        self.builder = Builder(context, self.books, self._building, partial(keep_up, context, self.books))
         self.has_announced = False
         self.coordinator: Coordinator | None = None
         self._keeping = Tasks(group)
         self.joining = Joining(context, self.books, self._keeping, self._lead)
-        self.keeper = EndsKeeper(context, self.books, Tasks(group))
-        self.shadows = ShadowKeeper(context, self.books)
+        self.keeper = EndsKeeper(context, self.books.standing, self.books.device, Tasks(group))
+        self.shadows = ShadowKeeper(context, self.books.standing, self.books.device, self.books.borders)
+        self.books.after_step = self.shadows.after_step
         self._coordination = Tasks(group)
         self.ending = Ending(context, self.books, self.tasks)
         self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
@@ -109,7 +112,7 @@ class Peer:
         self.tasks.start(self.keeper.keep(), "keeper of the ends")
         self.tasks.start(self.shadows.keep(), "keeper of shadows")
         self.tasks.start(self.shadows.keep_own(), "own shadows")
-        self.tasks.start(keep_room(self.context, self.books), "room for a stage")
+        self.tasks.start(keep_room(self.context, self.books.standing, self.books.device), "room for a stage")
         self.tasks.start(self._join(), "join")
 
     def everything(self) -> tuple[Tasks, ...]:

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from swarmfree.protocol.errors import CallFailed, PeerSilent, Refused
@@ -20,7 +21,9 @@ from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, Record, S
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.context import Context
+from swarmfree.trainer.member.catch_up import keep_up
 from swarmfree.trainer.member.member import MemberBooks
+from swarmfree.trainer.recovery.builder import Builder
 from swarmfree.trainer.tasks import Tasks
 from tests.trainer.test_ends_copy import Machine
 
@@ -98,6 +101,7 @@ class Alone:
     Attributes:
         tasks: of the story; what runs in them ends with it.
         building: of a build; whoever builds ends what runs in them.
+        builder: builds in them.
     """
 
     def __init__(self, group: asyncio.TaskGroup, here: Endpoint = ME) -> None:
@@ -112,6 +116,7 @@ class Alone:
         self.standing = self.books.standing
         self.standing.install(1, 0, GENESIS_LINEAGE, None)
         self.tasks, self.building = Tasks(group), Tasks(group)
+        self.builder = Builder(self.context, self.books, self.building, partial(keep_up, self.context, self.books))
         self.tasks.start(self.books.device.serve(), "device")
         self.tasks.start(self.books.keep(), "books")
 

@@ -14,7 +14,6 @@ from swarmfree.protocol.names import Endpoint, base_of
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
 from swarmfree.sim.integer_arithmetic import STATE_BYTES
-from swarmfree.trainer.recovery import builder as build
 from swarmfree.trainer.recovery.replay import Replaying
 from tests.mutants.alone import (
     OTHER_LINEAGE,
@@ -40,7 +39,7 @@ def _build(request: Build, donors: Callable[[Endpoint, Request], Reply] | None =
     async def story(alone: Alone) -> tuple[str, int, int]:
         if donors is not None:
             alone.line.answer = donors
-        builder = build.Builder(alone.context, alone.books, alone.building)
+        builder = alone.builder
         return await word(builder.build(A, request)), alone.standing.stage, alone.standing.iteration
 
     return play(story)
@@ -58,7 +57,7 @@ def build_of_what_is_decided() -> object:
         newest = replace(record(forced=forced), iteration=iteration)
         alone.standing.install(1, iteration + 1, newest.lineage(), newest)
         alone.standing.vouched = True
-        builder = build.Builder(alone.context, alone.books, alone.building)
+        builder = alone.builder
         return await word(builder.build(A, Build(at(2), Fresh(1, 0, "draw it"), 0, GENESIS_LINEAGE, None, 0)))
 
     return [play(partial(story, iteration=i, forced=forced)) for i, forced in ((0, ()), (0, (0,)), (1, (1,)))]
@@ -68,7 +67,7 @@ def build_asked_for_again() -> object:
     """The answer to a build is lost, and the builder steps with what commits before it is asked once more: the second answer, and where it stands."""
 
     async def story(alone: Alone) -> tuple[str, int]:
-        builder = build.Builder(alone.context, alone.books, alone.building)
+        builder = alone.builder
         request = Build(at(2), Fresh(1, 0, "draw it"), 0, GENESIS_LINEAGE, None, 0)
         await word(builder.build(A, request))
         alone.standing.apply(record())
@@ -83,7 +82,7 @@ def state_of_another_lineage() -> object:
     async def story(alone: Alone, held: tuple[int, ...], led: tuple[int, ...]) -> str:
         newest, asked = record(forced=held), record(forced=led)
         alone.standing.install(1, 1, newest.lineage(), newest)
-        builder = build.Builder(alone.context, alone.books, alone.building)
+        builder = alone.builder
         return await word(builder.build(A, Build(at(2), Stay(1, 1, "it holds it"), 1, asked.lineage(), asked, 0)))
 
     return [play(partial(story, held=held, led=led)) for held, led in (((), ()), ((), (0,)), ((0,), ()))]

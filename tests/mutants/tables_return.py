@@ -447,7 +447,7 @@ def past_of_a_builder() -> object:
         iteration, lineage, last = assembly._present
         await assembly._build(guest, Fresh(1, 0, "draw it"), iteration, lineage, last, limit_s=9.0)
         request = next(asked for _, asked in alone.line.asked if isinstance(asked, Build))
-        await build.Builder(alone.context, alone.books, alone.building).build(A, request)
+        await alone.builder.build(A, request)
         return sorted(alone.standing.past)
 
     return _assembly(story)

@@ -134,7 +134,7 @@ class World:
         context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
         self.books = MemberBooks(context, group)
         self.standing = self.books.standing
-        self.keeper = EndsKeeper(context, self.books, Tasks(group))
+        self.keeper = EndsKeeper(context, self.books.standing, self.books.device, Tasks(group))
         self.standing.install(1, 0, GENESIS_LINEAGE, None)
         self.open(plan())
 

@@ -156,7 +156,7 @@ def test_parts_come_from_the_donors_block_at_the_same_depth(stage: int, donor_st
     )
     engine = IntegerEngine(manifest)
     context = cast("Any", SimpleNamespace(manifest=manifest, ports=SimpleNamespace(engine=engine)))
-    builder = Builder(context, cast("Any", None), cast("Any", None))
+    builder = Builder(context, cast("Any", None), cast("Any", None), cast("Any", None))
     request = SimpleNamespace(action=SimpleNamespace(stage=stage), iteration=7, lineage="l")
     building = cast("Any", SimpleNamespace(request=request))
     asked = [builder._weights_of(building, donor_stage, range(part, part + 1)) for part in range(engine.part_count(stage))]
@@ -168,7 +168,7 @@ def test_a_coordinator_hears_that_a_replay_is_not_to_be_tried_again(kind: Refusa
     """What was disputed or took too long is told as that; any other reason is a failure, which may pass."""
 
     async def story(alone: Alone) -> None:
-        builder = Builder(alone.context, alone.books, alone.building)
+        builder = alone.builder
 
         async def make(request: Build, building: object) -> Built:
             raise Refused(kind, "it cannot be made")
@@ -200,7 +200,7 @@ def test_a_donor_that_says_nothing_is_asked_again() -> None:
             return answer
 
         alone.line.answer = donor
-        builder, building = Builder(alone.context, alone.books, alone.building), cast("Any", SimpleNamespace(received_bytes=0))
+        builder, building = alone.builder, cast("Any", SimpleNamespace(received_bytes=0))
         assert (await builder._get(building, (A,), GetShadow(1, 0, 4))).payload == b"part"
         assert building.received_bytes == len(b"part")
         with pytest.raises(Refused, match="not kept"):

@@ -11,7 +11,6 @@ from swarmfree.protocol.errors import ProtocolViolation
 from swarmfree.protocol.messages import GetState, Request, State
 from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.ports import Reply
-from swarmfree.trainer.recovery.builder import Builder
 from tests.mutants.alone import A, Alone, play
 
 ASKED = GetState(1, 3, "", 4, weights_only=True, count=5)
@@ -31,7 +30,7 @@ def test_a_donor_is_asked_for_what_is_missing_and_gives_no_more(*, is_whole: boo
             return Reply(State(9, 3, sizes), pieces=[bytes([part]) for part in parts])
 
         alone.line.answer = donor
-        builder, building = Builder(alone.context, alone.books, alone.building), cast("Any", SimpleNamespace(received_bytes=0))
+        builder, building = alone.builder, cast("Any", SimpleNamespace(received_bytes=0))
         if is_whole:
             found = await builder._get_parts(building, A, ASKED)
             assert [b"".join(pieces) for pieces in found] == [bytes([part]) for part in range(4, 9)]

@@ -84,7 +84,7 @@ def test_who_stands_by_takes_the_memory_of_the_largest_stage(is_small: bool) -> 
             context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
             books = MemberBooks(context, group)
             tasks.start(books.device.serve(), "device")
-            tasks.start(keep_room(context, books), "room")
+            tasks.start(keep_room(context, books.standing, books.device), "room")
             await asyncio.sleep(LONG_S)
             assert not engine.reserved
             assert not outside.told

@@ -100,7 +100,7 @@ class World:
         ports = Ports(self.donor, None, machine, machine, engine, None, None, self.shelf, None, lambda: IntegerEngine(manifest))  # type: ignore[arg-type]
         self.books = MemberBooks(Context(ports, manifest, LocalConfig("x"), random.Random(0), "run"), group)
         self.standing = self.books.standing
-        self.keeper = ShadowKeeper(self.books.context, self.books)
+        self.keeper = ShadowKeeper(self.books.context, self.books.standing, self.books.device, self.books.borders)
         self.standing.install(1, 0, GENESIS_LINEAGE, None)
         self.most_bytes = 0
 

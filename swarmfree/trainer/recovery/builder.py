@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from swarmfree.policy.fork_choice import forced_later
 from swarmfree.policy.part_batches import batches, state_batch
@@ -20,17 +21,18 @@ from swarmfree.protocol.engine_port import Pieces
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import Placed
 from swarmfree.protocol.messages import Build, Built, GetShadow, GetState, ShadowPart, State
-from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.names import Endpoint, Position
 from swarmfree.protocol.peer_status import Made
 from swarmfree.protocol.pieces import parts_of
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.device import Rank, WorkFailed
-from swarmfree.trainer.member.member import MemberBooks
+from swarmfree.trainer.device import Device, Rank, WorkFailed
+from swarmfree.trainer.recovery.activation_log import Borders
 from swarmfree.trainer.recovery.merge_check import check_weights
 from swarmfree.trainer.recovery.replay import Replaying
-from swarmfree.trainer.recovery.state_copy import Copying, Place, keep_up
+from swarmfree.trainer.recovery.state_copy import Copying, Place
+from swarmfree.trainer.replica_state import Standing
 from swarmfree.trainer.tasks import Tasks, each
 
 PARTS_IN_FLIGHT = 3
@@ -56,6 +58,26 @@ class Building:
         return iteration <= self.request.iteration and self.past.get(iteration, lineage) == lineage
 
 
+class Books(Protocol):
+    """What a build asks of the member whose state it makes; see `member.member`."""
+
+    standing: Standing
+    device: Device
+    borders: Borders
+
+    def admit_claim(self, sender: Endpoint, position: Position) -> None:
+        """Whether `sender` may have this member's promise for `position`."""
+
+    async def let_go(self) -> None:
+        """Hold no stage from now on."""
+
+    async def install(self, stage: int, iteration: int, lineage: str, record: Record | None, past: Mapping[int, str]) -> None:
+        """Hold what was built."""
+
+
+KeepUp = Callable[[tuple[Endpoint, ...]], Awaitable[None]]
+
+
 class Builder:
     """Handles Build.
 
@@ -63,9 +85,10 @@ class Builder:
         made: what was built here last.
     """
 
-    def __init__(self, context: Context, books: MemberBooks, tasks: Tasks) -> None:
-        """Nothing built."""
+    def __init__(self, context: Context, books: Books, tasks: Tasks, keep_up: KeepUp) -> None:
+        """Nothing built; `keep_up` is called with the donors of a copy, until this peer is a member."""
         self._context = context
+        self._keep_up = keep_up
         self._books = books
         self._tasks = tasks
         self._building: Building | None = None
@@ -133,7 +156,7 @@ class Builder:
         self.made = Made(request.action, request.iteration, seconds, building.received_bytes, building.exact)
         building.done.set_result(Built(digest, seconds, building.received_bytes, level, building.exact))
         if isinstance(request.action, Copy):
-            await keep_up(self._context, self._books, request.action.donors)
+            await self._keep_up(request.action.donors)
 
     async def _make(self, request: Build, building: Building) -> tuple[int, Record | None]:
         """Make the state; the iteration it is ready for and the record before that."""

@@ -23,10 +23,9 @@ from swarmfree.protocol.plan import Plan, Rebuilt
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record, StepScalars
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.device import Rank
-from swarmfree.trainer.member.member import MemberBooks
+from swarmfree.trainer.device import Device, Rank
 from swarmfree.trainer.recovery.state_copy import UNKNOWN, Copying, Place
-from swarmfree.trainer.replica_state import NO_STAGE
+from swarmfree.trainer.replica_state import NO_STAGE, Standing
 from swarmfree.trainer.tasks import Signal, Tasks
 
 LANES = 2
@@ -69,10 +68,11 @@ class EndsKeeper:
         tasks: loading, while there is nothing to follow.
     """
 
-    def __init__(self, context: Context, books: MemberBooks, tasks: Tasks) -> None:
+    def __init__(self, context: Context, standing: Standing, device: Device, tasks: Tasks) -> None:
         """Keep nothing yet."""
         self._context = context
-        self._books = books
+        self._standing = standing
+        self._device = device
         self.tasks = tasks
         self._offered: EndsCopy | None = None  # complete
         self._loaded: EndsCopy | None = None  # newer, but nobody has vouched for it yet
@@ -101,7 +101,7 @@ class EndsKeeper:
         Raises:
             Refused: `gone` without a complete copy, and where it is another; `not_yet` where it is behind, or being stepped.
         """
-        if self._offered is not None and self._books.standing.ends_iteration < request.iteration:
+        if self._offered is not None and self._standing.ends_iteration < request.iteration:
             await self._turned.wait(self._context.timing.hold_s)
         copy = self._offered
         if copy is None:
@@ -115,7 +115,7 @@ class EndsKeeper:
             data = [copy.engine.read_state(part, weights_only=request.weights_only) for part in parts]
             return copy.is_whole, copy.level, copy.lineage, data
 
-        is_whole, iteration, lineage, pieces = await self._books.device.run(Rank.BOOKS, 0, read)
+        is_whole, iteration, lineage, pieces = await self._device.run(Rank.BOOKS, 0, read)
         if not is_whole or iteration < request.iteration:
             raise Refused(RefusalKind.NOT_YET, f"the copy of the ends kept here is ready for iteration {iteration}")
         if (iteration, lineage) != (request.iteration, request.lineage):
@@ -124,13 +124,13 @@ class EndsKeeper:
 
     def has(self, request: GetState) -> bool:
         """Whether this very state is what is kept here."""
-        standing = self._books.standing
+        standing = self._standing
         return (standing.ends_iteration, standing.ends_lineage) == (request.iteration, request.lineage)
 
     # ---- plans -------------------------------------------------------------------------------------------------------
 
     async def _follow_plans(self) -> None:
-        standing, seen = self._books.standing, None
+        standing, seen = self._standing, None
         while True:
             plan = standing.plan if standing.stage != NO_STAGE else None
             if plan is not seen:
@@ -181,7 +181,7 @@ class EndsKeeper:
 
     def _check_rebuilt(self) -> None:
         """Rebuilt ends of a base that came to nothing are nobody's: no record begins with them. A base that changes for another stage keeps them."""
-        copy, standing = self._offered, self._books.standing
+        copy, standing = self._offered, self._standing
         if copy is None or not copy.is_rebuilt or not copy.is_whole:
             return
         record = standing.record_of(copy.level)
@@ -199,7 +199,7 @@ class EndsKeeper:
         self._tell()
 
     def _tell(self) -> None:
-        standing, copy = self._books.standing, self._offered
+        standing, copy = self._standing, self._offered
         standing.ends_iteration, standing.ends_lineage = UNKNOWN, ""
         if copy is not None and copy.is_whole:
             standing.ends_iteration, standing.ends_lineage = copy.level, copy.lineage
@@ -209,7 +209,7 @@ class EndsKeeper:
 
     async def _load(self) -> None:
         """Download a copy; all its parts are at one iteration then, but nobody has vouched for it."""
-        device, standing = self._books.device, self._books.standing
+        device, standing = self._device, self._standing
         if self._loads:
             await self._turned.wait(min(PAUSE_MAX_S, PAUSE_S * 2 ** min(self._loads, 10)))
         self._loads += 1
@@ -229,7 +229,7 @@ class EndsKeeper:
 
     async def _follow(self, copy: EndsCopy) -> bool:
         """Step by the next record, if it is there; False where the copy has to be loaded again."""
-        standing, plan = self._books.standing, self._plan
+        standing, plan = self._standing, self._plan
         is_ahead = copy.level > standing.iteration or (copy.level == standing.iteration and copy.lineage != standing.lineage)
         if copy.lineage and is_ahead:
             return False  # of another lineage than what this peer holds
@@ -261,7 +261,7 @@ class EndsKeeper:
 
     async def _fetch(self, copy: EndsCopy, record: Record) -> bool:
         """Get this record's average of the ends; whether it is here. All of it is downloaded first, since a source keeps it for one iteration."""
-        engine, device = copy.engine, self._books.device
+        engine, device = copy.engine, self._device
         iteration, sum_digest = _key(record)
         copy.average, self._average_is_gone = None, True
         count, parts = engine.part_count(ENDS_STAGE), list[bytes]()
@@ -282,7 +282,7 @@ class EndsKeeper:
 
     async def _step(self, copy: EndsCopy, record: Record) -> None:
         """The optimizer step, in small pieces; nobody gets a part meanwhile. A plan does not interrupt it: half a step is no copy."""
-        engine, device = copy.engine, self._books.device
+        engine, device = copy.engine, self._device
         copy.is_whole, copy.digest = False, ""
         self._tell()
         scalars = record.stages[ENDS_STAGE].scalars
@@ -294,7 +294,7 @@ class EndsKeeper:
 
     async def _state_digest(self, copy: EndsCopy) -> str:
         if not copy.digest:
-            copy.digest = await self._books.device.run(Rank.IDLE, 0, copy.engine.state_digest)
+            copy.digest = await self._device.run(Rank.IDLE, 0, copy.engine.state_digest)
         return copy.digest
 
 

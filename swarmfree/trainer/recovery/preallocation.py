@@ -11,18 +11,17 @@ from functools import partial
 
 from swarmfree.protocol.events import Note
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.device import Rank, WorkFailed
-from swarmfree.trainer.member.member import MemberBooks
-from swarmfree.trainer.replica_state import NO_STAGE
+from swarmfree.trainer.device import Device, Rank, WorkFailed
+from swarmfree.trainer.replica_state import NO_STAGE, Standing
 
 STANDS_BY_S = 2.0
 """Who has had no stage for so long, and knows whom to wait for, stands by; others are still being placed."""
 PAUSE_S = 0.01
 
 
-async def keep_room(context: Context, books: MemberBooks) -> None:
+async def keep_room(context: Context, standing: Standing, device: Device) -> None:
     """Have the memory of the largest body stage whenever this peer serves none, for ever."""
-    standing, engine, manifest = books.standing, context.ports.engine, context.manifest
+    engine, manifest = context.ports.engine, context.manifest
     stage = max(range(1, manifest.stage_count), key=lambda body: len(manifest.blocks_of(body)))
     while True:
         while standing.stage != NO_STAGE:
@@ -34,7 +33,7 @@ async def keep_room(context: Context, books: MemberBooks) -> None:
             for part in range(engine.part_count(stage)):
                 if standing.stage != NO_STAGE:
                     break
-                await books.device.run(Rank.IDLE, part, partial(engine.reserve, stage, part))
+                await device.run(Rank.IDLE, part, partial(engine.reserve, stage, part))
                 await asyncio.sleep(PAUSE_S)
         except WorkFailed as error:
             context.tell(Note(f"this peer has no room for a stage, and could not serve one that is lost: {error}"))

@@ -25,9 +25,9 @@ from swarmfree.protocol.pieces import parts_of, sizes_of
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.device import Rank
-from swarmfree.trainer.member.member import MemberBooks
-from swarmfree.trainer.replica_state import NO_STAGE
+from swarmfree.trainer.device import Device, Rank
+from swarmfree.trainer.recovery.activation_log import Borders
+from swarmfree.trainer.replica_state import NO_STAGE, Standing
 from swarmfree.trainer.tasks import Signal
 
 SPREAD = 0.25
@@ -94,9 +94,9 @@ class FullShadow:
 class ShadowKeeper:
     """Handles GetShadow, and keeps the shadows that the plan gives this peer."""
 
-    def __init__(self, context: Context, books: MemberBooks) -> None:
+    def __init__(self, context: Context, standing: Standing, device: Device, borders: Borders) -> None:
         """Keep nothing yet."""
-        self._context, self._books = context, books
+        self._context, self._standing, self._device, self._borders = context, standing, device, borders
         self._shadows: dict[int, Shadow] = {}
         self._iteration_s = 0.0
         self._bytes_max = context.kept_mb_max * 10**6
@@ -107,12 +107,10 @@ class ShadowKeeper:
         self._own_bytes = 0
         self._shelved = Signal()
         self._is_full = has_full_shadows(context.manifest)
-        if self._is_full:
-            books.after_step = self._put_state_by
 
     async def keep(self) -> None:
         """Renew what is due, for ever."""
-        recovery, standing = self._context.manifest.recovery, self._books.standing
+        recovery, standing = self._context.manifest.recovery, self._standing
         if not recovery.keeps_shadows:
             return
         since: tuple[int, float] | None = None
@@ -135,7 +133,7 @@ class ShadowKeeper:
 
     async def _others_plan(self) -> Plan | None:
         """What the coordinator does, as a standby sees it."""
-        coordinator = self._books.standing.coordinator
+        coordinator = self._standing.coordinator
         if coordinator is None or coordinator.member == self._context.me:
             return None
         try:
@@ -148,7 +146,7 @@ class ShadowKeeper:
     def _mine(self, plan: Plan) -> tuple[int, ...]:
         """The stages of which this peer keeps a shadow."""
         me = self._context.me
-        return standby_shadows(plan, me) if self._books.standing.stage == NO_STAGE else shadows_of(plan, me)
+        return standby_shadows(plan, me) if self._standing.stage == NO_STAGE else shadows_of(plan, me)
 
     def _due(self, plan: Plan, every: int) -> int | None:
         """The stage whose shadow has to be renewed most; forgets those that are no longer this peer's."""
@@ -175,7 +173,7 @@ class ShadowKeeper:
         if self._is_full:
             return await self._renew_full(plan, stage)
         shadow, manifest = self._shadows[stage], self._context.manifest
-        begun_at = max(plan.iteration, self._books.standing.iteration)
+        begun_at = max(plan.iteration, self._standing.iteration)
         shadow.count, batch = self._context.ports.engine.part_count(stage), shadow_batch(manifest)
         pause_s = SPREAD * manifest.recovery.shadow_every * self._iteration_s / -(-shadow.count // batch)
         donors, part = [replica.endpoint for replica in plan.replicas[stage]], 0
@@ -203,7 +201,7 @@ class ShadowKeeper:
 
     async def _is_ours(self, plan: Plan, found: ShadowPart) -> bool:
         """Not of another lineage, as far as is known here: a member that comes from another side of a split may hold what it had there."""
-        standing = self._books.standing
+        standing = self._standing
         if standing.stage != NO_STAGE and found.iteration == standing.iteration + 1:
             await standing.moved.wait(RETRY_S)  # the donor has stepped first: after which record is known here a moment later
         known = {plan.iteration: plan.lineage} if standing.stage == NO_STAGE else {plan.iteration: plan.lineage} | standing.past
@@ -228,18 +226,18 @@ class ShadowKeeper:
         kept = [KeptShadow(stage, shadow.iteration, lineage=shadow.lineage) for stage, shadow in complete]
         full = [shadow for _, held in sorted(self._full.items()) for shadow in held]
         kept += [KeptShadow(shadow.stage, shadow.iteration, full=True, lineage=shadow.lineage) for shadow in full]
-        self._books.standing.shadows = tuple(kept)
+        self._standing.shadows = tuple(kept)
 
     def _has_room(self, stage: int, size_bytes: int) -> bool:
         """Whether so much more can be kept for a stage. Older full shadows go first, of any stage that has a newer one; then what is renewed."""
-        borders = self._books.borders
+        borders = self._borders
         while self._size_bytes + size_bytes + borders.claim_bytes > self._bytes_max:
             older = [held[0] for held in self._full.values() if len(held) > 1] or self._full.get(stage, [])[:1]
             if not older and borders.claim_bytes:  # of no use without a shadow
                 borders.clear()
                 continue
             if not older:
-                self._no_room[stage] = self._books.standing.iteration
+                self._no_room[stage] = self._standing.iteration
                 return False
             oldest = min(older, key=lambda shadow: shadow.iteration)
             held = self._full.pop(oldest.stage)[1:]
@@ -258,9 +256,11 @@ class ShadowKeeper:
 
     # ---- full shadows ------------------------------------------------------------------------------------------------
 
-    def _put_state_by(self) -> None:
+    def after_step(self) -> None:
         """In the same device work as a step: the senior of a body stage reads its whole state, where a full shadow of it is due."""
-        standing, engine = self._books.standing, self._context.ports.engine
+        if not self._is_full:
+            return
+        standing, engine = self._standing, self._context.ports.engine
         plan, stage = standing.plan, standing.stage
         if plan is None or stage == ENDS_STAGE or standing.iteration % self._context.manifest.recovery.shadow_every:
             return
@@ -283,7 +283,7 @@ class ShadowKeeper:
                     self._own, self._own_bytes = (shadow, shadow.size_bytes) if is_kept else (None, 0)
                 self._shelved.tell()
                 continue
-            await self._books.standing.moved.wait()
+            await self._standing.moved.wait()
 
     async def _shelve(self, shadow: FullShadow, parts: list[bytes]) -> bool:
         for part, data in enumerate(parts):
@@ -312,7 +312,7 @@ class ShadowKeeper:
 
     def _was_full(self, stage: int, every: int) -> bool:
         """Whether there was no room for this stage a short while ago."""
-        return stage in self._no_room and self._books.standing.iteration < self._no_room[stage] + every
+        return stage in self._no_room and self._standing.iteration < self._no_room[stage] + every
 
     async def _renew_full(self, plan: Plan, stage: int) -> bool:
         """Fetch every part of the newest full shadow; whether all came, and are kept."""
@@ -352,7 +352,7 @@ class ShadowKeeper:
     async def _get_full(self, request: GetShadow) -> Reply:
         """One part of a full shadow; one of this peer's own that is due is waited for."""
         until_s = self._context.now_s() + self._context.timing.hold_s
-        while (held := self._find(request)) is None and self._books.standing.stage == request.stage:
+        while (held := self._find(request)) is None and self._standing.stage == request.stage:
             left_s = until_s - self._context.now_s()
             newer = self._own is not None and self._own.iteration > request.iteration
             if left_s <= 0 or newer:
@@ -377,7 +377,7 @@ class ShadowKeeper:
         """
         if request.iteration >= 0:
             return await self._get_full(request)
-        standing, engine = self._books.standing, self._context.ports.engine
+        standing, engine = self._standing, self._context.ports.engine
         if standing.stage == request.stage and standing.vouched:
             batch, count = shadow_batch(self._context.manifest), engine.part_count(request.stage)
             parts = given(request.count, batch, request.part, count)
@@ -385,7 +385,7 @@ class ShadowKeeper:
             def read() -> tuple[int, str, list[bytes]]:
                 return standing.iteration, standing.lineage, [engine.read_shadow(part) for part in parts]
 
-            iteration, lineage, pieces = await self._books.device.run(Rank.IDLE, request.part, read)
+            iteration, lineage, pieces = await self._device.run(Rank.IDLE, request.part, read)
             return Reply(ShadowPart(iteration, lineage, sizes=sizes_of(pieces)), pieces=pieces)
         held = self._shadows.get(request.stage)
         if held is None or request.part not in held.parts:

@@ -8,21 +8,19 @@ costs that part a second download. Source: protocol section 3.10. Differs: avera
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from swarmfree.policy.answer_checks import fitting_plan, fitting_record
+from swarmfree.policy.answer_checks import fitting_record
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
-from swarmfree.protocol.messages import Commit, GetAverage, GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
+from swarmfree.protocol.messages import GetAverage, GetRecord, GetState, RecordAnswer, State
 from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.records import Record
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
-from swarmfree.trainer.member.member import MemberBooks
 
 LOOK_S = 0.05
 LOOK_MAX_S = 0.4
@@ -206,66 +204,24 @@ class Copying:
         """From one donor at a time, in turn: one that is behind is asked less often than those that are not."""
         for _ in self.donors:
             self._asked += 1
-            record = await _record_at(self._context, self.donors[self._asked % len(self.donors)], -1)
+            record = await record_at(self._context, self.donors[self._asked % len(self.donors)], -1)
             if record is not None:
                 return record
         return None
 
     async def _record(self, iteration: int) -> Record | None:
         for donor in self.donors:
-            record = await _record_at(self._context, donor, iteration)
+            record = await record_at(self._context, donor, iteration)
             if record is not None:
                 return record
         return None
 
 
-async def _record_at(context: Context, donor: Endpoint, iteration: int) -> Record | None:
+async def record_at(context: Context, donor: Endpoint, iteration: int) -> Record | None:
+    """The record of an iteration as a donor has it, None where it has none or does not answer."""
     try:
         reply = await context.call(donor, GetRecord(iteration))
     except CallFailed:
         return None
     assert isinstance(reply.message, RecordAnswer), "the network checks response types"
     return fitting_record(reply.message.record, iteration, context.manifest.stage_count)
-
-
-async def _learn_plan(context: Context, books: MemberBooks, donors: tuple[Endpoint, ...]) -> None:
-    """Who else there is, in case the coordinator dies before this peer is a member; and whether what was copied is what the last record left.
-
-    It is, where a donor works by a plan that goes on from that record without having rebuilt the stage.
-    """
-    standing = books.standing
-    for donor in donors:
-        with contextlib.suppress(CallFailed):
-            reply = await context.call(donor, GetPlan())
-            assert isinstance(reply.message, PlanAnswer), "the network checks response types"
-            known, found = standing.known_plan, fitting_plan(reply.message.plan, context.manifest.stage_count)
-            if found is not None and (known is None or found.position > known.position):
-                standing.known_plan = found
-            if found is not None and (found.iteration, found.lineage) == (standing.iteration, standing.lineage):
-                standing.vouched |= all(rebuilt.stage != standing.stage for rebuilt in found.rebuilt)
-            return
-
-
-async def keep_up(context: Context, books: MemberBooks, donors: tuple[Endpoint, ...]) -> None:
-    """Apply what commits until an Open makes this peer a member: from then on the coordinator tells it."""
-    standing = books.standing
-    books.donors = donors
-    stage, plan = standing.stage, standing.plan
-    await _learn_plan(context, books, donors)
-    look_s = LOOK_S
-    while standing.plan is plan and standing.stage == stage:
-        look_s = min(1.5 * look_s, LOOK_MAX_S)
-        for donor in donors:
-            record = await _record_at(context, donor, standing.iteration)
-            if record is None:
-                continue
-            try:
-                await books.commit(Commit(record))
-                books.tell_news()
-                books.tied.tell()  # what is held here may have become worth telling
-                look_s = LOOK_S
-            except Refused as refusal:
-                if refusal.kind is RefusalKind.GONE:
-                    continue
-            break
-        await standing.moved.wait(look_s)

@@ -1,0 +1,59 @@
+"""From a copied state to a member: whoever has one applies what commits, until an Open counts it in.
+
+Source: protocol sections 3.4 and 3.10.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from swarmfree.policy.answer_checks import fitting_plan
+from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
+from swarmfree.protocol.messages import Commit, GetPlan, PlanAnswer
+from swarmfree.protocol.names import Endpoint
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.member.member import MemberBooks
+from swarmfree.trainer.recovery.state_copy import LOOK_MAX_S, LOOK_S, record_at
+
+
+async def _learn_plan(context: Context, books: MemberBooks, donors: tuple[Endpoint, ...]) -> None:
+    """Who else there is, in case the coordinator dies before this peer is a member; and whether what was copied is what the last record left.
+
+    It is, where a donor works by a plan that goes on from that record without having rebuilt the stage.
+    """
+    standing = books.standing
+    for donor in donors:
+        with contextlib.suppress(CallFailed):
+            reply = await context.call(donor, GetPlan())
+            assert isinstance(reply.message, PlanAnswer), "the network checks response types"
+            known, found = standing.known_plan, fitting_plan(reply.message.plan, context.manifest.stage_count)
+            if found is not None and (known is None or found.position > known.position):
+                standing.known_plan = found
+            if found is not None and (found.iteration, found.lineage) == (standing.iteration, standing.lineage):
+                standing.vouched |= all(rebuilt.stage != standing.stage for rebuilt in found.rebuilt)
+            return
+
+
+async def keep_up(context: Context, books: MemberBooks, donors: tuple[Endpoint, ...]) -> None:
+    """Apply what commits until an Open makes this peer a member: from then on the coordinator tells it."""
+    standing = books.standing
+    books.donors = donors
+    stage, plan = standing.stage, standing.plan
+    await _learn_plan(context, books, donors)
+    look_s = LOOK_S
+    while standing.plan is plan and standing.stage == stage:
+        look_s = min(1.5 * look_s, LOOK_MAX_S)
+        for donor in donors:
+            record = await record_at(context, donor, standing.iteration)
+            if record is None:
+                continue
+            try:
+                await books.commit(Commit(record))
+                books.tell_news()
+                books.tied.tell()  # what is held here may have become worth telling
+                look_s = LOOK_S
+            except Refused as refusal:
+                if refusal.kind is RefusalKind.GONE:
+                    continue
+            break
+        await standing.moved.wait(look_s)
