@@ -15,7 +15,7 @@ from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.wire.announcement_record import PeerRecord, peer_record_to_bytes
 from swarmfree.wire.dht_node import DhtNode, open_node, quiet_hivemind
-from swarmfree.wire.dht_values import DhtFault, Entry, Listening
+from swarmfree.wire.dht_values import DhtFault, DhtRecord, Listening
 from swarmfree.wire.identity import Identity, load_or_create_identity
 from swarmfree.wire.socket_folder import SocketFolder
 
@@ -137,7 +137,7 @@ async def _announce_all(peers: list[_Peer]) -> None:
         entries = tuple(str(address) for address in peer.node.addresses)
         content = peer_record_to_bytes(PeerRecord(_announcement(peer.identity, expires_s), entries))
         for _ in range(STORE_TRIES):
-            if await peer.node.store([Entry(KEY, content, expires_s)]):
+            if await peer.node.store([DhtRecord(KEY, content, expires_s)]):
                 break
 
 

@@ -19,11 +19,11 @@ from typing import TypeVar
 
 from benchmarks.live import LiveFailed
 from benchmarks.survival_links import HOST, Links
-from swarmfree.cockpit.observed_events import Happening, RunDescribed, Told
+from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent, RunDescribed
 from swarmfree.cockpit.state import PeerPicture, SwarmState
 from swarmfree.lab.chaos.chaos import free_port
 from swarmfree.lab.chaos.leak_check import Traces
-from swarmfree.lab.swarm import BOOTSTRAP, FORK_SERVER, Ending, LocalSwarm, SwarmOrder
+from swarmfree.lab.swarm import BOOTSTRAP, FORK_SERVER, LocalSwarm, SwarmExit, SwarmOrder
 from swarmfree.protocol.config import load_run
 from swarmfree.protocol.events import EngineStepped, IterationCommitted, Opened, RecoveryDecided, StageBuilt, Stepped
 
@@ -110,15 +110,15 @@ class World:
         described = RunDescribed(
             time.time(), "survival", manifest.run.iterations, manifest.stage_count, manifest.tokens_per_iteration
         )
-        self.told: list[Told] = []
+        self.told: list[PeerEvent] = []
         self.member_counts: tuple[int, ...] = ()
-        self.ending: Ending | None = None
+        self.ending: SwarmExit | None = None
         self._heard = asyncio.Event()
         self.swarm = LocalSwarm(order, described, self._hear)
         self.links = Links(lambda: {p.pid: p.name for p in self.swarm.state.peers if p.is_alive})
 
-    def _hear(self, happening: Happening, _: SwarmState) -> None:
-        if isinstance(happening, Told):
+    def _hear(self, happening: ObservedEvent, _: SwarmState) -> None:
+        if isinstance(happening, PeerEvent):
             self.told.append(happening)
             if isinstance(happening.event, Opened):
                 self.member_counts = tuple(len(members) for members in happening.event.members)
@@ -276,7 +276,7 @@ async def living(setting: Setting) -> AsyncIterator[World]:
                 yield world
             finally:
                 world.links.mend()
-                world.swarm.stop(Ending(0))
+                world.swarm.stop(SwarmExit(0))
                 await running
         left = await asyncio.to_thread(traces.wait_for_nothing, LEFT_WITHIN_S)
         if left:

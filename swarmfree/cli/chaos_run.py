@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING
 from swarmfree.cli.engine_probe import EngineKind
 from swarmfree.cli.shutdown import OUTPUT_CLOSED, SIGNALS, let_go_of_stdout
 from swarmfree.cockpit.live import FRAME_S, View, open_view
-from swarmfree.cockpit.observed_events import Happening
+from swarmfree.cockpit.observed_events import ObservedEvent
 from swarmfree.cockpit.state import LostStage, SwarmState
 from swarmfree.cockpit.text import span
 from swarmfree.lab.chaos.bounds import formula
 from swarmfree.lab.chaos.chaos import Chaos, ChaosOrder, ChaosResult, Judge
 from swarmfree.lab.chaos.exact_judge import ExactJudge
-from swarmfree.lab.chaos.plan import Kind, Sparing, draw_plan
+from swarmfree.lab.chaos.plan import Sparing, StrikeKind, draw_plan
 from swarmfree.lab.page import write_page
 from swarmfree.lab.report import EventLog, ReportError, make_folder, new_folder
 from swarmfree.lab.summary import PAGE_FILE
-from swarmfree.lab.swarm import FORK_SERVER, Ending, SwarmOrder
+from swarmfree.lab.swarm import FORK_SERVER, SwarmExit, SwarmOrder
 from swarmfree.protocol.errors import ConfigError, SwarmfreeError
 from swarmfree.protocol.json_values import finite
 from swarmfree.protocol.manifest import Manifest
@@ -71,9 +71,9 @@ def order_of(
     Raises:
         ConfigError: too few peers, or a kind of strike that nobody knows.
     """
-    unknown = [kind for kind in choices.kinds if kind not in set(Kind)]
+    unknown = [kind for kind in choices.kinds if kind not in set(StrikeKind)]
     if unknown:
-        raise ConfigError(f"--kinds {','.join(choices.kinds)}: {unknown[0]} is none of {', '.join(Kind)}")
+        raise ConfigError(f"--kinds {','.join(choices.kinds)}: {unknown[0]} is none of {', '.join(StrikeKind)}")
     count = choices.peer_count or sum(min(2, manifest.replicas_max(stage)) for stage in range(manifest.stage_count))
     if count < manifest.stage_count:
         raise ConfigError(f"--peers {count}: the run has {manifest.stage_count} stages; each needs a peer")
@@ -93,7 +93,7 @@ def order_of(
         seed=choices.seed,
         stem=FORK_SERVER,
     )
-    kinds = [Kind(kind) for kind in choices.kinds] or None
+    kinds = [StrikeKind(kind) for kind in choices.kinds] or None
     return ChaosOrder(
         swarm=swarm,
         plan=draw_plan(choices.seed, choices.duration_s, gap_s=choices.gap_s, wipes=choices.wipes, kinds=kinds),
@@ -175,9 +175,9 @@ class ChaosRun:
     def _interrupt(self, number: int) -> None:
         if not self._code:
             self._code = 128 + number
-        self._chaos.stop(Ending(self._code, "interrupted" if number == signal.SIGINT else "told to end"))
+        self._chaos.stop(SwarmExit(self._code, "interrupted" if number == signal.SIGINT else "told to end"))
 
-    def _hear(self, happening: Happening, state: SwarmState) -> None:
+    def _hear(self, happening: ObservedEvent, state: SwarmState) -> None:
         try:
             self._events.write(happening, state)
         except ReportError as error:
@@ -206,11 +206,11 @@ class ChaosRun:
     def _close_output(self) -> None:
         self._code = OUTPUT_CLOSED
         let_go_of_stdout()
-        self._chaos.stop(Ending(OUTPUT_CLOSED, "the reader of the output is gone"))
+        self._chaos.stop(SwarmExit(OUTPUT_CLOSED, "the reader of the output is gone"))
 
     # ---- afterwards --------------------------------------------------------------------------------------------------
 
-    async def _judge(self, ending: Ending) -> int:
+    async def _judge(self, ending: SwarmExit) -> int:
         """Finish the checks, tell what held, and say what was run."""
         result, told = self._chaos.result, []
         if self._losses is None:
@@ -273,7 +273,7 @@ class ChaosRun:
         ]
 
     def _run_line(self, result: ChaosResult) -> str:
-        def counted(counts: Counter[Kind]) -> str:
+        def counted(counts: Counter[StrikeKind]) -> str:
             return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
 
         idle = f" ({counted(result.idle)} found nobody)" if result.idle else ""

@@ -19,7 +19,7 @@ from typing import Any
 
 from swarmfree.cli.shutdown import OUTPUT_CLOSED, SIGNALS, end_soon, let_go_of_stdout, say
 from swarmfree.cockpit.live import FRAME_S, View, open_view
-from swarmfree.cockpit.observed_events import Happening, RunDescribed, Told, happening_to_json
+from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent, RunDescribed, happening_to_json
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.estimate import needs
 from swarmfree.lab.kept_weights import AFTER, BEFORE, drop_kept, keep_as, models_beside
@@ -28,7 +28,7 @@ from swarmfree.lab.last_words import remove_empty
 from swarmfree.lab.processes import Child, start_child
 from swarmfree.lab.report import CONFIG_FILE, EventLog, ReportError, make_folder, new_folder, write_summary, write_whole
 from swarmfree.lab.summary import summarise, summary_brief, summary_text, wrapped
-from swarmfree.lab.swarm import FORK_SERVER, LOGS, Ending, LocalSwarm, SwarmOrder
+from swarmfree.lab.swarm import FORK_SERVER, LOGS, LocalSwarm, SwarmExit, SwarmOrder
 from swarmfree.protocol.config import to_toml
 from swarmfree.protocol.errors import ConfigError, SwarmfreeError
 from swarmfree.protocol.events import Evaluated, Opened
@@ -175,7 +175,7 @@ class LocalRun:
             self._figure.send(signal.SIGKILL)
 
     def _stop(self, number: int) -> None:
-        self._swarm.stop(Ending(self._interrupted, "interrupted" if number == signal.SIGINT else "told to end"))
+        self._swarm.stop(SwarmExit(self._interrupted, "interrupted" if number == signal.SIGINT else "told to end"))
 
     async def _end_with_weights(self, number: int) -> None:
         """End it, with the weights as they are now; a second signal does not wait for them."""
@@ -184,14 +184,14 @@ class LocalRun:
         self._kept = await keep_as(self._order.folder, "weights", self._swarm.ask_for_weights, KEEP_AT_END_S)
         self._stop(number)
 
-    def _keep_around_losses(self, happening: Happening) -> None:
+    def _keep_around_losses(self, happening: ObservedEvent) -> None:
         """Keep a model before the first loss of the script and after the last rebuild, for the samples at the end."""
         match happening:
-            case Told(event=Opened(iteration=iteration)) if not self._has_before:
+            case PeerEvent(event=Opened(iteration=iteration)) if not self._has_before:
                 self._has_before = any(kill.iteration - 1 <= iteration for kill in self._order.kills)
                 if self._has_before:
                     self._keep(BEFORE)
-            case Told(event=Evaluated(after_rebuild=rebuilt)) if rebuilt:
+            case PeerEvent(event=Evaluated(after_rebuild=rebuilt)) if rebuilt:
                 for _, _, place in models_beside(self._order.folder, AFTER):
                     shutil.rmtree(place, ignore_errors=True)
                 self._keep(AFTER)
@@ -206,14 +206,14 @@ class LocalRun:
         work = keep_as(self._order.folder, name, self._swarm.ask_for_weights, KEEP_S)
         self._keeping = self._tasks.create_task(work)
 
-    def _hear(self, happening: Happening, state: SwarmState) -> None:
+    def _hear(self, happening: ObservedEvent, state: SwarmState) -> None:
         self._keep_around_losses(happening)
         try:
             self._events.write(happening, state)
         except ReportError as error:
             self._tell_trouble(error)
         if self._is_json:
-            stage = state.stage_of(happening.name) if isinstance(happening, Told) else None
+            stage = state.stage_of(happening.name) if isinstance(happening, PeerEvent) else None
             self._print(json.dumps(happening_to_json(happening, stage)))
         else:
             self._show(state)
@@ -244,7 +244,7 @@ class LocalRun:
         """Whoever read the output is gone: nobody waits for this swarm any more."""
         self._is_closed = True
         let_go_of_stdout()
-        self._swarm.stop(Ending(OUTPUT_CLOSED, "the reader of the output is gone"))
+        self._swarm.stop(SwarmExit(OUTPUT_CLOSED, "the reader of the output is gone"))
 
     def _tell_trouble(self, error: SwarmfreeError) -> None:
         """A report that cannot be written is told at once; the run goes on, for its weights are worth more than its log."""
@@ -254,7 +254,7 @@ class LocalRun:
 
     # ---- afterwards --------------------------------------------------------------------------------------------------
 
-    async def _report(self, ending: Ending) -> int:
+    async def _report(self, ending: SwarmExit) -> int:
         state = self._swarm.state
         if self._view is not None and not self._is_closed:
             with contextlib.suppress(OSError):

@@ -15,7 +15,7 @@ from typer.core import TyperCommand
 from swarmfree.cli.options import InviteArgument, PatienceOption
 
 if TYPE_CHECKING:
-    from swarmfree.cockpit.status import Status
+    from swarmfree.cockpit.status import RunStatus
     from swarmfree.wire.invite import Invite
 
 PIPE_COLUMNS = 160
@@ -78,7 +78,7 @@ async def _look(invite: Invite, patience_s: float, watch_s: float | None, *, as_
             await asyncio.sleep(max(0.1, watch_s - (time.monotonic() - began_s)))
 
 
-def _print(found: Status, *, as_json: bool) -> None:
+def _print(found: RunStatus, *, as_json: bool) -> None:
     from rich.console import Console  # noqa: PLC0415 - help is fast
 
     from swarmfree.cockpit.status import status_json, status_picture  # noqa: PLC0415 - help is fast
@@ -91,7 +91,7 @@ def _print(found: Status, *, as_json: bool) -> None:
         typer.echo(f"invite that serves without the bootstrap node: {found.invite}")
 
 
-def _print_again(found: Status, *, as_json: bool) -> None:
+def _print_again(found: RunStatus, *, as_json: bool) -> None:
     """Over the last picture on a terminal; a line elsewhere."""
     from rich.console import Console  # noqa: PLC0415 - help is fast
 

@@ -10,7 +10,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from swarmfree.cockpit.status import Status, invite_points
+from swarmfree.cockpit.status import RunStatus, invite_points
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.manifest import Manifest
@@ -76,7 +76,7 @@ class Lookout:
         """Leave."""
         await self._opened.aclose()
 
-    async def look(self, *, measure: bool = True) -> Status:
+    async def look(self, *, measure: bool = True) -> RunStatus:
         """What can be learned now.
 
         Args:
@@ -92,7 +92,7 @@ class Lookout:
             await self._find_evaluation(by, record, silence_s)
         gone = await self._silent(announcements, plan.plan if plan is not None else None, silence_s / 2)
         points = invite_points(await self._directory.entry_points(), announcements, self._invite.entry_points)
-        found = Status(
+        found = RunStatus(
             manifest=self._manifest,
             founder=founder.peer_id if founder is not None else None,
             announcements=announcements,

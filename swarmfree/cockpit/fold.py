@@ -12,18 +12,18 @@ from typing import assert_never
 
 from swarmfree.cockpit.lines import describe, is_news, killed_words
 from swarmfree.cockpit.observed_events import (
-    Happening,
     InviteKept,
+    ObservedEvent,
+    PeerEvent,
     ProcessEnded,
     ProcessKilled,
     ProcessStarted,
     RunDescribed,
-    Told,
 )
 from swarmfree.cockpit.state import (
     NEWS_MAX,
-    Committed,
     HeldOut,
+    IterationSeen,
     Joined,
     Killed,
     LostMember,
@@ -64,7 +64,7 @@ from swarmfree.protocol.names import Member
 _Change = Callable[[LostStage], LostStage]
 
 
-def fold_all(happenings: Iterable[Happening], state: SwarmState | None = None) -> SwarmState:
+def fold_all(happenings: Iterable[ObservedEvent], state: SwarmState | None = None) -> SwarmState:
     """Fold many happenings, in order, into `state` (an empty one by default)."""
     folded = SwarmState() if state is None else state
     for happening in happenings:
@@ -72,7 +72,7 @@ def fold_all(happenings: Iterable[Happening], state: SwarmState | None = None) -
     return folded
 
 
-def fold(state: SwarmState, happening: Happening) -> SwarmState:
+def fold(state: SwarmState, happening: ObservedEvent) -> SwarmState:
     """The state after `happening`.
 
     Args:
@@ -102,7 +102,7 @@ def fold(state: SwarmState, happening: Happening) -> SwarmState:
             return _kill(state, happening)
         case ProcessEnded():
             return _end(state, happening)
-        case Told():
+        case PeerEvent():
             after = _tell(state, happening)
             if is_news(happening.event) and not _is_repeated(state, after, happening):
                 who, text = _who(after, happening), _in_words(after, happening.event)
@@ -124,7 +124,7 @@ def _in_words(state: SwarmState, event: Event) -> str:
     return describe(event, state.name_of)
 
 
-def _who(state: SwarmState, told: Told) -> str:
+def _who(state: SwarmState, told: PeerEvent) -> str:
     """Whom a piece of news is about: empty where the text says it, and whoever told it does not matter."""
     match told.event:
         case Placed(member=member):
@@ -139,7 +139,7 @@ def add_news(state: SwarmState, time_s: float, who: str, text: str, *, is_passin
     return replace(state, news=(*state.news, News(time_s, who, text, is_passing))[-NEWS_MAX:])
 
 
-def _is_repeated(before: SwarmState, after: SwarmState, told: Told) -> bool:
+def _is_repeated(before: SwarmState, after: SwarmState, told: PeerEvent) -> bool:
     """Whether it says nothing new: what all wait for is told by each, a place by the coordinator and by who has it."""
     event = told.event
     if isinstance(event, Placed) and (not before.first_opened_s or any(s.stage == event.stage for s in before.unfolding)):
@@ -189,7 +189,7 @@ def _end(state: SwarmState, ended: ProcessEnded) -> SwarmState:
     return add_news(state, ended.time_s, ended.name, ended.line or f"ended with exit code {ended.code}")
 
 
-def _tell(state: SwarmState, told: Told) -> SwarmState:
+def _tell(state: SwarmState, told: PeerEvent) -> SwarmState:
     event = told.event
     match event:
         case Started():
@@ -247,7 +247,7 @@ def _place(state: SwarmState, member: str, stage: int, fallback: str, iteration:
     return _with_peer(state, replace(peer, stage=stage, iteration=max(peer.iteration, iteration)))
 
 
-def _open(state: SwarmState, told: Told, opened: Opened) -> SwarmState:
+def _open(state: SwarmState, told: PeerEvent, opened: Opened) -> SwarmState:
     state = replace(
         state,
         coordinator=told.name,
@@ -269,7 +269,9 @@ def commit(state: SwarmState, time_s: float, event: IterationCommitted) -> Swarm
         return state
     if event.evaluation is not None and not any(e.iteration == event.iteration for e in state.evaluations[-4:]):
         state = _evaluate(state, HeldOut(event.iteration, time_s, event.evaluation))
-    entry = Committed(event.iteration, time_s, event.loss, event.tokens, event.seconds, tuple(event.squared_norms), event.redone)
+    entry = IterationSeen(
+        event.iteration, time_s, event.loss, event.tokens, event.seconds, tuple(event.squared_norms), event.redone
+    )
     for story in state.lost_stages:
         if story.resumed_s is None and story.built_s is not None:
             after = time_s - (story.noticed_s if story.killed_s is None else story.killed_s)

@@ -68,7 +68,7 @@ class ProcessEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PeerEvent:
     """A process told an event."""
 
     time_s: float
@@ -84,20 +84,20 @@ class InviteKept:
     path: str
 
 
-Happening = RunDescribed | InviteKept | ProcessStarted | ProcessKilled | ProcessEnded | Told
-OWN_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Happening) if kind is not Told}
+ObservedEvent = RunDescribed | InviteKept | ProcessStarted | ProcessKilled | ProcessEnded | PeerEvent
+OWN_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(ObservedEvent) if kind is not PeerEvent}
 
 
-def told_from_line(name: str, line: str) -> Told | None:
+def told_from_line(name: str, line: str) -> PeerEvent | None:
     """The event that a process told as one line of JSON; None where it is none."""
     try:
         time_s, event = event_from_json(json.loads(line))
     except (KeyError, TypeError, ValueError):
         return None
-    return Told(time_s, name, event)
+    return PeerEvent(time_s, name, event)
 
 
-def happening_to_json(happening: Happening, stage: int | None = None) -> dict[str, Any]:
+def happening_to_json(happening: ObservedEvent, stage: int | None = None) -> dict[str, Any]:
     """The happening as JSON values.
 
     Args:
@@ -107,13 +107,13 @@ def happening_to_json(happening: Happening, stage: int | None = None) -> dict[st
     Returns:
         An event as `event_to_json` writes it, with ``peer`` (the name) and ``peer_stage``; or kind and fields.
     """
-    if isinstance(happening, Told):
+    if isinstance(happening, PeerEvent):
         return {**event_to_json(happening.event, happening.time_s), "peer": happening.name, "peer_stage": stage}
     content: dict[str, Any] = finite({"kind": type(happening).__name__, **dataclasses.asdict(happening)})
     return content
 
 
-def happening_from_json(content: dict[str, Any]) -> Happening:
+def happening_from_json(content: dict[str, Any]) -> ObservedEvent:
     """Read what `happening_to_json` wrote.
 
     Raises:
@@ -125,7 +125,7 @@ def happening_from_json(content: dict[str, Any]) -> Happening:
         name = str(fields.pop("peer"))
         fields.pop("peer_stage", None)
         time_s, event = event_from_json(fields)
-        return Told(time_s, name, event)
+        return PeerEvent(time_s, name, event)
     del fields["kind"]
-    happening: Happening = OWN_KINDS[kind](**fields)
+    happening: ObservedEvent = OWN_KINDS[kind](**fields)
     return happening

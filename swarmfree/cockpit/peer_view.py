@@ -14,7 +14,7 @@ from rich.text import Text
 
 from swarmfree.cockpit.fold import add_news, commit, fold
 from swarmfree.cockpit.lines import as_it_was_done, describe, rebuild_words
-from swarmfree.cockpit.observed_events import Told
+from swarmfree.cockpit.observed_events import PeerEvent
 from swarmfree.cockpit.screen import STAGE_COLUMNS
 from swarmfree.cockpit.state import LostStage, PeerPicture, SwarmState
 from swarmfree.cockpit.text import count_words, megabytes, seconds_words
@@ -110,7 +110,7 @@ def hear(own: OwnState, event: Event, now_s: float) -> OwnState:
     if isinstance(event, IterationCommitted):
         return own  # the records tell of it, whoever coordinates
     before = own.swarm.news
-    swarm = fold(own.swarm, Told(now_s, own.name, event))
+    swarm = fold(own.swarm, PeerEvent(now_s, own.name, event))
     if isinstance(event, Placed) and own.name.startswith(event.member[-6:]):
         return replace(own, swarm=replace(swarm, news=before))  # what it serves is seen on its books
     if isinstance(event, Ended | WeightsWritten) and swarm.news == before:

@@ -57,7 +57,7 @@ class PeerPicture:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class IterationSeen:
     """One decided iteration: when, training loss (nats per token), tokens, seconds, squared norms by stage, what was redone."""
 
     iteration: int
@@ -204,7 +204,7 @@ class SwarmState:
     attempt: int = 0
     opened_s: float = 0.0
     first_opened_s: float = 0.0
-    commits: tuple[Committed, ...] = ()
+    commits: tuple[IterationSeen, ...] = ()
     evaluations: tuple[HeldOut, ...] = ()
     kills: tuple[Killed, ...] = ()
     joins: tuple[Joined, ...] = ()

@@ -22,7 +22,7 @@ from swarmfree.protocol.records import Record
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class RunStatus:
     """What could be learned of a run.
 
     Args:
@@ -111,7 +111,7 @@ def invite_points(points: Iterable[str], announcements: Iterable[Announcement], 
     return () if set(found) <= set(known) else found
 
 
-def status_json(status: Status) -> dict[str, Any]:
+def status_json(status: RunStatus) -> dict[str, Any]:
     """The status as JSON values; losses in nats per token and bits per byte, norms as squared L2 before clipping."""
     record, manifest = status.record, status.manifest
     evaluation = status.held_out[1] if status.held_out else record.evaluation if record else None
@@ -139,7 +139,7 @@ def status_json(status: Status) -> dict[str, Any]:
     return {key: finite(value) for key, value in content.items()}
 
 
-def _stage(status: Status, stage: int) -> dict[str, Any]:
+def _stage(status: RunStatus, stage: int) -> dict[str, Any]:
     record = status.record
     entry = record.stages[stage] if record and stage < len(record.stages) else None
     announced = [str(a.endpoint.member) for a in status.announcements if a.state is PeerState.SERVING and a.stage == stage]
@@ -167,7 +167,7 @@ def _peer(announcement: Announcement, now_s: float) -> dict[str, Any]:
     }
 
 
-def status_line(status: Status) -> str:
+def status_line(status: RunStatus) -> str:
     """Where the run is, in one line."""
     manifest, record = status.manifest, status.record
     is_known = status.committed or status.answered_by or status.announcements or not status.founder
@@ -191,7 +191,7 @@ def status_line(status: Status) -> str:
     return ", ".join(parts)
 
 
-def status_picture(status: Status) -> RenderableType:
+def status_picture(status: RunStatus) -> RenderableType:
     """The status for a person."""
     lines = [status_line(status)]
     if status.plan is not None and status.plan.position.attempt:
@@ -201,7 +201,7 @@ def status_picture(status: Status) -> RenderableType:
     return Group(Text("\n".join(lines)), _stage_table(status), _peer_table(status))
 
 
-def _stage_table(status: Status) -> Table:
+def _stage_table(status: RunStatus) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("stage", "members", "risk"):
         table.add_column(column, overflow="fold")
@@ -214,7 +214,7 @@ def _stage_table(status: Status) -> Table:
     return table
 
 
-def _peer_table(status: Status) -> Table:
+def _peer_table(status: RunStatus) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("peer", "state", "stage", "s/microbatch", "feeds", "address"):
         table.add_column(column, overflow="fold")

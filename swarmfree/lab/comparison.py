@@ -62,7 +62,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TableRow:
     """One line of the table, as in the CSV; empty where a value is not known."""
 
     name: str
@@ -118,7 +118,7 @@ def curves_of(reports: Sequence[Compared]) -> list[Curve]:
     return [curve for curve in curves if curve.points]
 
 
-def lines_of(reports: Sequence[Compared]) -> list[Line]:
+def lines_of(reports: Sequence[Compared]) -> list[TableRow]:
     """The table."""
     lines = []
     for report in reports:
@@ -131,7 +131,7 @@ def lines_of(reports: Sequence[Compared]) -> list[Line]:
         cost = sum(max(0.0, cost) for cost in costs) if len(costs) == len(stories) else None
         speed = tokens / span_s if span_s > 0 else None
         lines.append(
-            Line(
+            TableRow(
                 report.name,
                 state.committed_count,
                 tokens,
@@ -177,7 +177,7 @@ def write_comparison(reports: Sequence[Compared], into: Path) -> list[Path]:
     lines = lines_of(reports)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    names = list(Line.__dataclass_fields__)
+    names = list(TableRow.__dataclass_fields__)
     writer.writerow(names)
     for line in lines:
         values = [getattr(line, name) for name in names]
@@ -194,7 +194,7 @@ def write_comparison(reports: Sequence[Compared], into: Path) -> list[Path]:
     return paths
 
 
-def table_rows(lines: Sequence[Line]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def table_rows(lines: Sequence[TableRow]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and rows of the table for people."""
 
     def told(value: float | None, digits: int) -> str:

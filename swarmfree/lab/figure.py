@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swarmfree.cockpit.observed_events import Happening
+from swarmfree.cockpit.observed_events import ObservedEvent
 from swarmfree.cockpit.state import HeldOut, LostStage, SwarmState, bits_per_byte
 from swarmfree.lab.outcome import headline, short_outcome
 from swarmfree.lab.plot_style import (
@@ -71,7 +71,7 @@ class Story:
     title: str
 
 
-def story_of(happenings: Iterable[Happening], code: int = 0, why: str = "") -> Story:
+def story_of(happenings: Iterable[ObservedEvent], code: int = 0, why: str = "") -> Story:
     """What is to be drawn of a run that ended with this exit code, and why, if not well."""
     state, spells = spells_of(happenings)
     return Story(state, spells, headline(state, code, why))
@@ -408,7 +408,7 @@ def _few_ticks(bins: int) -> Locator:
     return MaxNLocator(nbins=bins, min_n_ticks=2)
 
 
-def write_figure(happenings: Iterable[Happening], into: Path, code: int, why: str) -> tuple[SwarmState, tuple[str, str]]:
+def write_figure(happenings: Iterable[ObservedEvent], into: Path, code: int, why: str) -> tuple[SwarmState, tuple[str, str]]:
     """Draw ``loss.png``; nothing is drawn of a run that did no iteration.
 
     Args:

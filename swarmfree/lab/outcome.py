@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from swarmfree.cockpit.lines import action_words
-from swarmfree.cockpit.state import Committed, LostStage, SwarmState, bits_per_byte
+from swarmfree.cockpit.state import IterationSeen, LostStage, SwarmState, bits_per_byte
 from swarmfree.lab.stage_spells import iteration_at
 
 WINDOW = 10
@@ -65,11 +65,11 @@ def training_around(story: LostStage, state: SwarmState) -> tuple[float, float, 
     return _mean(before[-count:]), _mean(after[:count]), count
 
 
-def _split(commits: Sequence[Committed], at: int) -> tuple[list[Committed], list[Committed]]:
+def _split(commits: Sequence[IterationSeen], at: int) -> tuple[list[IterationSeen], list[IterationSeen]]:
     return [c for c in commits if c.iteration < at], [c for c in commits if c.iteration >= at]
 
 
-def _mean(commits: Sequence[Committed]) -> float:
+def _mean(commits: Sequence[IterationSeen]) -> float:
     return statistics.fmean(bits_per_byte(c.loss) for c in commits)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from swarmfree.cockpit.lines import action_words, killed_words, plain_reason
-from swarmfree.cockpit.observed_events import Happening, Told
+from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent
 from swarmfree.cockpit.state import SwarmState, bits_per_byte
 from swarmfree.lab.figure import write_figure
 from swarmfree.lab.plot_style import STYLES
@@ -31,7 +31,7 @@ DARK = ("#e6ebf0", "#ff9d62", "#7cc8ee", "#d79bdc", "#7fd3a5", "#f58fb9", "#d8c7
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TimelineRow:
     """One line of the timeline: kind is ``lost``, ``back`` or empty."""
 
     time_s: float
@@ -41,7 +41,7 @@ class Row:
     kind: str = ""
 
 
-def timeline_of(state: SwarmState) -> list[Row]:
+def timeline_of(state: SwarmState) -> list[TimelineRow]:
     """What happened, by time: begin, kills, losses, rebuilds, joins, the end; evaluations are in the figure."""
     found: list[tuple[float, str, str]] = []
     if state.first_opened_s:
@@ -75,11 +75,13 @@ def timeline_of(state: SwarmState) -> list[Row]:
         last = state.commits[-1]
         found.append((last.time_s, f"iteration {last.iteration} is the last one that is committed", ""))
     rows = [
-        Row(at_s, _clock(at_s - state.started_s), f"{int(iteration_at(state, at_s)):,}" if state.commits else "", text, kind)
+        TimelineRow(
+            at_s, _clock(at_s - state.started_s), f"{int(iteration_at(state, at_s)):,}" if state.commits else "", text, kind
+        )
         for at_s, text, kind in sorted(found, key=lambda each: each[0])
     ]
     if len(rows) > ROWS_MAX:
-        left = Row(0.0, "", "", f"{len(rows) - ROWS_MAX + 1:,} more lines; see events.jsonl")
+        left = TimelineRow(0.0, "", "", f"{len(rows) - ROWS_MAX + 1:,} more lines; see events.jsonl")
         return [*rows[: ROWS_MAX - 2], left, rows[-1]]
     return rows
 
@@ -93,7 +95,7 @@ def _clock(seconds: float) -> str:
     return f"{int(seconds // 60)}:{seconds % 60:04.1f}"
 
 
-def invite_of(folder: Path, happenings: list[Happening]) -> str:
+def invite_of(folder: Path, happenings: list[ObservedEvent]) -> str:
     """The invite of the run, if the report has it: in a file, or told at the start."""
     try:
         return (folder / "invite").read_text(encoding="utf-8").strip()
@@ -101,7 +103,7 @@ def invite_of(folder: Path, happenings: list[Happening]) -> str:
         told = (
             h.event.text
             for h in happenings
-            if isinstance(h, Told) and isinstance(h.event, Note) and h.event.text.startswith("invite ")
+            if isinstance(h, PeerEvent) and isinstance(h.event, Note) and h.event.text.startswith("invite ")
         )
         return next((text.removeprefix("invite ") for text in told), "")
 
@@ -132,7 +134,7 @@ def _facts(summary: dict[str, Any], state: SwarmState) -> list[tuple[str, str]]:
 
 def page_of(
     folder: Path,
-    happenings: list[Happening],
+    happenings: list[ObservedEvent],
     state: SwarmState,
     pictures: tuple[str, str],
     samples: Sequence[Mapping[str, str]] = (),

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from swarmfree.cockpit.observed_events import Happening, Told, happening_from_json, happening_to_json
+from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent, happening_from_json, happening_to_json
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.summary import TEXT_FILE, summary_text
 from swarmfree.protocol.errors import ConfigError, SwarmfreeError
@@ -82,7 +82,7 @@ class EventLog:
         except OSError as error:
             raise ReportError(f"{self._path} cannot be opened: {error.strerror}") from error
 
-    def write(self, happening: Happening, state: SwarmState) -> None:
+    def write(self, happening: ObservedEvent, state: SwarmState) -> None:
         """Append one happening; nothing is written after the first failure.
 
         Raises:
@@ -90,7 +90,7 @@ class EventLog:
         """
         if self._file is None:
             return
-        stage = state.stage_of(happening.name) if isinstance(happening, Told) else None
+        stage = state.stage_of(happening.name) if isinstance(happening, PeerEvent) else None
         line = json.dumps(happening_to_json(happening, stage), separators=(",", ":")).encode() + b"\n"
         try:
             left = line
@@ -110,7 +110,7 @@ class EventLog:
             self._file = None
 
 
-def read_events(folder: Path) -> Iterator[Happening]:
+def read_events(folder: Path) -> Iterator[ObservedEvent]:
     """The happenings of a report, in order; a torn last line is left out.
 
     Raises:
@@ -126,7 +126,7 @@ def read_events(folder: Path) -> Iterator[Happening]:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _happening(path: Path, number: int, line: str) -> Happening:
+def _happening(path: Path, number: int, line: str) -> ObservedEvent:
     try:
         return happening_from_json(json.loads(line))
     except (KeyError, TypeError, ValueError) as error:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from swarmfree.cockpit.fold import fold
-from swarmfree.cockpit.observed_events import Happening, ProcessEnded, ProcessKilled, Told
+from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent, ProcessEnded, ProcessKilled
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.protocol.events import MemberLeft, MemberLost, Opened
 
@@ -45,7 +45,7 @@ def iteration_at(state: SwarmState, time_s: float) -> float:
     return before[-1].iteration + 1 + min(1.0, (time_s - before[-1].time_s) / span_s if span_s > 0 else 0.0)
 
 
-def spells_of(happenings: Iterable[Happening]) -> tuple[SwarmState, tuple[Spell, ...]]:
+def spells_of(happenings: Iterable[ObservedEvent]) -> tuple[SwarmState, tuple[Spell, ...]]:
     """The state after all happenings, and who served what when, by stage and by begin.
 
     A spell begins with the first iteration that is opened with a member in its stage and ends with a kill, a loss, a goodbye, or the first iteration
@@ -66,12 +66,12 @@ def spells_of(happenings: Iterable[Happening]) -> tuple[SwarmState, tuple[Spell,
                 end(name, at_s, KILLED)
             case ProcessEnded(time_s=at_s, name=name, expected=expected):
                 end(name, at_s, "" if expected else GONE)
-            case Told(time_s=at_s, event=MemberLost(member=member)):
+            case PeerEvent(time_s=at_s, event=MemberLost(member=member)):
                 is_loss = len(state.lost_members) > len(before.lost_members)  # the fold knows who only goes home
                 end(state.name_of(member), at_s, GONE if is_loss else "")
-            case Told(time_s=at_s, event=MemberLeft(member=member)):
+            case PeerEvent(time_s=at_s, event=MemberLeft(member=member)):
                 end(state.name_of(member), at_s, "" if state.is_over else LEFT)
-            case Told(time_s=at_s, event=Opened(members=members)):
+            case PeerEvent(time_s=at_s, event=Opened(members=members)):
                 serving = {(stage, state.name_of(member)) for stage, found in enumerate(members) for member in found}
                 moved = [key for key in under_way if key not in serving]
                 done += [Spell(*key, under_way.pop(key), at_s) for key in moved]

@@ -20,13 +20,13 @@ import psutil
 
 from swarmfree.cockpit.fold import fold
 from swarmfree.cockpit.observed_events import (
-    Happening,
     InviteKept,
+    ObservedEvent,
+    PeerEvent,
     ProcessEnded,
     ProcessKilled,
     ProcessStarted,
     RunDescribed,
-    Told,
     told_from_line,
 )
 from swarmfree.cockpit.state import SwarmState
@@ -121,22 +121,22 @@ class SwarmOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class SwarmExit:
     """How a local swarm ended: exit code, and one line where it is not 0."""
 
     code: int
     line: str = ""
 
 
-def _note(text: str, who: str = "local") -> Told:
+def _note(text: str, who: str = "local") -> PeerEvent:
     """A word of the lab itself."""
-    return Told(time.time(), who, Note(text))
+    return PeerEvent(time.time(), who, Note(text))
 
 
 class LocalSwarm:
     """One swarm, from its first process to its last."""
 
-    def __init__(self, order: SwarmOrder, described: RunDescribed, hear: Callable[[Happening, SwarmState], None]) -> None:
+    def __init__(self, order: SwarmOrder, described: RunDescribed, hear: Callable[[ObservedEvent, SwarmState], None]) -> None:
         """Prepare; `run` starts it.
 
         Args:
@@ -148,7 +148,7 @@ class LocalSwarm:
         self._order = order
         self._described = described
         self._hear = hear
-        self._heard: asyncio.Queue[Happening | tuple[str, str] | None] = asyncio.Queue(QUEUE_MAX)
+        self._heard: asyncio.Queue[ObservedEvent | tuple[str, str] | None] = asyncio.Queue(QUEUE_MAX)
         self._children: dict[str, Child] = {}
         self._starter = Starter(order.program, order.stem, self._log(STEM))
         self._followers: set[asyncio.Task[None]] = set()
@@ -162,7 +162,7 @@ class LocalSwarm:
         self._invite = ""
         self._ready = asyncio.Event()
         self._over = asyncio.Event()
-        self._ending: Ending | None = None
+        self._ending: SwarmExit | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._done: set[str] = set()
         self._asked = 0
@@ -170,7 +170,7 @@ class LocalSwarm:
 
     # ---- from outside ------------------------------------------------------------------------------------------------
 
-    def stop(self, ending: Ending) -> None:
+    def stop(self, ending: SwarmExit) -> None:
         """End the swarm; the first call decides how it is said to have ended."""
         if self._ending is None:
             self._ending = ending
@@ -213,7 +213,7 @@ class LocalSwarm:
         """Have something heard as if told."""
         self._put(_note(text, who))
 
-    async def run(self) -> Ending:
+    async def run(self) -> SwarmExit:
         """Start everything, follow it to its end, leave nothing behind but logs."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
@@ -222,9 +222,9 @@ class LocalSwarm:
             try:
                 await self._conduct(tasks)
             except SwarmfreeError as error:
-                self.stop(Ending(1, str(error)))
+                self.stop(SwarmExit(1, str(error)))
             finally:
-                self.stop(Ending(1, "stopped"))
+                self.stop(SwarmExit(1, "stopped"))
                 await self._close()
                 self._heard.put_nowait(None)
         assert self._ending is not None, "a swarm that has ended says how"
@@ -241,7 +241,7 @@ class LocalSwarm:
                 await self._ready.wait()
         except TimeoutError:
             late = f"the bootstrap node gave no invite within {order.invite_within_s:.0f} s"
-            self.stop(Ending(1, f"{late}{see(self._log(BOOTSTRAP))}"))
+            self.stop(SwarmExit(1, f"{late}{see(self._log(BOOTSTRAP))}"))
         for number in range(1, order.peer_count + 1):
             await self._start_named(tasks, f"peer-{number}")
         for number in range(1, order.standby_count + 1):
@@ -301,7 +301,9 @@ class LocalSwarm:
         name, code = child.name, await child.wait()
         end_processes(self._below.pop(name, ()))  # Its daemon would go by itself in a moment; until then it keeps its port.
         if self._starter.is_lost:
-            self.stop(Ending(1, f"the stem has ended, and with it all others, which were forked from it{see(self._log(STEM))}"))
+            self.stop(
+                SwarmExit(1, f"the stem has ended, and with it all others, which were forked from it{see(self._log(STEM))}")
+            )
         is_expected = child.pid in self._struck or self._over.is_set()
         # The bootstrap node ends well only when somebody tells it to.
         sent = signal.SIGTERM.name if code == 0 and name == BOOTSTRAP else signal_from_outside(code)
@@ -320,7 +322,7 @@ class LocalSwarm:
         try:
             await self._start_named(tasks, name)
         except SwarmfreeError as error:
-            self.stop(Ending(1, str(error)))
+            self.stop(SwarmExit(1, str(error)))
 
     async def _close(self) -> None:
         for timer in self._timers:
@@ -342,7 +344,7 @@ class LocalSwarm:
 
     # ---- listening ---------------------------------------------------------------------------------------------------
 
-    def _put(self, item: Happening | tuple[str, str]) -> None:
+    def _put(self, item: ObservedEvent | tuple[str, str]) -> None:
         with contextlib.suppress(asyncio.QueueFull):
             self._heard.put_nowait(item)
 
@@ -355,14 +357,14 @@ class LocalSwarm:
                 if not self._over.is_set():
                     self._decide(tasks, before, happening)
 
-    def _is_damage(self, happening: Happening) -> bool:
-        return self._over.is_set() and isinstance(happening, Told) and isinstance(happening.event, DAMAGE)
+    def _is_damage(self, happening: ObservedEvent) -> bool:
+        return self._over.is_set() and isinstance(happening, PeerEvent) and isinstance(happening.event, DAMAGE)
 
-    def _take(self, happening: Happening) -> None:
+    def _take(self, happening: ObservedEvent) -> None:
         self.state = fold(self.state, happening)
         self._hear(happening, self.state)
 
-    def _read(self, name: str, line: str) -> Happening | None:
+    def _read(self, name: str, line: str) -> ObservedEvent | None:
         """An event from one line of output; the bootstrap node's first plain line is the invite."""
         if not line.startswith("{"):
             if name == BOOTSTRAP and not self._invite and line.strip():
@@ -372,7 +374,7 @@ class LocalSwarm:
             return None
         return told_from_line(name, line) or _note(f"said something that is no event: {line[:80]}", name)
 
-    def _keep_invite(self) -> Happening:
+    def _keep_invite(self) -> ObservedEvent:
         """Write the invite down for whoever wants to join or look; where that fails, it is told."""
         place = self._order.folder / INVITE_FILE
         try:
@@ -381,15 +383,15 @@ class LocalSwarm:
             return _note(f"{place} cannot be written ({error.strerror}): {self._invite}")
         return InviteKept(time.time(), str(place))
 
-    def _decide(self, tasks: asyncio.TaskGroup, before: SwarmState, happening: Happening) -> None:
+    def _decide(self, tasks: asyncio.TaskGroup, before: SwarmState, happening: ObservedEvent) -> None:
         match happening:
             case ProcessEnded():
                 self._on_end(tasks, happening, was_serving=before.stage_of(happening.name) is not None)
-            case Told(event=Opened(iteration=iteration)):
+            case PeerEvent(event=Opened(iteration=iteration)):
                 self._arm(iteration)
-            case Told(name=name, event=Started() | DirectoryReplaced()) if name in self._children:
+            case PeerEvent(name=name, event=Started() | DirectoryReplaced()) if name in self._children:
                 self._below[name] = descendants(self._children[name].pid)
-            case Told(name=name, event=Ended(why=why)) if why == LEFT:
+            case PeerEvent(name=name, event=Ended(why=why)) if why == LEFT:
                 self._leavers.add(name)
             case _:
                 pass
@@ -405,16 +407,16 @@ class LocalSwarm:
         all_ended = not any(p.is_alive for p in self.state.peers if p.role != BOOTSTRAP)
         returns = was_struck and self._order.respawn and (is_peer or pid not in self._struck) and not is_over
         if ended.code != 0 and not was_struck and (was_serving or not is_over):
-            self.stop(Ending(ended.code if ended.code in {2, 3} else 1, f"{ended.name}: {ended.line}"))
+            self.stop(SwarmExit(ended.code if ended.code in {2, 3} else 1, f"{ended.name}: {ended.line}"))
         elif is_over and all_ended:
-            self.stop(Ending(0))
+            self.stop(SwarmExit(0))
         elif not is_over and (gone := all_gone(self.state)) and (self.state.commits or not (returns or self._respawning)):
-            self.stop(Ending(1, gone))
+            self.stop(SwarmExit(1, gone))
         elif returns:
             self._respawning.add(ended.name)
             tasks.create_task(self._respawn(tasks, ended.name), name=f"respawn {ended.name}")
         elif not is_peer and not self._invite:
-            self.stop(Ending(1, "the bootstrap node was killed from outside before it gave an invite"))
+            self.stop(SwarmExit(1, "the bootstrap node was killed from outside before it gave an invite"))
         elif self._done == {ended.name}:
             self._await_the_others()
 
@@ -432,7 +434,7 @@ class LocalSwarm:
 
     def _give_up(self) -> None:
         late = ", ".join(p.name for p in self.state.peers if p.is_alive and p.role != BOOTSTRAP)
-        self.stop(Ending(1, f"the run is over, but after {self._order.end_grace_s:.0f} s still there: {late}"))
+        self.stop(SwarmExit(1, f"the run is over, but after {self._order.end_grace_s:.0f} s still there: {late}"))
 
     # ---- killing -----------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from swarmfree.model.memory import Digests, Reserve, vector_digest
 from swarmfree.model.merge import merge_floats
 from swarmfree.model.optimizer import canonical_step
 from swarmfree.model.shadow import from_int8, to_int8
-from swarmfree.model.stages import Body, Ends, StageState, blank_stage, draw_part, draw_weights
+from swarmfree.model.stages import BodyStage, Ends, StageState, blank_stage, draw_part, draw_weights
 from swarmfree.model.sums import GradientSums, add_up
 from swarmfree.protocol.actions import MergeMode
 from swarmfree.protocol.engine_port import Pieces, Writable
@@ -42,7 +42,7 @@ class TorchEngine:
         assert threads >= 1, f"{threads} threads"
         self._manifest = manifest
         self._threads = threads
-        self._shape = passes.Shape.of(manifest)
+        self._shape = passes.BatchShape.of(manifest)
         self._layouts: dict[int, Layout] = {}
         self._state: StageState | None = None
         self._sums: GradientSums | None = None
@@ -350,9 +350,9 @@ class TorchEngine:
         assert self._sums is not None, "no stage is held"
         return self._sums
 
-    def _body(self) -> Body:
+    def _body(self) -> BodyStage:
         module = self._held().module
-        assert isinstance(module, Body), "stage 0 has no blocks"
+        assert isinstance(module, BodyStage), "stage 0 has no blocks"
         return module
 
     def _ends(self) -> Ends:

@@ -30,7 +30,7 @@ CHUNK_FLOATS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class DecayRange:
     """A range of the flat vector whose parameters all decay, or all do not."""
 
     start: int
@@ -38,14 +38,14 @@ class Segment:
     decays: bool
 
 
-def segments_of(layout: Layout) -> tuple[Segment, ...]:
+def segments_of(layout: Layout) -> tuple[DecayRange, ...]:
     """Cut a stage's flat vector where weight decay begins or ends; floats between two parameters go with the one before."""
-    segments: list[Segment] = []
+    segments: list[DecayRange] = []
     for decays, slots in itertools.groupby(layout.slots, key=lambda slot: slot.decays):
         start = next(slots).start
         if segments:
-            segments[-1] = Segment(segments[-1].start, start, segments[-1].decays)
-        segments.append(Segment(start, layout.size, decays))
+            segments[-1] = DecayRange(segments[-1].start, start, segments[-1].decays)
+        segments.append(DecayRange(start, layout.size, decays))
     return tuple(segments)
 
 
@@ -94,12 +94,12 @@ def canonical_step(state: StageState, gradient: Tensor, scalars: StepScalars, st
     vectors = (*(v[start:end] for v in (state.weights, state.first_moment, state.second_moment)), gradient)
     with np.errstate(invalid="ignore"):
         for segment in segments_of(state.layout):
-            inside = Segment(max(segment.start, start) - start, min(segment.stop, end) - start, segment.decays)
+            inside = DecayRange(max(segment.start, start) - start, min(segment.stop, end) - start, segment.decays)
             for chunk in _chunks(vectors, inside) if inside.start < inside.stop else ():
                 _step_chunk(chunk, scratch, known, decays=segment.decays)
 
 
-def _chunks(vectors: tuple[Tensor, ...], segment: Segment) -> Iterator[tuple[Tensor, ...]]:
+def _chunks(vectors: tuple[Tensor, ...], segment: DecayRange) -> Iterator[tuple[Tensor, ...]]:
     """The same range of all vectors, `CHUNK_FLOATS` at a time."""
     ranges = (torch.split(v[segment.start : segment.stop], CHUNK_FLOATS) for v in vectors)
     return zip(*ranges, strict=True)

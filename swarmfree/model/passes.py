@@ -17,7 +17,7 @@ from torch import Tensor
 
 from swarmfree.model.codec import WireDtype, decode_activations, decode_tokens, encode_activations, round_to
 from swarmfree.model.shadow import from_int8, size_bytes, to_int8
-from swarmfree.model.stages import Body, Ends
+from swarmfree.model.stages import BodyStage, Ends
 from swarmfree.protocol.engine_port import Writable
 from swarmfree.protocol.manifest import BorderDtype, Manifest
 
@@ -36,7 +36,7 @@ class Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class BatchShape:
     """What travels: (B, T, D) activations in `wire_dtype`, and how many predicted tokens an iteration has."""
 
     rows: int
@@ -46,10 +46,10 @@ class Shape:
     tokens_per_iteration: int
 
     @staticmethod
-    def of(manifest: Manifest) -> Shape:
+    def of(manifest: Manifest) -> BatchShape:
         """The run's."""
         model, rows, wire_dtype = manifest.model, manifest.batch.rows, manifest.ring.wire_dtype
-        return Shape(rows, model.tokens_per_row, model.width, wire_dtype, manifest.tokens_per_iteration)
+        return BatchShape(rows, model.tokens_per_row, model.width, wire_dtype, manifest.tokens_per_iteration)
 
     def decode(self, data: bytes) -> Tensor:
         """Activations or a gradient of them, as float32.
@@ -125,14 +125,14 @@ class _Given(torch.autograd.Function):
         return context.gradient, None
 
 
-def run_forward(body: Body, shape: Shape, activations: bytes) -> tuple[Graph, bytes]:
+def run_forward(body: BodyStage, shape: BatchShape, activations: bytes) -> tuple[Graph, bytes]:
     """Blocks on activations: the graph to keep and the output to send."""
     entry = shape.decode(activations).requires_grad_()
     out = body(entry)
     return Graph(entry, out), shape.encode(out)
 
 
-def run_forward_only(body: Body, shape: Shape, activations: bytes) -> bytes:
+def run_forward_only(body: BodyStage, shape: BatchShape, activations: bytes) -> bytes:
     """The same output without a graph."""
     with torch.inference_mode():
         return shape.encode(body(shape.decode(activations)))
@@ -144,19 +144,19 @@ def run_backward(graph: Graph, gradient: Tensor) -> Tensor | None:
     return None if graph.entry is None else graph.entry.grad
 
 
-def run_embed(ends: Ends, shape: Shape, tokens: bytes) -> tuple[Graph, bytes]:
+def run_embed(ends: Ends, shape: BatchShape, tokens: bytes) -> tuple[Graph, bytes]:
     """Embedding of a microbatch: the graph to keep and the output to send."""
     out = ends.embed(shape.inputs_and_targets(tokens)[0])
     return Graph(None, out), shape.encode(out)
 
 
-def run_embed_only(ends: Ends, shape: Shape, tokens: bytes) -> bytes:
+def run_embed_only(ends: Ends, shape: BatchShape, tokens: bytes) -> bytes:
     """The same output without a graph."""
     with torch.inference_mode():
         return shape.encode(ends.embed(shape.inputs_and_targets(tokens)[0]))
 
 
-def start_loss(ends: Ends, shape: Shape, activations: bytes, tokens: bytes) -> tuple[Graph, float]:
+def start_loss(ends: Ends, shape: BatchShape, activations: bytes, tokens: bytes) -> tuple[Graph, float]:
     """Norm, head and cross-entropy of every predicted token.
 
     Returns:
@@ -169,12 +169,12 @@ def start_loss(ends: Ends, shape: Shape, activations: bytes, tokens: bytes) -> t
     return Graph(entry, losses), share
 
 
-def loss_gradient(graph: Graph, shape: Shape) -> Tensor:
+def loss_gradient(graph: Graph, shape: BatchShape) -> Tensor:
     """Gradient of the iteration's mean loss by every token's loss: the same for all."""
     return torch.full_like(graph.exit, 1.0 / shape.tokens_per_iteration, requires_grad=False)
 
 
-def run_loss_only(ends: Ends, shape: Shape, activations: bytes, tokens: bytes) -> float:
+def run_loss_only(ends: Ends, shape: BatchShape, activations: bytes, tokens: bytes) -> float:
     """Mean cross-entropy over the microbatch's tokens, nats per token, summed in float64."""
     with torch.inference_mode():
         losses = ends.token_losses(shape.decode(activations), shape.inputs_and_targets(tokens)[1])

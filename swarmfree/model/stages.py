@@ -50,7 +50,7 @@ class Ends(nn.Module):
         return F.cross_entropy(self.logits(x).flatten(0, 1), targets.flatten(), reduction="none")
 
 
-class Body(nn.Module):
+class BodyStage(nn.Module):
     """A body stage: consecutive blocks, named by their number in the whole model."""
 
     def __init__(self, model: ModelSection, blocks: Sequence[int], cos: Tensor, sin: Tensor) -> None:
@@ -66,7 +66,7 @@ class Body(nn.Module):
         return x
 
 
-def build_stage(manifest: Manifest, stage: int, weights: Tensor) -> Ends | Body:
+def build_stage(manifest: Manifest, stage: int, weights: Tensor) -> Ends | BodyStage:
     """Make a stage's module on top of its flat vector.
 
     Args:
@@ -76,7 +76,7 @@ def build_stage(manifest: Manifest, stage: int, weights: Tensor) -> Ends | Body:
     """
     cos, sin = rotary_angles(manifest.model)
     with torch.device("meta"):  # no memory and no random draws for weights that are replaced at once
-        module = Ends(manifest.model) if stage == ENDS_STAGE else Body(manifest.model, manifest.blocks_of(stage), cos, sin)
+        module = Ends(manifest.model) if stage == ENDS_STAGE else BodyStage(manifest.model, manifest.blocks_of(stage), cos, sin)
     attach(module, layout_of(manifest, stage), weights)
     return module
 
@@ -100,7 +100,7 @@ class StageState:
     """
 
     layout: Layout
-    module: Ends | Body
+    module: Ends | BodyStage
     weights: Tensor
     first_moment: Tensor
     second_moment: Tensor

@@ -13,7 +13,7 @@ from swarmfree.protocol.records import Record
 
 
 @dataclass(frozen=True, slots=True)
-class InheritedGuest:
+class InheritedParticipant:
     """A member that follows the successor, with the place that the last plan gave it, or the state that it has where that plan has not got it.
 
     Args:
@@ -29,7 +29,7 @@ class InheritedGuest:
 
 
 @dataclass(frozen=True, slots=True)
-class Inheritance:
+class Takeover:
     """Where the last coordinator was, as far as those who promised can tell.
 
     Args:
@@ -57,7 +57,7 @@ class Inheritance:
     seniority: tuple[Endpoint, ...]
     past: Mapping[int, str]
 
-    def guests(self) -> tuple[InheritedGuest, ...]:
+    def guests(self) -> tuple[InheritedParticipant, ...]:
         """Those who promised, senior first; one that is more than a record behind has to load its state anew."""
         found = []
         for endpoint in self.seniority:
@@ -71,7 +71,7 @@ class Inheritance:
             same_base = self.plan is not None and promise.base == self.plan.base
             replaced = planned is None and self.plan is not None and any(r.stage == stage for r in self.plan.rebuilt)
             built = stage != STANDBY and is_current and (promise.vouched or same_base) and not replaced
-            found.append(InheritedGuest(endpoint, hello, stage, built, promise.vouched, returned))
+            found.append(InheritedParticipant(endpoint, hello, stage, built, promise.vouched, returned))
         return tuple(found)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from swarmfree.protocol.config_values import (
-    Source,
+    ConfigSource,
     assigned,
     checked,
     first_key,
@@ -78,7 +78,7 @@ def read_run(text: str, origin: str, overrides: Sequence[str] = ()) -> RunConfig
     Raises:
         ConfigError: as for `load_run`.
     """
-    source = Source(text, origin, overrides)
+    source = ConfigSource(text, origin, overrides)
     types = _run_types()
     known = tuple(types)
     values: dict[str, Any] = {}
@@ -121,7 +121,7 @@ def manifest_from_bytes(content: bytes) -> Manifest:
     Raises:
         ConfigError: anything else, in one line.
     """
-    source = Source("", "manifest")
+    source = ConfigSource("", "manifest")
     if len(content) > MANIFEST_SIZE_BYTES_MAX:
         source.fail("", f"{len(content):,} bytes; at most {MANIFEST_SIZE_BYTES_MAX:,} expected")
     try:
@@ -170,7 +170,7 @@ def load_local(path: str | Path | None, flags: Mapping[str, object]) -> LocalCon
     types = types_of(LocalConfig)
     given = {key: value for key, value in flags.items() if value is not None}
     text = read_text(Path(path)) if path else ""
-    source = Source(text, str(path or "flags"), [f"{key}={value}" for key, value in given.items()])
+    source = ConfigSource(text, str(path or "flags"), [f"{key}={value}" for key, value in given.items()])
     values: dict[str, Any] = {}
     for key, value in source.parse().items():
         if key not in types:
@@ -201,7 +201,7 @@ def _run_types() -> dict[str, Any]:
     return types | {_DATA_PATH: str, _ORGANISER: str}
 
 
-def _build(values: Mapping[str, Any], organiser: str, source: Source) -> Manifest:
+def _build(values: Mapping[str, Any], organiser: str, source: ConfigSource) -> Manifest:
     """The manifest of values by path; a broken relation between keys is told with the place of the key it is about."""
     sections: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     for path, value in values.items():

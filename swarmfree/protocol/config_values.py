@@ -29,7 +29,7 @@ _RULES: dict[type, str] = {bool: "true or false", int: "a whole number", float: 
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ConfigSource:
     """A TOML text, its name for people, and the overrides that win over it.
 
     Args:
@@ -104,7 +104,7 @@ def types_of(kind: type[Any]) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
-def checked(expected: Any, value: object, path: str, source: Source) -> Any:
+def checked(expected: Any, value: object, path: str, source: ConfigSource) -> Any:
     """`value` in the type that the key has; a whole number will do for a float, nothing else is converted.
 
     Raises:
@@ -129,7 +129,7 @@ def checked(expected: Any, value: object, path: str, source: Source) -> Any:
     return expected(value)
 
 
-def typed(expected: Any, text: str, path: str, source: Source) -> Any:
+def typed(expected: Any, text: str, path: str, source: ConfigSource) -> Any:
     """The value that the text of an override or flag stands for; quotes around a text may stay away.
 
     Raises:

@@ -9,7 +9,7 @@ from swarmfree.protocol.engine_port import Engine, Pieces
 from swarmfree.protocol.names import Member
 from swarmfree.protocol.records import StepScalars
 from swarmfree.sim.integer_engine import IntegerEngine
-from swarmfree.sim.invariants import Checks, Step
+from swarmfree.sim.invariants import Checks, EngineStep
 
 
 class _WatchedEngine:
@@ -71,7 +71,7 @@ class _WatchedEngine:
         kept = self._engine.kept_numbers if isinstance(self._engine, IntegerEngine) else ()
         before, average = self.state_digest(), self.average_digest()
         self._engine.step(scalars)
-        self._checks.stepped(Step(self._member, self._stage, before, average, scalars, self.state_digest(), kept))
+        self._checks.stepped(EngineStep(self._member, self._stage, before, average, scalars, self.state_digest(), kept))
 
 
 def watched(engine: Engine, member: Member, checks: Checks) -> Engine:

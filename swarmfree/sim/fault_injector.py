@@ -41,7 +41,7 @@ from swarmfree.sim.schedule import (
     Leave,
     LosePair,
     LoseStage,
-    Part,
+    PartitionFault,
     Sever,
     Shelve,
     Slow,
@@ -49,7 +49,7 @@ from swarmfree.sim.schedule import (
     Stick,
 )
 from swarmfree.sim.setup import Setup
-from swarmfree.sim.shutdown_faults import CALM_S, Ending
+from swarmfree.sim.shutdown_faults import CALM_S, ShutdownFaults
 from swarmfree.sim.simulated_peer import Life
 from swarmfree.sim.transcript import Transcript
 
@@ -58,7 +58,7 @@ ITERATION_MAX_S = 5.0
 USUAL_WORK_S = 0.008
 """Where devices are slower than this, iterations last longer, and so may the time until a fault strikes."""
 END_GRACE_S = 12.0
-BREAK_NAMES = {Part: "partition", Split: "split", Sever: "cut"}
+BREAK_NAMES = {PartitionFault: "partition", Split: "split", Sever: "cut"}
 
 
 class Mischief:
@@ -95,7 +95,7 @@ class Mischief:
         self._iteration_s = FIRST_ITERATION_S
         self._over_s = 0.0
         self._drawn: list[Break] = []
-        self._ending = Ending(hub, self._strike_last)
+        self._ending = ShutdownFaults(hub, self._strike_last)
         self.plan: Plan | None = None
         self.coordinators: dict[Member, None] = {}
 
@@ -207,7 +207,7 @@ class Mischief:
                 for life in _picked(fault, self._at(stage)):
                     if disk or not self._cast.looks_stuck(factor) or self._cast.leaves_enough([life]):
                         self._cast.slow(life, factor, duration_s, disk=disk)
-            case Part() | Split() | Impair() | Sever():
+            case PartitionFault() | Split() | Impair() | Sever():
                 self._break(fault, fault.what)
             case Last():
                 raise AssertionError("the ending strikes by itself")
@@ -272,14 +272,14 @@ class Mischief:
             self._cast.kill(life, "stage kill", f"stage {stage} lost")
         return True
 
-    def _break(self, fault: Fault, what: Part | Split | Impair | Sever) -> None:
+    def _break(self, fault: Fault, what: PartitionFault | Split | Impair | Sever) -> None:
         """Break the network somewhere."""
         match what:
             case Split(salt=salt, refused=refused):
                 rng = random.Random(salt)
                 group = [life.member.peer_id for life in self._cast.lives.values() if life.is_alive and rng.random() < 0.5]
                 new = partitions.partition(group, refused=refused) if group else None
-            case Part(share=share, salt=salt, refused=refused):
+            case PartitionFault(share=share, salt=salt, refused=refused):
                 rng = random.Random(salt)
                 group = [life.member.peer_id for life in self._breakable() if rng.random() < share]
                 new = partitions.partition(group, refused=refused) if group else None

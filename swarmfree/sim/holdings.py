@@ -24,7 +24,7 @@ from swarmfree.sim.history import History
 RECENT_MAX = 64
 
 
-class Lives(Protocol):
+class LifeHistory(Protocol):
     """What is known of all lives from outside."""
 
     @property
@@ -86,7 +86,7 @@ class Holding:
 class Holdings:
     """States by member."""
 
-    def __init__(self, lives: Lives) -> None:
+    def __init__(self, lives: LifeHistory) -> None:
         """Nobody holds anything."""
         self._lives = lives
         self._held: dict[Member, Holding] = {}

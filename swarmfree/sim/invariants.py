@@ -40,7 +40,7 @@ from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StepScalars
 from swarmfree.sim.commit_chain import Chain
-from swarmfree.sim.holdings import Everybody, Holdings, Lives
+from swarmfree.sim.holdings import Everybody, Holdings, LifeHistory
 from swarmfree.sim.integer_arithmetic import State
 from swarmfree.sim.memory_call import Outcome
 from swarmfree.sim.rebuilds import Rebuilds
@@ -71,7 +71,7 @@ class Violation:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EngineStep:
     """One optimizer step as an engine did it: digests before, of the average and after."""
 
     member: Member
@@ -100,21 +100,21 @@ class Checks:
         reference: IntegerReference | None,
         now_s: Callable[[], float],
         found: Callable[[Violation], None],
-        lives: Lives | None = None,
+        lives: LifeHistory | None = None,
     ) -> None:
         """Nothing has happened."""
         self._manifest, self._reference, self._now_s, self._found = manifest, reference, now_s, found
         self.is_exact = reference is not None
         self.violation: Violation | None = None
         self.made_count = 0
-        self._lives: Lives = lives or Everybody()
+        self._lives: LifeHistory = lives or Everybody()
         self._records: dict[str, Record] = {}
         self._chain = Chain(self._records)
         self._awaited: dict[str, IterationCommitted] = {}  # committed by an event before any message showed the record
         self._votes = Votes(self._records, self._lives.is_alive)
         self._holdings = Holdings(self._lives)
         self._dismissed: dict[Member, None] = {}  # told that the run is over: they have not died
-        self._unexplained: list[Step] = []
+        self._unexplained: list[EngineStep] = []
         self._averages: dict[str, tuple[bytes, ...]] = {}
         self._states: dict[str, State] = {}
         self._rebuilds = Rebuilds(reference, self._chain, self._records, self._states, self._averages)
@@ -160,7 +160,7 @@ class Checks:
         """An engine keeps this average."""
         _keep(self._averages, digest, parts)
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: EngineStep) -> None:
         """An engine stepped: by which record?"""
         if any(other.member == step.member for other in self._unexplained):
             self.violated("I3", f"{step.member} stepped twice at stage {step.stage}, the first time by a record nobody has seen")
@@ -173,7 +173,7 @@ class Checks:
             self.violated("I2", f"{step.member} at stage {step.stage} stepped by record {record.iteration} with another {wrong}")
         self._unexplained.append(step)
 
-    def _explain(self, step: Step) -> bool:
+    def _explain(self, step: EngineStep) -> bool:
         found = []
         for lineage, record in reversed(self._records.items()):
             entry = record.stages[step.stage]
@@ -187,7 +187,7 @@ class Checks:
         self._check_step(step, record, lineage)
         return True
 
-    def _check_step(self, step: Step, record: Record, lineage: str) -> None:
+    def _check_step(self, step: EngineStep, record: Record, lineage: str) -> None:
         who = f"{step.member} at stage {step.stage}"
         if not self._votes.is_decided(lineage):
             votes = [str(member) for member in self._votes.holders(lineage)]

@@ -63,7 +63,7 @@ class Hub(Protocol):
     loop: VirtualLoop
     breaks: Breaks
     statistics: NetworkStatistics
-    open_calls: dict[int, Exchange]
+    open_calls: dict[int, MemoryCall]
 
     def travel_s(self) -> float:
         """How long the next frame is under way."""
@@ -74,11 +74,11 @@ class Hub(Protocol):
     def later(self, delay_s: float, act: Callable[..., None], *arguments: Any) -> None:
         """Do something after a while that belongs to nobody."""
 
-    def tell_fault(self, what: str, exchange: Exchange) -> None:
+    def tell_fault(self, what: str, exchange: MemoryCall) -> None:
         """The network did something to a call."""
 
 
-class Exchange:
+class MemoryCall:
     """One call, from the caller's side."""
 
     def __init__(self, hub: Hub, number: int, sender: HubPeer, question: Question, fate: Fate) -> None:
@@ -193,7 +193,7 @@ class Exchange:
 class Payload:
     """`ports.Incoming` for one run of a handler."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: MemoryCall) -> None:
         self._exchange = exchange
         self._arrives_s: float | None = None if exchange.header_first else exchange.payload_s
 

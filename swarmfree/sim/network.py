@@ -35,7 +35,7 @@ from swarmfree.sim.faults import TRANSFER_S_MAX, Fate, FaultPlan, draw_fate, str
 from swarmfree.sim.history import History
 from swarmfree.sim.links import Links
 from swarmfree.sim.loop import VirtualLoop
-from swarmfree.sim.memory_call import Exchange, HubPeer, Outcome, Payload, Question, Spawn
+from swarmfree.sim.memory_call import HubPeer, MemoryCall, Outcome, Payload, Question, Spawn
 from swarmfree.sim.partitions import Break, Breaks
 from swarmfree.sim.traffic import NetworkStatistics, Scales, refusal_bytes
 
@@ -79,7 +79,7 @@ class MemoryHub:
         self.overrule: Callable[[Endpoint, Endpoint, Request], Fate | None] = lambda *_: None
         self._peers: dict[Member, HubPeer] = {}
         self._by_address: dict[str, HubPeer] = {}
-        self.open_calls: dict[int, Exchange] = {}
+        self.open_calls: dict[int, MemoryCall] = {}
         self._number = 0
 
     # -- peers
@@ -189,7 +189,7 @@ class MemoryHub:
                 self.later(self.travel_s(), exchange.fail, PeerUnreachable(f"the connection to {exchange.to.member} broke"))
 
     # -- calls
-    def begin(self, sender: HubPeer, question: Question) -> Exchange:
+    def begin(self, sender: HubPeer, question: Question) -> MemoryCall:
         """Send a request."""
         if not sender.alive:
             raise PeerUnreachable(f"{sender.endpoint.member} is dead")
@@ -202,7 +202,7 @@ class MemoryHub:
         fate = draw_fate(self.plan, self.rng, calm=self.calm or here == there, spared=spared)
         fate = self.overrule(sender.endpoint, question.to, question.request) or fate
         fate = fate.stretched(self.links.factor(here, there), self.links.factor(there, here))
-        exchange = Exchange(self, self._number, sender, question, fate)
+        exchange = MemoryCall(self, self._number, sender, question, fate)
         self.open_calls[exchange.number] = exchange
         if self.breaks.refuses(here, there):
             self.tell_fault("call refused", exchange)
@@ -221,7 +221,7 @@ class MemoryHub:
             self.later(fate.request_delay_s + fate.duplicate_delay_s, self._arrive, exchange, 1)
         return exchange
 
-    def _arrive(self, exchange: Exchange, copy: int) -> None:
+    def _arrive(self, exchange: MemoryCall, copy: int) -> None:
         """The request reaches the address it was sent to, for the first or the second time."""
         receiver = self._by_address.get(exchange.to.addresses[0]) if exchange.to.addresses else None
         if receiver is None and exchange.to.addresses and exchange.to.addresses[0] in self.strangers:
@@ -251,7 +251,7 @@ class MemoryHub:
         task = receiver.spawn(work, name, receiver.context.copy())
         task.add_done_callback(lambda task: self._ended(task, exchange, receiver, copy), context=self.context)
 
-    def _fail_soon(self, exchange: Exchange, copy: int, failure: CallFailed) -> None:
+    def _fail_soon(self, exchange: MemoryCall, copy: int, failure: CallFailed) -> None:
         if not exchange.is_answered_by(copy):
             return
         if exchange.is_cut_off:
@@ -259,7 +259,7 @@ class MemoryHub:
         else:
             self.later(self.travel_s(), exchange.fail, failure)
 
-    async def _handle(self, receiver: HubPeer, handler: Handler, header: Header, exchange: Exchange, copy: int) -> None:
+    async def _handle(self, receiver: HubPeer, handler: Handler, header: Header, exchange: MemoryCall, copy: int) -> None:
         outcome: Outcome
         try:
             outcome = await handler(header, exchange.request, Payload(exchange))
@@ -277,7 +277,7 @@ class MemoryHub:
                 self.tell_fault("wrong answer", exchange)
             exchange.handled(wrong or outcome)
 
-    def _ended(self, task: asyncio.Task[None], exchange: Exchange, receiver: HubPeer, copy: int) -> None:
+    def _ended(self, task: asyncio.Task[None], exchange: MemoryCall, receiver: HubPeer, copy: int) -> None:
         """A handler that was cancelled or that crashed breaks the connection; a crash ends its peer."""
         if task.cancelled() or task.exception() is not None:
             self._fail_soon(exchange, copy, PeerUnreachable(f"{exchange.to.member} gave no answer"))
@@ -289,7 +289,7 @@ class MemoryHub:
         size_bytes = self.scales.request_bytes(header, question.request, len(question.payload)) if self.scales is not None else 0
         self.statistics.traffic.count(sender.member, question.to.member, question.request, size_bytes)
 
-    def _weigh_outcome(self, exchange: Exchange, outcome: Outcome) -> None:
+    def _weigh_outcome(self, exchange: MemoryCall, outcome: Outcome) -> None:
         size_bytes = 0
         if isinstance(outcome, Refused):
             size_bytes = refusal_bytes(outcome)
@@ -313,7 +313,7 @@ class MemoryHub:
         factor = self.links.factor(sender.peer_id, receiver.peer_id)
         return stretched_s(size_bytes * self.plan.byte_s, factor, TRANSFER_S_MAX)
 
-    def tell_fault(self, what: str, exchange: Exchange) -> None:
+    def tell_fault(self, what: str, exchange: MemoryCall) -> None:
         """Count and show a fault."""
         self.statistics.faults[what] += 1
         sender, request = exchange.sender.endpoint.member, type(exchange.request).__name__

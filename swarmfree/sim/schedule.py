@@ -80,7 +80,7 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartitionFault:
     """A group is cut off from everybody else: each peer that may be hit, with a chance of `share`; who, is a function of `salt`."""
 
     share: float
@@ -195,7 +195,7 @@ FaultKind = (
     | Slow
     | Shelve
     | Hide
-    | Part
+    | PartitionFault
     | Split
     | Impair
     | Sever
@@ -276,7 +276,9 @@ def _draw_troubles(plan: FaultPlan, body_stages: int, rng: random.Random) -> lis
     kinds.extend(Leave(rng.randint(1, body_stages)) for _ in range(times(plan.leave_rate)))
     kinds.extend(slow(disk=False) for _ in range(times(plan.slow_rate)))
     kinds.extend(slow(disk=True) for _ in range(times(plan.slow_disk_rate)))
-    kinds.extend(Part(plan.partition_share, rng.getrandbits(32), break_s(), refused()) for _ in range(times(plan.partition_rate)))
+    kinds.extend(
+        PartitionFault(plan.partition_share, rng.getrandbits(32), break_s(), refused()) for _ in range(times(plan.partition_rate))
+    )
     kinds.extend(Impair(stage(), True, break_s()) for _ in range(times(plan.deaf_rate)))
     kinds.extend(Impair(stage(), False, break_s()) for _ in range(times(plan.mute_rate)))
     kinds.extend(Sever(stage(), stage(), break_s(), refused()) for _ in range(times(plan.cut_rate)))

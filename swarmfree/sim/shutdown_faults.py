@@ -15,7 +15,7 @@ CALM_S = 10.0
 """A run without calm iterations becomes calm so long after its closing evaluation was opened."""
 
 
-class Ending:
+class ShutdownFaults:
     """Sets off the faults of the ending.
 
     Args:

@@ -13,7 +13,7 @@ from swarmfree.protocol.manifest import Manifest, TimingSection
 from swarmfree.protocol.messages import Header, Request
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.protocol.ports import Handler, Ports, Reply
-from swarmfree.trainer.incarnations import Lives
+from swarmfree.trainer.incarnations import Incarnations
 
 
 class PayloadAtHand:
@@ -48,7 +48,7 @@ class Context:
     rng: random.Random
     run: str
     handler: Handler | None = None
-    lives: Lives = field(default_factory=Lives)
+    lives: Incarnations = field(default_factory=Incarnations)
 
     @property
     def here(self) -> Endpoint:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from swarmfree.policy.answer_checks import fitting_plan, fitting_record
 from swarmfree.policy.election import electorate_of, founders_term, rank
 from swarmfree.policy.quorum import is_majority, may_decide
-from swarmfree.policy.takeover import Inheritance, newest_plan, newest_sealed
+from swarmfree.policy.takeover import Takeover, newest_plan, newest_sealed
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.protocol.events import Note
@@ -22,7 +22,7 @@ from swarmfree.protocol.messages import Claim, Commit, GetRecord, Promise, Recor
 from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.member.member import MemberBooks
+from swarmfree.trainer.member.member import StageMember
 
 FORCED_WITHOUT_ALL = 3
 """A minority that does not hold every stage waits so many times `split_wait_s`: going on costs it those stages."""
@@ -67,7 +67,7 @@ class Election:
         announced: by the directory when this peer last looked.
     """
 
-    def __init__(self, context: Context, books: MemberBooks) -> None:
+    def __init__(self, context: Context, books: StageMember) -> None:
         """No candidate yet."""
         self._context = context
         self._books = books
@@ -77,7 +77,7 @@ class Election:
         self._has_waited = False
         self.announced: Sequence[Announcement] = ()
 
-    async def campaign(self) -> Inheritance | None:
+    async def campaign(self) -> Takeover | None:
         """Try to become coordinator; None where there is one after all, or this member is no use as one."""
         standing, timing = self._books.standing, self._context.timing
         longest_s = FORCED_WITHOUT_ALL * timing.split_wait_s
@@ -187,7 +187,7 @@ class Election:
     def _electorate(self, plan: Plan) -> tuple[Member, ...]:
         return electorate_of(self._books.standing.record_of(-1), plan)
 
-    async def _claim(self, term: Term, plan: Plan, *, may_force: bool) -> Inheritance | None:
+    async def _claim(self, term: Term, plan: Plan, *, may_force: bool) -> Takeover | None:
         poll = await self._ask(term, plan, only_asking=False)
         if poll.behind or not await self._catch_up(poll):
             return None
@@ -206,7 +206,7 @@ class Election:
                 Note(f"no majority for {self._context.timing.split_wait_s:g} s: going on with {len(poll.promises)} members")
             )
         order = {member: place for place, member in enumerate(self._electorate(plan))}
-        return Inheritance(
+        return Takeover(
             term=term,
             revision=next(self._revisions),
             iteration=standing.iteration,

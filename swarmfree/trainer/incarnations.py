@@ -12,7 +12,7 @@ from swarmfree.protocol.names import Member
 PEERS_MAX = 1024
 
 
-class Lives:
+class Incarnations:
     """The latest life that this peer has heard from, of each other peer; those heard from longest ago are forgotten first."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from swarmfree.policy.election import founders_term
-from swarmfree.policy.takeover import Inheritance
+from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import (
     CallFailed,
@@ -28,7 +28,7 @@ from swarmfree.protocol.names import Endpoint, Founder
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.member.catch_up import keep_up
-from swarmfree.trainer.member.member import TICK_S, MemberBooks
+from swarmfree.trainer.member.member import TICK_S, StageMember
 from swarmfree.trainer.replica_state import NO_STAGE
 from swarmfree.trainer.tasks import Tasks
 
@@ -39,17 +39,17 @@ FOUND_ROUNDS, FOUND_ROUNDS_LATER = 4, 2
 UNWELCOME_ROUNDS = 3
 """Rounds in a row in which all who answered were of another run or protocol: then this peer is wrong, and not an address."""
 
-Lead = Callable[[Inheritance | None], Awaitable[bool]]
+Lead = Callable[[Takeover | None], Awaitable[bool]]
 
 
-class Joining:
+class Membership:
     """This peer's tie to the coordinator.
 
     Attributes:
         genesis: the highest number of a genesis that this peer has read; 1 before that.
     """
 
-    def __init__(self, context: Context, books: MemberBooks, keeping: Tasks, lead: Lead) -> None:
+    def __init__(self, context: Context, books: StageMember, keeping: Tasks, lead: Lead) -> None:
         """`lead` coordinates, as the founder or from what it inherits, until this peer is no coordinator any more; whether another is."""
         self._context = context
         self._books = books

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from swarmfree.policy.fork_choice import Tip
-from swarmfree.policy.takeover import Inheritance
+from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed, DeviceStuck, Diverged, Excluded, RefusalKind, Refused, RunEnded, SwarmfreeError
 from swarmfree.protocol.events import Ended, Note, Started, TookOver
@@ -59,14 +59,14 @@ from swarmfree.trainer.coordinator.partition_merge import Rival
 from swarmfree.trainer.coordinator.roster import Deposed
 from swarmfree.trainer.member import queries
 from swarmfree.trainer.member.catch_up import keep_up
-from swarmfree.trainer.member.member import MemberBooks
-from swarmfree.trainer.membership import Joining
+from swarmfree.trainer.member.member import StageMember
+from swarmfree.trainer.membership import Membership
 from swarmfree.trainer.recovery.builder import Builder
 from swarmfree.trainer.recovery.ends_copy import EndsKeeper
 from swarmfree.trainer.recovery.preallocation import keep_room
 from swarmfree.trainer.recovery.shadows import ShadowKeeper
 from swarmfree.trainer.replica_state import NO_STAGE
-from swarmfree.trainer.run_end import Ending
+from swarmfree.trainer.run_end import RunEnd
 from swarmfree.trainer.tasks import Tasks
 
 
@@ -85,18 +85,18 @@ class Peer:
         """Assemble; nothing runs yet."""
         self.context = context
         self.tasks = Tasks(group)
-        self.books = MemberBooks(context, group)
+        self.books = StageMember(context, group)
         self._building = Tasks(group)
         self.builder = Builder(context, self.books, self._building, partial(keep_up, context, self.books))
         self.has_announced = False
         self.coordinator: Coordinator | None = None
         self._keeping = Tasks(group)
-        self.joining = Joining(context, self.books, self._keeping, self._lead)
+        self.joining = Membership(context, self.books, self._keeping, self._lead)
         self.keeper = EndsKeeper(context, self.books.standing, self.books.device, Tasks(group))
         self.shadows = ShadowKeeper(context, self.books.standing, self.books.device, self.books.borders)
         self.books.after_step = self.shadows.after_step
         self._coordination = Tasks(group)
-        self.ending = Ending(context, self.books, self.tasks)
+        self.ending = RunEnd(context, self.books, self.tasks)
         self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
 
     def start(self) -> None:
@@ -276,10 +276,10 @@ class Peer:
         except Excluded as error:
             self.end(End(4, str(error)))
 
-    def _make_coordinator(self, inherited: Inheritance | None) -> Coordinator:
+    def _make_coordinator(self, inherited: Takeover | None) -> Coordinator:
         return Coordinator(self.context, self._coordination, inherited, self.joining.genesis)
 
-    async def _lead(self, inherited: Inheritance | None) -> bool:
+    async def _lead(self, inherited: Takeover | None) -> bool:
         """Coordinate until the run is over or this peer leads no longer; whether another does."""
         self.coordinator = coordinator = self._make_coordinator(inherited)
         if inherited is None:

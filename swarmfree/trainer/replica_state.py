@@ -24,7 +24,7 @@ PAST_MAX = 4096
 NO_PAST: Mapping[int, str] = MappingProxyType({})
 
 
-class Standing:
+class ReplicaState:
     """The peer's own books.
 
     Attributes:

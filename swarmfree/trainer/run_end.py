@@ -11,12 +11,12 @@ from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Rank
-from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S, MemberBooks
+from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S, StageMember
 from swarmfree.trainer.replica_state import NO_STAGE
 from swarmfree.trainer.tasks import Tasks
 
 
-class Ending:
+class RunEnd:
     """One peer's part in the end of the run.
 
     Attributes:
@@ -24,7 +24,7 @@ class Ending:
         all_written: a coordinator has said that every stage is.
     """
 
-    def __init__(self, context: Context, books: MemberBooks, tasks: Tasks) -> None:
+    def __init__(self, context: Context, books: StageMember, tasks: Tasks) -> None:
         """Nothing was written."""
         self._context = context
         self._books = books

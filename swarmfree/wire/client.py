@@ -20,8 +20,8 @@ from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.ports import Reply
 from swarmfree.wire.addresses import parse_address
 from swarmfree.wire.announcement_record import ADDRESSES_MAX
-from swarmfree.wire.codec_messages import Rpc, Shape, decode_response
-from swarmfree.wire.frames import Assembly, FrameKind, Malformed, chunk_frames, decode_frame, encode_frame
+from swarmfree.wire.codec_messages import CallShape, Rpc, decode_response
+from swarmfree.wire.frames import FrameKind, Malformed, PayloadReader, chunk_frames, decode_frame, encode_frame
 from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.status import error_of
 
@@ -53,7 +53,7 @@ def _target(texts: tuple[str, ...]) -> str:
     return ",".join([first.grpc_target, *[a.host_and_port for a in addresses[1:] if a.kind == first.kind]])
 
 
-class Line:
+class PeerChannel:
     """One channel to one peer, and how many calls are on it."""
 
     __slots__ = ("_callables", "calls", "channel")
@@ -69,9 +69,9 @@ class Line:
         made = self._callables.get(rpc.name)
         if made is None:
             make = {
-                Shape.UNARY: self.channel.unary_unary,
-                Shape.WATCHED: self.channel.unary_stream,
-                Shape.FRAMED: self.channel.stream_stream,
+                CallShape.UNARY: self.channel.unary_unary,
+                CallShape.WATCHED: self.channel.unary_stream,
+                CallShape.FRAMED: self.channel.stream_stream,
             }[rpc.shape]
             made = self._callables[rpc.name] = make(rpc.path)
         return made
@@ -92,8 +92,8 @@ class Client:
         """Know nobody yet."""
         self._limits = limits
         self._group = group
-        self._lines: dict[str, Line] = {}
-        self._open: set[Line] = set()  # Also those that are no more called but still have calls under way.
+        self._lines: dict[str, PeerChannel] = {}
+        self._open: set[PeerChannel] = set()  # Also those that are no more called but still have calls under way.
         self._is_closing = False
         self.frames_received = 0
 
@@ -108,7 +108,7 @@ class Client:
         line.calls += 1
         conversation = Conversation(line, rpc, str(to.member), self._limits, self._group, self._receive)
         try:
-            if rpc.shape is Shape.UNARY:
+            if rpc.shape is CallShape.UNARY:
                 return await conversation.unary(request, silence_s)
             return await conversation.stream(request, payload, silence_s, header_first=header_first)
         except PeerUnreachable:
@@ -134,8 +134,8 @@ class Client:
     def _receive(self) -> None:
         self.frames_received += 1
 
-    def _line(self, target: str) -> Line:
-        line = self._lines.pop(target, None) or Line(target, self._limits)
+    def _line(self, target: str) -> PeerChannel:
+        line = self._lines.pop(target, None) or PeerChannel(target, self._limits)
         self._lines[target] = line  # At the end: the dictionary is ordered by last use.
         self._open.add(line)
         if len(self._lines) > self._limits.channels_max:
@@ -144,16 +144,16 @@ class Client:
                 self._hang_up(self._lines.pop(unused))
         return line
 
-    def _forget(self, target: str, line: Line) -> None:
+    def _forget(self, target: str, line: PeerChannel) -> None:
         """The next call connects anew at once and does not wait for the channel's own attempts."""
         if self._lines.get(target) is line:
             del self._lines[target]
 
-    def _hang_up(self, line: Line) -> None:
+    def _hang_up(self, line: PeerChannel) -> None:
         if not self._is_closing:
             self._group.create_task(self._close(line))
 
-    async def _close(self, line: Line) -> None:
+    async def _close(self, line: PeerChannel) -> None:
         self._open.discard(line)
         await line.channel.close()
 
@@ -172,7 +172,7 @@ class Download:
         """Expect everything."""
         self._rpc = rpc
         self._payload_bytes_max = payload_bytes_max
-        self._assembly = Assembly(0, 0)
+        self._assembly = PayloadReader(0, 0)
         self.response: Response | None = None
 
     @property
@@ -190,7 +190,7 @@ class Download:
             self._assembly.add(content)
         elif kind is FrameKind.RESPONSE and self.response is None:
             self.response, size_bytes = decode_response(self._rpc, content)
-            self._assembly = Assembly(size_bytes, self._payload_bytes_max)
+            self._assembly = PayloadReader(size_bytes, self._payload_bytes_max)
         else:
             raise Malformed(f"a {kind.name} frame out of turn")
 
@@ -268,7 +268,7 @@ class Conversation:
     __slots__ = ("_group", "_limits", "_line", "_peer", "_received", "_rpc")
 
     def __init__(
-        self, line: Line, rpc: Rpc, peer: str, limits: WireLimits, group: asyncio.TaskGroup, received: Callable[[], None]
+        self, line: PeerChannel, rpc: Rpc, peer: str, limits: WireLimits, group: asyncio.TaskGroup, received: Callable[[], None]
     ) -> None:
         """Say nothing yet."""
         self._line = line
@@ -300,9 +300,9 @@ class Conversation:
                     limit.reschedule(loop.time() + silence_s)
 
                 start = self._line.callable(self._rpc)
-                call = start(request) if self._rpc.shape is Shape.WATCHED else start()
+                call = start(request) if self._rpc.shape is CallShape.WATCHED else start()
                 try:
-                    if self._rpc.shape is Shape.WATCHED:
+                    if self._rpc.shape is CallShape.WATCHED:
                         await self._listen(call, download, None, heard)
                     else:
                         await self._converse(call, request, payload, download, heard, header_first=header_first)

@@ -21,7 +21,7 @@ from swarmfree.wire.v1 import messages_pb2, swarm_pb2
 SERVICE = swarm_pb2.DESCRIPTOR.services_by_name["Swarm"]
 
 
-class Shape(enum.Enum):
+class CallShape(enum.Enum):
     """How a call looks on the wire; see the service's comment in swarm.proto."""
 
     UNARY = "one request, one response"
@@ -43,7 +43,7 @@ class Rpc:
     name: str
     request: type[Any]
     response: Any
-    shape: Shape
+    shape: CallShape
 
     @property
     def path(self) -> str:
@@ -71,11 +71,11 @@ class Rpc:
         return "payload" in self.response_message.DESCRIPTOR.fields_by_name
 
 
-def _shape_of(name: str) -> Shape:
+def _shape_of(name: str) -> CallShape:
     method = SERVICE.methods_by_name[name]
     if method.client_streaming:
-        return Shape.FRAMED
-    return Shape.WATCHED if method.server_streaming else Shape.UNARY
+        return CallShape.FRAMED
+    return CallShape.WATCHED if method.server_streaming else CallShape.UNARY
 
 
 _TABLE: tuple[tuple[str, type[Any], Any], ...] = (

@@ -17,7 +17,7 @@ from typing import TypeVar
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.wire.addresses import Address
 from swarmfree.wire.dht_node import DhtNode, open_node
-from swarmfree.wire.dht_values import DhtFault, Entry, Listening, SignedRecord
+from swarmfree.wire.dht_values import DhtFault, DhtRecord, Listening, SignedRecord
 from swarmfree.wire.identity import Identity
 from swarmfree.wire.socket_folder import SocketFolder
 
@@ -67,7 +67,7 @@ class DhtKeeper:
         self._limits: set[asyncio.Timeout] = set()
         self._lasting: dict[str, Address] = {}
         self._learned: dict[str, Address] = {}
-        self._wanted: dict[str, Entry] = {}
+        self._wanted: dict[str, DhtRecord] = {}
         self._unstored: set[str] = set()
         self._replaced = asyncio.Event()
         self._died_s: float | None = None
@@ -147,7 +147,7 @@ class DhtKeeper:
                 return faults
             await asyncio.sleep(_AGAIN_S)
 
-    async def store(self, entries: Sequence[Entry], limit_s: float) -> None:
+    async def store(self, entries: Sequence[DhtRecord], limit_s: float) -> None:
         """Store this peer's records, now or as soon as the directory can; a later one takes the earlier one's place.
 
         Raises:
@@ -234,7 +234,7 @@ class DhtKeeper:
             except DhtFault as fault:
                 _log.debug("records wait to be stored: %s", fault)
 
-    async def _store(self, entries: Sequence[Entry], limit_s: float) -> None:
+    async def _store(self, entries: Sequence[DhtRecord], limit_s: float) -> None:
         await self._perform(lambda node: node.store(entries), limit_s)
         for entry in entries:
             if self._wanted.get(entry.key) == entry:

@@ -19,7 +19,7 @@ from typing import Any
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.wire.addresses import Address, address_of, parse_address
 from swarmfree.wire.dht_validator import SignedRecordValidator
-from swarmfree.wire.dht_values import DhtFault, Entry, Listening, SignedRecord
+from swarmfree.wire.dht_values import DhtFault, DhtRecord, Listening, SignedRecord
 from swarmfree.wire.hivemind_parts import (
     DHTID,
     P2P,
@@ -96,7 +96,7 @@ class DhtNode:
             async with asyncio.timeout(_CALL_LIMIT_S):
                 await self._node.find_nearest_nodes([self._node.node_id])
 
-    async def store(self, entries: Sequence[Entry]) -> bool:
+    async def store(self, entries: Sequence[DhtRecord]) -> bool:
         """Store records under this peer's subkey at the nearest nodes; False where a later one is held already.
 
         Raises:

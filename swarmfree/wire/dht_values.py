@@ -15,7 +15,7 @@ class DhtFault(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DhtRecord:
     """A record to store under this peer's own subkey."""
 
     key: str

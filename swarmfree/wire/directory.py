@@ -35,7 +35,7 @@ from swarmfree.wire.announcement_record import (
     run_record_from_bytes,
     run_record_to_bytes,
 )
-from swarmfree.wire.dht_values import DhtFault, Entry, Listening, SignedRecord
+from swarmfree.wire.dht_values import DhtFault, DhtRecord, Listening, SignedRecord
 from swarmfree.wire.genesis import Genesis, make_genesis, newest_genesis
 from swarmfree.wire.identity import Identity
 from swarmfree.wire.invite import ENTRY_POINTS_MAX
@@ -407,7 +407,7 @@ class DhtDirectory:
         keeper = self._keeper
         if keeper is None:
             return
-        entries = [Entry(key, value, expires_s) for key, value in contents.items()]
+        entries = [DhtRecord(key, value, expires_s) for key, value in contents.items()]
         answer = await self._thread.attempt(lambda: keeper.store(entries, _CALL_LIMIT_S), _CALL_LIMIT_S + _GRACE_S)
         if isinstance(answer, BaseException):
             self._tell_fault(answer)

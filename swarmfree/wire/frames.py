@@ -114,7 +114,7 @@ def chunk_frames(payload: bytes, chunk_bytes: int, begin: int = 0) -> Iterator[b
         yield encode_frame(FrameKind.CHUNK, view[start : start + chunk_bytes])
 
 
-class Assembly:
+class PayloadReader:
     """Puts a payload together from its chunks and refuses what does not add up.
 
     Args:

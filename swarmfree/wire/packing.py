@@ -33,14 +33,14 @@ BODIES_KEPT, SENDERS_KEPT, PACKED_KEPT, RECEIVERS_KEPT = 8, 8, 16, 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class Unpacked:
     """A request's content as it is before packing."""
 
     data: bytes
     digest: bytes
 
     @classmethod
-    def of(cls, data: bytes) -> Body:
+    def of(cls, data: bytes) -> Unpacked:
         """These bytes."""
         return cls(data, hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest())
 
@@ -55,11 +55,11 @@ class Packer:
 
     def __init__(self) -> None:
         """Nobody has got anything."""
-        self._acknowledged: OrderedDict[Member, dict[str, Body]] = OrderedDict()
+        self._acknowledged: OrderedDict[Member, dict[str, Unpacked]] = OrderedDict()
         self._packed: OrderedDict[tuple[bytes, ...], bytes] = OrderedDict()
-        self._last: tuple[Request, Body] | None = None
+        self._last: tuple[Request, Unpacked] | None = None
 
-    def pack(self, rpc: Rpc, header: Header, request: Request, to: Member, *, alone: bool = False) -> tuple[bytes, Body]:
+    def pack(self, rpc: Rpc, header: Header, request: Request, to: Member, *, alone: bool = False) -> tuple[bytes, Unpacked]:
         """The whole request as bytes, and the body to be acknowledged with `got`.
 
         Args:
@@ -74,22 +74,22 @@ class Packer:
         message.packed.against.extend(known_body.digest for known_body in against)
         return bytes(message.SerializeToString()), body
 
-    def got(self, rpc: Rpc, to: Member, body: Body) -> None:
+    def got(self, rpc: Rpc, to: Member, body: Unpacked) -> None:
         """The receiver has this body."""
         self._acknowledged.setdefault(to, {})[SLOTS[rpc.name]] = body
         self._acknowledged.move_to_end(to)
         if len(self._acknowledged) > RECEIVERS_KEPT:
             self._acknowledged.popitem(last=False)
 
-    def _body(self, rpc: Rpc, request: Request) -> Body:
+    def _body(self, rpc: Rpc, request: Request) -> Unpacked:
         """One request goes to many: it is encoded once."""
         if self._last is None or self._last[0] is not request:
             message = rpc.request_message()
             to_proto(request, message)
-            self._last = request, Body.of(message.SerializeToString())
+            self._last = request, Unpacked.of(message.SerializeToString())
         return self._last[1]
 
-    def _compressed(self, body: Body, against: Sequence[Body]) -> bytes:
+    def _compressed(self, body: Unpacked, against: Sequence[Unpacked]) -> bytes:
         key = (body.digest, *(known.digest for known in against))
         found = self._packed.get(key)
         if found is None:
@@ -135,7 +135,7 @@ class Unpacker:
         bodies = self._bodies.get(received.header.sender.member, OrderedDict())
         if any(digest not in bodies for digest in against):
             raise Refused(RefusalKind.UNKNOWN_DICTIONARY, "this peer has not got what the request was packed with")
-        dictionary = _dictionary([Body(bodies[digest], digest) for digest in against])
+        dictionary = _dictionary([Unpacked(bodies[digest], digest) for digest in against])
         try:
             size_bytes = zstandard.frame_content_size(packed)
             if not 0 <= size_bytes <= self._body_bytes_max:
@@ -149,13 +149,13 @@ class Unpacker:
         self._bodies.move_to_end(sender)
         if len(self._bodies) > SENDERS_KEPT:
             self._bodies.popitem(last=False)
-        body = Body.of(data)
+        body = Unpacked.of(data)
         bodies[body.digest] = data
         bodies.move_to_end(body.digest)
         if len(bodies) > BODIES_KEPT:
             bodies.popitem(last=False)
 
 
-def _dictionary(bodies: Sequence[Body]) -> zstandard.ZstdCompressionDict | None:
+def _dictionary(bodies: Sequence[Unpacked]) -> zstandard.ZstdCompressionDict | None:
     data = b"".join(body.data for body in bodies)
     return zstandard.ZstdCompressionDict(data, dict_type=zstandard.DICT_TYPE_RAWCONTENT) if data else None

@@ -23,8 +23,8 @@ from swarmfree.protocol.messages import Header, Request
 from swarmfree.protocol.pieces import recut
 from swarmfree.protocol.ports import Handler
 from swarmfree.wire import frames
-from swarmfree.wire.codec_messages import RPCS, SERVICE, ReceivedRequest, Rpc, Shape, decode_request, encode_response
-from swarmfree.wire.frames import Assembly, FrameKind, Malformed, chunk_frame, decode_frame, encode_frame
+from swarmfree.wire.codec_messages import RPCS, SERVICE, CallShape, ReceivedRequest, Rpc, decode_request, encode_response
+from swarmfree.wire.frames import FrameKind, Malformed, PayloadReader, chunk_frame, decode_frame, encode_frame
 from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.packing import Unpacker
 from swarmfree.wire.status import status_of
@@ -101,7 +101,7 @@ class Upload:
     def __init__(self, context: Context, group: asyncio.TaskGroup, bell: asyncio.Event) -> None:
         """Expect nothing yet."""
         self._context = context
-        self._assembly: Assembly | None = None
+        self._assembly: PayloadReader | None = None
         self._group = group
         self._payload: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
@@ -116,7 +116,7 @@ class Upload:
         """Nothing more can come: the caller closes its side without being told."""
         return self._assembly is not None and self._assembly.is_complete
 
-    def expect(self, assembly: Assembly, chunk: memoryview | None, *, waits: bool) -> None:
+    def expect(self, assembly: PayloadReader, chunk: memoryview | None, *, waits: bool) -> None:
         """Know what must come, and take what came with the request.
 
         Args:
@@ -229,9 +229,9 @@ class Server:
         async def framed(_: object, context: Context) -> None:
             await self._framed(rpc, context)
 
-        if rpc.shape is Shape.UNARY:
+        if rpc.shape is CallShape.UNARY:
             return grpc.unary_unary_rpc_method_handler(_untyped(unary))
-        if rpc.shape is Shape.WATCHED:
+        if rpc.shape is CallShape.WATCHED:
             return grpc.unary_stream_rpc_method_handler(_untyped(watched))
         return grpc.stream_stream_rpc_method_handler(_untyped(framed))
 
@@ -283,7 +283,7 @@ class Server:
             raise Malformed("nothing where REQUEST was expected")
         content, chunk = _content(data, FrameKind.REQUEST)
         received = decode_request(rpc, content)
-        upload.expect(Assembly(received.payload_size_bytes, self._limits.payload_bytes_max), chunk, waits=received.waits)
+        upload.expect(PayloadReader(received.payload_size_bytes, self._limits.payload_bytes_max), chunk, waits=received.waits)
         self._begin(self._admitted(received), upload, outcome)
 
     async def _finish_framed(self, rpc: Rpc, context: Context, outcome: Outcome, upload: Upload) -> None:

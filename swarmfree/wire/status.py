@@ -45,7 +45,7 @@ _BROKEN = frozenset({StatusCode.UNAVAILABLE, StatusCode.CANCELLED, StatusCode.IN
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class CallStatus:
     """How a call that gets no response ends.
 
     Args:
@@ -59,12 +59,12 @@ class Status:
     metadata: tuple[tuple[str, str], ...] = ()
 
 
-def status_of(error: Refused | Malformed) -> Status:
+def status_of(error: Refused | Malformed) -> CallStatus:
     """What the refusing side sends."""
     if isinstance(error, Malformed):
-        return Status(VIOLATION_CODE, _shortened(str(error)))
+        return CallStatus(VIOLATION_CODE, _shortened(str(error)))
     term = ((TERM_KEY, str(error.term_number)),) if error.term_number else ()
-    return Status(CODES[error.kind], _shortened(error.detail), ((REFUSAL_KEY, error.kind.value), *term))
+    return CallStatus(CODES[error.kind], _shortened(error.detail), ((REFUSAL_KEY, error.kind.value), *term))
 
 
 def error_of(code: StatusCode, detail: str, metadata: Iterable[tuple[str, str | bytes]], peer: str, rpc: str) -> CallFailed:

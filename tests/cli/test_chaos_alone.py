@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmfree.cockpit.observed_events import Told
+from swarmfree.cockpit.observed_events import PeerEvent
 from swarmfree.lab.chaos.chaos import loss_judge
 from swarmfree.lab.chaos.loss_judge import BOUND, AloneJudge, Comparison, Gap, gap_between
 from swarmfree.lab.reference_training import Alone, train_canonically
@@ -40,7 +40,7 @@ def judge_of(manifest: Manifest, text: str, losses: list[float]) -> AloneJudge:
     """A judge that has heard these losses."""
     judge = AloneJudge(manifest, text)
     for iteration, loss in enumerate(losses):
-        judge.hear(Told(1.0, "a", IterationCommitted(iteration, 0, loss, None, 64, 0.1, [1.0], "aa")))
+        judge.hear(PeerEvent(1.0, "a", IterationCommitted(iteration, 0, loss, None, 64, 0.1, [1.0], "aa")))
     return judge
 
 
@@ -76,7 +76,7 @@ def test_nothing_is_compared_after_a_rebuild_or_a_gap(manifest: Manifest, text: 
     """A stage merged from neighbours goes its own way; copies of a sibling do not, nor do first weights."""
     judge = judge_of(manifest, text, [1.0, 2.0, 3.0, 4.0])
     for iteration, action in ((0, "Fresh"), (1, "Copy"), (3, "Merge")):
-        judge.hear(Told(1.0, "a", StageBuilt(1, iteration, action, "Qm", 0.1, 0, "aa")))
+        judge.hear(PeerEvent(1.0, "a", StageBuilt(1, iteration, action, "Qm", 0.1, 0, "aa")))
     assert judge.losses() == [1.0, 2.0, 3.0]
     assert AloneJudge(manifest, text).losses() == []
     assert AloneJudge(manifest, text).compare(Path(text), lambda line: None, lambda: False) is None

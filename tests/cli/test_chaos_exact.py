@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from swarmfree.cli.engine_probe import EngineKind, make_engine, watched
-from swarmfree.cockpit.observed_events import Happening, Told
+from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent
 from swarmfree.lab.chaos.exact_judge import ExactJudge
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.events import EngineHolds, EngineStepped, Event, IterationCommitted, RecoveryDecided, StageBuilt
@@ -33,7 +33,7 @@ class Story:
 
     def __init__(self) -> None:
         """First weights: one replica of each stage draws them, the other copies them."""
-        self.told: list[Happening] = []
+        self.told: list[ObservedEvent] = []
         self.iteration = 0
         self.engines = [[self._engine(stage, replica) for replica in range(2)] for stage in STAGES]
         for stage, (first, second) in enumerate(self.engines):
@@ -47,7 +47,7 @@ class Story:
 
     def tell(self, event: Event, who: str = "peer-0-0") -> None:
         """Somebody tells something."""
-        self.told.append(Told(float(len(self.told)), who, event))
+        self.told.append(PeerEvent(float(len(self.told)), who, event))
 
     def built(self, stage: int, action: str, engine: Engine) -> None:
         """The coordinator tells of a newcomer's state."""
@@ -111,7 +111,7 @@ class Story:
         return norm
 
 
-def judged(told: Sequence[Happening]) -> ExactJudge:
+def judged(told: Sequence[ObservedEvent]) -> ExactJudge:
     """A judge that has heard it all."""
     judge = ExactJudge(MANIFEST)
     for happening in told:
@@ -120,12 +120,12 @@ def judged(told: Sequence[Happening]) -> ExactJudge:
     return judge
 
 
-def changed(told: Sequence[Happening], kind: type[Event], at: int, **fields: object) -> list[Happening]:
+def changed(told: Sequence[ObservedEvent], kind: type[Event], at: int, **fields: object) -> list[ObservedEvent]:
     """The same story, with one event told otherwise; `at` counts events of its kind."""
-    places = [place for place, h in enumerate(told) if isinstance(h, Told) and isinstance(h.event, kind)]
+    places = [place for place, h in enumerate(told) if isinstance(h, PeerEvent) and isinstance(h.event, kind)]
     place = places[at]
     happening = told[place]
-    assert isinstance(happening, Told)
+    assert isinstance(happening, PeerEvent)
     event = dataclasses.replace(happening.event, **fields)  # type: ignore[type-var]
     return [*told[:place], dataclasses.replace(happening, event=event), *told[place + 1 :]]
 
@@ -273,7 +273,7 @@ def test_who_steps_late_is_compared_as_well(story: Story) -> None:
     place = next(
         place
         for place, h in enumerate(story.told)
-        if isinstance(h, Told) and isinstance(h.event, EngineStepped) and "1-1" in h.name
+        if isinstance(h, PeerEvent) and isinstance(h.event, EngineStepped) and "1-1" in h.name
     )
     late = [*story.told[:place], *story.told[place + 1 :], story.told[place]]
     assert judged(late).violations() == []

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from swarmfree.cockpit.fold import fold_all
 from swarmfree.cockpit.observed_events import (
-    Happening,
     InviteKept,
+    ObservedEvent,
     ProcessEnded,
     ProcessKilled,
     ProcessStarted,
@@ -48,7 +48,7 @@ def _bits(iteration: int) -> float:
     return 2.4 + 5.6 * math.exp(-iteration / 35) + 0.05 * math.sin(iteration * 1.7)
 
 
-def opening(*, peers_up: int = len(PLACES)) -> Iterator[Happening]:
+def opening(*, peers_up: int = len(PLACES)) -> Iterator[ObservedEvent]:
     """Processes start; so many peers have told that they are up."""
     yield RunDescribed(START_S, "stdlib-small", ITERATIONS, 4, TOKENS)
     yield ProcessStarted(START_S + 1, "bootstrap", "bootstrap", 100)
@@ -61,7 +61,7 @@ def opening(*, peers_up: int = len(PLACES)) -> Iterator[Happening]:
         yield told(5, "peer-1", Placed(member.peer_id, PLACES[name]))
 
 
-def training(first: int, last: int, at_s: float, builder: str = "") -> Iterator[Happening]:
+def training(first: int, last: int, at_s: float, builder: str = "") -> Iterator[ObservedEvent]:
     """Iterations from `first` to before `last`, an evaluation before every 20th; `builder` serves stage 2 once the others are gone."""
     places = dict(PLACES)
     if builder:
@@ -76,7 +76,7 @@ def training(first: int, last: int, at_s: float, builder: str = "") -> Iterator[
         yield told(begun_s + EACH_S, "peer-1", commit)
 
 
-def lost(at_s: float) -> Iterator[Happening]:
+def lost(at_s: float) -> Iterator[ObservedEvent]:
     """Iteration `LOST_AT` opens, both replicas of stage 2 are killed, and the loss is noticed."""
     members = [[member_of(n).peer_id for n, s in PLACES.items() if s == stage] for stage in range(4)]
     yield told(at_s, "peer-1", Opened(LOST_AT, 0, NO_TOKENS, members))
@@ -88,21 +88,21 @@ def lost(at_s: float) -> Iterator[Happening]:
     yield told(at_s + 0.14, "peer-1", StageLost(2, LOST_AT, str(member_of("peer-7"))))
 
 
-def replay_decided(at_s: float) -> Iterator[Happening]:
+def replay_decided(at_s: float) -> Iterator[ObservedEvent]:
     """The standby is told to replay."""
     builder = member_of("standby-1").peer_id
     yield told(at_s, "peer-1", Placed(builder, 2))
     yield told(at_s, "peer-1", RecoveryDecided(2, LOST_AT, "Replay", "a long reason", builder, taken_from=LOST_AT - 10))
 
 
-def replayed(at_s: float) -> Iterator[Happening]:
+def replayed(at_s: float) -> Iterator[ObservedEvent]:
     """The standby holds the stage."""
     yield told(
         at_s, "peer-1", StageBuilt(2, LOST_AT, "Replay", member_of("standby-1").peer_id, 0.8, 2_400_000, "ab" * 32, exact=True)
     )
 
 
-def the_end(at_s: float) -> Iterator[Happening]:
+def the_end(at_s: float) -> Iterator[ObservedEvent]:
     """Weights and goodbyes."""
     yield told(at_s, "peer-1", Evaluated(ITERATIONS, nats(2.6)))
     for stage, name in enumerate(("peer-1", "peer-4", "standby-1", "peer-2")):

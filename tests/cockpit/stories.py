@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from swarmfree.cockpit.observed_events import Happening, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed, Told
+from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed
 from swarmfree.protocol.events import (
     DirectoryNorms,
     Ended,
@@ -33,14 +33,14 @@ def member_of(name: str, life: int = 1) -> Member:
     return Member(f"QmMadeUp{name.replace('-', '')}", f"{life:08x}{sum(map(ord, name)) + life:08x}")
 
 
-def told(at_s: float, name: str, event: Event) -> Told:
+def told(at_s: float, name: str, event: Event) -> PeerEvent:
     """`name` tells `event` so many seconds after the start."""
-    return Told(START_S + at_s, name, event)
+    return PeerEvent(START_S + at_s, name, event)
 
 
-def beginning() -> list[Happening]:
+def beginning() -> list[ObservedEvent]:
     """Everybody starts, is placed, and iteration 0 is about to open."""
-    happenings: list[Happening] = [
+    happenings: list[ObservedEvent] = [
         RunDescribed(START_S, "made-up", 6, 4, 8192),
         ProcessStarted(START_S, "bootstrap", "bootstrap", 100),
     ]
@@ -56,7 +56,9 @@ def beginning() -> list[Happening]:
     return happenings
 
 
-def iteration(number: int, at_s: float, *, without: tuple[str, ...] = (), extra: dict[str, int] | None = None) -> list[Happening]:
+def iteration(
+    number: int, at_s: float, *, without: tuple[str, ...] = (), extra: dict[str, int] | None = None
+) -> list[ObservedEvent]:
     """Open and commit one iteration, one second long."""
     serving = {**{n: s for n, s in STAGES.items() if n not in without}, **(extra or {})}
     members = [[member_of(n).peer_id for n, s in serving.items() if s == stage] for stage in range(4)]
@@ -64,21 +66,24 @@ def iteration(number: int, at_s: float, *, without: tuple[str, ...] = (), extra:
     commit = IterationCommitted(
         number, 0, 5.5 - number / 2, None, 8192, 1.0, norms, f"{number:064x}", redone=1 if number == 4 else 0
     )
-    happenings: list[Happening] = [told(at_s, "peer-1", Opened(number, 0, "00" * 8, members)), told(at_s + 1, "peer-1", commit)]
+    happenings: list[ObservedEvent] = [
+        told(at_s, "peer-1", Opened(number, 0, "00" * 8, members)),
+        told(at_s + 1, "peer-1", commit),
+    ]
     happenings += [
         told(at_s + 1.01, name, Stepped(number + 1, f"{number:064x}")) for name, stage in serving.items() if stage >= 0
     ]
     return happenings
 
 
-def wiped_out() -> list[Happening]:
+def wiped_out() -> list[ObservedEvent]:
     """Iteration 3 opens; both replicas of stage 2 are killed; the standby merges its neighbours; iteration 3 commits after all."""
     killed_s = 19.4
     three, six = (str(member_of(n)) for n in ("peer-3", "peer-6"))
     standby = member_of("standby-1").peer_id
     members = [[member_of(n).peer_id for n, s in STAGES.items() if s == stage] for stage in range(4)]
     reason = "no replica of stage 2 is left; both neighbours are there, so it is merged, weighted by squared norms 3 and 1"
-    happenings: list[Happening] = [told(19, "peer-1", Opened(3, 0, "00" * 8, members))]
+    happenings: list[ObservedEvent] = [told(19, "peer-1", Opened(3, 0, "00" * 8, members))]
     for name in ("peer-3", "peer-6"):
         happenings.append(ProcessKilled(START_S + killed_s, name, "peer", "--kill stage=2,iteration=3"))
         happenings.append(ProcessEnded(START_S + killed_s + 0.01, name, -9, True, ""))
@@ -94,7 +99,7 @@ def wiped_out() -> list[Happening]:
     return [*happenings, *iteration(3, 21.5, without=("peer-3", "peer-6"), extra={"standby-1": 2})]
 
 
-def a_join() -> list[Happening]:
+def a_join() -> list[ObservedEvent]:
     """A killed peer is started again and takes its old stage from the standby that holds it."""
     again = member_of("peer-3", life=2)
     return [
@@ -105,9 +110,9 @@ def a_join() -> list[Happening]:
     ]
 
 
-def the_end() -> list[Happening]:
+def the_end() -> list[ObservedEvent]:
     """The closing evaluation, the weights, and everybody's goodbye."""
-    happenings: list[Happening] = [told(27, "peer-1", Evaluated(6, 2.8 * math.log(2)))]
+    happenings: list[ObservedEvent] = [told(27, "peer-1", Evaluated(6, 2.8 * math.log(2)))]
     for name, stage in (("peer-1", 0), ("peer-2", 1), ("standby-1", 2), ("peer-4", 3)):
         happenings.append(told(27.1, name, WeightsWritten(stage, f"weights/stage-{stage}.safetensors")))
     for name in ("peer-1", "peer-2", "peer-3", "peer-4", "peer-5", "standby-1"):
@@ -116,9 +121,9 @@ def the_end() -> list[Happening]:
     return happenings
 
 
-def whole_story() -> list[Happening]:
+def whole_story() -> list[ObservedEvent]:
     """The run from its first process to its last."""
-    early: list[Happening] = [told(9, "peer-1", Evaluated(0, 8.0 * math.log(2)))]
+    early: list[ObservedEvent] = [told(9, "peer-1", Evaluated(0, 8.0 * math.log(2)))]
     for number in range(3):
         early += iteration(number, 10 + 2 * number)
     early.insert(-9, told(13.5, "peer-1", Evaluated(2, 4.0 * math.log(2))))

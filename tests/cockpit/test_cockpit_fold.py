@@ -11,11 +11,11 @@ import pytest
 from swarmfree.cockpit.fold import fold, fold_all
 from swarmfree.cockpit.lines import TEXT_MAX, describe
 from swarmfree.cockpit.observed_events import (
-    Happening,
+    ObservedEvent,
+    PeerEvent,
     ProcessEnded,
     ProcessKilled,
     ProcessStarted,
-    Told,
     happening_from_json,
     happening_to_json,
 )
@@ -73,7 +73,7 @@ def test_the_beginning_shows_who_serves_what() -> None:
 
 def test_what_everybody_waits_for_is_news_once() -> None:
     """Seven peers that wait for the same thing make one line of news; the state says what it is."""
-    state = fold_all(h for h in beginning() if not (isinstance(h, Told) and h.event == Waiting("")))
+    state = fold_all(h for h in beginning() if not (isinstance(h, PeerEvent) and h.event == Waiting("")))
     assert state.waiting_for == "1 more replica of stage 3"
     assert sum("1 more replica" in n.text for n in state.news) == 1
 
@@ -123,7 +123,7 @@ def test_the_story_of_a_lost_stage_is_whole() -> None:
 def test_the_loss_after_a_rebuild_may_be_told_after_the_next_commit() -> None:
     """It is told by a source, the commit by the coordinator: whichever comes first, the story has both."""
     happenings = [*beginning(), *iteration(2, 14), *wiped_out()]
-    evaluated = next(h for h in happenings if isinstance(h, Told) and isinstance(h.event, Evaluated))
+    evaluated = next(h for h in happenings if isinstance(h, PeerEvent) and isinstance(h.event, Evaluated))
     late = fold_all([*(h for h in happenings if h is not evaluated), evaluated])
     (story,) = late.lost_stages
     assert story.resumed_s is not None
@@ -133,7 +133,7 @@ def test_the_loss_after_a_rebuild_may_be_told_after_the_next_commit() -> None:
 def test_a_stage_lost_twice_has_two_stories() -> None:
     """A second loss of the same stage begins a story of its own; a repeated notice of the first does not."""
     last = str(member_of("standby-1"))
-    again: list[Happening] = [
+    again: list[ObservedEvent] = [
         ProcessKilled(START_S + 30, "standby-1", "peer", "by hand"),
         told(30.5, "peer-1", MemberLost(last, member_of("standby-1").peer_id, 2, "connection broke")),
         told(30.5, "peer-1", StageLost(2, 5, last)),
@@ -160,7 +160,7 @@ def test_a_member_called_for_once_more_in_vain_is_one_loss() -> None:
     three = member_of("peer-3")
     again = told(20.0, "peer-1", MemberLost(str(three), three.peer_id, 2, "connection broke"))
     story = whole_story()
-    at = next(index for index, h in enumerate(story) if isinstance(h, Told) and isinstance(h.event, StageLost))
+    at = next(index for index, h in enumerate(story) if isinstance(h, PeerEvent) and isinstance(h.event, StageLost))
     state = fold_all([*story[:at], again, *story[at:]])
     assert [m.name for m in state.lost_members] == ["peer-3", "peer-6"]
     assert state.lost_stages[0].victims == ("peer-3", "peer-6")
@@ -187,7 +187,7 @@ def test_swapped_lines_tell_the_same_story() -> None:
     happenings = whole_story()
     swapped = list(happenings)
     for index, (one, two) in enumerate(itertools.pairwise(happenings)):
-        if isinstance(one, Told) and isinstance(two, Told) and one.name != two.name and index % 3 == 0:
+        if isinstance(one, PeerEvent) and isinstance(two, PeerEvent) and one.name != two.name and index % 3 == 0:
             swapped[index], swapped[index + 1] = two, one
     assert swapped != happenings
     straight, other = fold_all(happenings), fold_all(swapped)
@@ -233,7 +233,7 @@ def test_the_fold_leaves_its_input_alone() -> None:
 def test_every_event_has_one_bounded_line() -> None:
     """Each event of a whole story is described in one line without breaks, and a long one is cut."""
     for happening in whole_story():
-        if isinstance(happening, Told):
+        if isinstance(happening, PeerEvent):
             line = describe(happening.event)
             assert line and "\n" not in line
     assert len(describe(Note("word " * 1000 + "\n"))) <= TEXT_MAX

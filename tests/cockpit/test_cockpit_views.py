@@ -16,7 +16,7 @@ from swarmfree.cli.status import _look
 from swarmfree.cockpit.fold import fold, fold_all
 from swarmfree.cockpit.live import LiveView, PlainView, open_view, progress_line
 from swarmfree.cockpit.state import SwarmState
-from swarmfree.cockpit.status import Status, invite_points, status_json, status_line, status_picture
+from swarmfree.cockpit.status import RunStatus, invite_points, status_json, status_line, status_picture
 from swarmfree.cockpit.text import span
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.manifest import Manifest, RunSection
@@ -117,7 +117,7 @@ def test_a_rebuild_has_neither_speed_nor_time_left() -> None:
     assert progress_line(state) == "iteration 3 of 6, loss 6.492 bits per byte, stage 2 is being rebuilt"
 
 
-def _status(*, answered: bool) -> Status:
+def _status(*, answered: bool) -> RunStatus:
     manifest = Manifest()
     names = ("peer-1", "peer-2", "peer-3", "peer-4")
     endpoints = [Endpoint(member_of(n), (f"/ip4/127.0.0.1/tcp/4001/p2p/{member_of(n).peer_id}",)) for n in names]
@@ -140,8 +140,8 @@ def _status(*, answered: bool) -> Status:
         8,
     )
     if not answered:
-        return Status(manifest, "QmFounder", announcements, "", None, None, "", START_S)
-    return Status(manifest, "QmFounder", announcements, str(term.member), plan, record, "", START_S)
+        return RunStatus(manifest, "QmFounder", announcements, "", None, None, "", START_S)
+    return RunStatus(manifest, "QmFounder", announcements, str(term.member), plan, record, "", START_S)
 
 
 def test_status_says_where_the_run_is() -> None:
@@ -221,7 +221,7 @@ async def test_a_watch_ends_with_the_run(monkeypatch: pytest.MonkeyPatch, capsys
         async def __aexit__(self, *_: object) -> None:
             """Nothing is open."""
 
-        async def look(self) -> Status:
+        async def look(self) -> RunStatus:
             return looks.pop(0)
 
     monkeypatch.setattr(status_query, "Lookout", Lookout)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swarmfree.cockpit.fold import fold
-from swarmfree.cockpit.observed_events import Happening, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed, Told
+from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.report import EventLog
 from swarmfree.protocol.events import (
@@ -49,7 +49,7 @@ class RunMadeUp:
 
     def __init__(self, losses: tuple[Loss, ...] = (), *, iterations: int = 60, seed: int = 1, name: str = "made-up") -> None:
         """Make it."""
-        self.happenings: list[Happening] = [RunDescribed(BEGIN_S, name, iterations, 4, 2048)]
+        self.happenings: list[ObservedEvent] = [RunDescribed(BEGIN_S, name, iterations, 4, 2048)]
         self._draw = random.Random(seed)
         self._serving = {f"peer-{number}": stage for number, stage in enumerate((0, 1, 1, 2, 2, 3, 3), start=1)}
         self._spare = [f"standby-{number}" for number in range(1, len(losses) + 1)]
@@ -79,7 +79,7 @@ class RunMadeUp:
         return state
 
     def _tell(self, name: str, event: Event) -> None:
-        self.happenings.append(Told(self._now_s, name, event))
+        self.happenings.append(PeerEvent(self._now_s, name, event))
 
     def _loss(self, iteration: int, noise: float = 0.0) -> float:
         return (2.6 + 5.8 * math.exp(-iteration / 14) + math.exp(-iteration / 110) + self._risen + noise) * math.log(2)

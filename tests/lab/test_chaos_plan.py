@@ -18,9 +18,9 @@ from swarmfree.lab.chaos.plan import (
     LATENCY_S,
     WEIGHTS,
     Candidate,
-    Kind,
     Sparing,
     Strike,
+    StrikeKind,
     choose_joiner,
     draw_plan,
     is_spared,
@@ -29,7 +29,7 @@ from swarmfree.lab.chaos.plan import (
 from swarmfree.protocol.errors import ConfigError
 
 FIRST_OF_SEED_1 = [(1.392, "kill", 0.0), (7.885, "kill", 0.0), (10.754, "freeze", 19.225), (12.24, "freeze", 11.975)]
-KILL = Strike(3, 10.0, Kind.KILL)
+KILL = Strike(3, 10.0, StrikeKind.KILL)
 WHOLE = [
     Candidate("peer-1", 0, is_serving=True, is_coordinator=True, can_feed=True),
     Candidate("peer-2", 0, is_serving=True, can_feed=True),
@@ -64,7 +64,7 @@ def test_gaps_are_exponential_and_kinds_come_by_weight() -> None:
     counts = Counter(s.kind for s in strikes)
     for kind, weight in WEIGHTS.items():
         assert counts[kind] / len(strikes) == pytest.approx(weight / sum(WEIGHTS.values()), rel=0.15)
-    assert counts[Kind.JOIN] >= sum(counts[kind] for kind in DEADLY), "the swarm does not die out"
+    assert counts[StrikeKind.JOIN] >= sum(counts[kind] for kind in DEADLY), "the swarm does not die out"
 
 
 @given(seed=st.integers(0, 2**32), wipes=st.booleans())
@@ -76,13 +76,13 @@ def test_every_strike_keeps_its_limits(seed: int, wipes: bool) -> None:  # noqa:
     for strike in plan.strikes:
         assert 0 < strike.at_s < 120.0
         assert str(strike)
-        assert wipes or strike.kind is not Kind.WIPE
+        assert wipes or strike.kind is not StrikeKind.WIPE
         match strike.kind:
-            case Kind.FREEZE:
+            case StrikeKind.FREEZE:
                 assert FREEZE_S[0] <= strike.for_s <= FREEZE_S[1]
-            case Kind.DELAY | Kind.CUT | Kind.HOLE:
+            case StrikeKind.DELAY | StrikeKind.CUT | StrikeKind.HOLE:
                 assert FAULT_S[0] <= strike.for_s <= FAULT_S[1]
-                is_late = strike.kind is Kind.DELAY
+                is_late = strike.kind is StrikeKind.DELAY
                 assert (LATENCY_S[0] <= strike.latency_s <= LATENCY_S[1]) == is_late
                 assert strike.jitter_s <= strike.latency_s
             case _:
@@ -90,7 +90,7 @@ def test_every_strike_keeps_its_limits(seed: int, wipes: bool) -> None:  # noqa:
 
 
 @pytest.mark.parametrize(("duration_s", "gap_s", "kinds"), [(0.0, 5.0, None), (10.0, 0.0, None), (10.0, 5.0, ())])
-def test_an_impossible_plan_is_refused(duration_s: float, gap_s: float, kinds: tuple[Kind, ...] | None) -> None:
+def test_an_impossible_plan_is_refused(duration_s: float, gap_s: float, kinds: tuple[StrikeKind, ...] | None) -> None:
     """No time, no gap, or no kind of strike is an error in one line."""
     with pytest.raises(ConfigError):
         draw_plan(1, duration_s, gap_s=gap_s, kinds=kinds)
@@ -131,14 +131,14 @@ def test_who_is_unsound_or_not_yet_a_member_keeps_no_stage_alive() -> None:
 def test_no_strike_takes_the_last_sound_replica(seed: int, people: list[Candidate]) -> None:
     """Whoever is there: every stage that had a sound serving replica has one after a strike."""
     before = {c.stage for c in people if c.is_serving and c.is_sound}
-    for kind in (Kind.KILL, Kind.HOLE, Kind.WIPE):
+    for kind in (StrikeKind.KILL, StrikeKind.HOLE, StrikeKind.WIPE):
         names = take_aim(Strike(0, 1.0, kind), seed, people, Sparing()).names
         assert {c.stage for c in people if c.is_serving and c.is_sound and c.name not in names} == before
 
 
 def test_a_wipe_takes_one_body_stage_whole() -> None:
     """Where nobody is spared a wipe hits all replicas of one body stage, never the ends, never the last body stage; else nobody."""
-    wipes = [Strike(index, 1.0, Kind.WIPE) for index in range(50)]
+    wipes = [Strike(index, 1.0, StrikeKind.WIPE) for index in range(50)]
     hit = {take_aim(wipe, 1, WHOLE, Sparing(last_replicas=False)).names for wipe in wipes}
     assert hit == {("peer-3", "peer-5"), ("peer-4",)}
     assert take_aim(wipes[0], 1, WHOLE, Sparing()).names == ()
@@ -155,6 +155,6 @@ def test_the_last_source_stays_also_where_nobody_is_spared() -> None:
 
 def test_who_is_gone_comes_back_or_somebody_new_comes() -> None:
     """Both happen; without anybody gone it is always a newcomer."""
-    joins = [Strike(index, 1.0, Kind.JOIN) for index in range(100)]
+    joins = [Strike(index, 1.0, StrikeKind.JOIN) for index in range(100)]
     assert {choose_joiner(join, 1, ["peer-3", "peer-4"], "joiner-1") for join in joins} == {"peer-3", "peer-4", "joiner-1"}
     assert {choose_joiner(join, 1, [], "joiner-1") for join in joins} == {"joiner-1"}

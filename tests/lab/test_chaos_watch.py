@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from swarmfree.cockpit.fold import fold
-from swarmfree.cockpit.observed_events import Happening, ProcessEnded, ProcessStarted, RunDescribed, Told
+from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent, ProcessEnded, ProcessStarted, RunDescribed
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.chaos.agreement import Agreement
 from swarmfree.lab.chaos.bounds import CALM_S_MIN, START_S, Disturbance, bound_s, calm_s, disturbed, formula
@@ -44,7 +44,7 @@ def agreement_of(*told: tuple[str, Event]) -> list[str]:
     """What is contradictory in this."""
     agreement = Agreement(tokens_per_iteration=100)
     for who, event in told:
-        agreement.hear(Told(1.0, who, event))
+        agreement.hear(PeerEvent(1.0, who, event))
     return agreement.violations
 
 
@@ -115,7 +115,7 @@ class Hearing:
         self.watch = Watch(MANIFEST)
         self.hear(RunDescribed(0.0, "test", 100, 2, 100))
 
-    def hear(self, *happenings: Happening) -> None:
+    def hear(self, *happenings: ObservedEvent) -> None:
         """Hear them in order."""
         for happening in happenings:
             self.state = fold(self.state, happening)
@@ -123,8 +123,8 @@ class Hearing:
 
     def start(self, name: str, stage: int, life: str = "1") -> None:
         """A peer starts and is placed."""
-        self.hear(ProcessStarted(1.0, name, "peer", 1), Told(1.0, name, Started(f"Qm{name}", life * 16, "")))
-        self.hear(Told(1.0, "a", Placed(f"Qm{name}", stage)))
+        self.hear(ProcessStarted(1.0, name, "peer", 1), PeerEvent(1.0, name, Started(f"Qm{name}", life * 16, "")))
+        self.hear(PeerEvent(1.0, "a", Placed(f"Qm{name}", stage)))
 
 
 def test_who_serves_is_who_is_in_the_open_iteration_and_lives() -> None:
@@ -133,15 +133,15 @@ def test_who_serves_is_who_is_in_the_open_iteration_and_lives() -> None:
     hearing.start("a", 0)
     hearing.start("b", 1)
     assert hearing.watch.serving == set(), "a place is not yet a state"
-    hearing.hear(Told(2.0, "a", Opened(0, 0, "", [["Qma"], ["Qmb"]])))
+    hearing.hear(PeerEvent(2.0, "a", Opened(0, 0, "", [["Qma"], ["Qmb"]])))
     assert hearing.watch.serving == {"a", "b"}
     hearing.hear(ProcessEnded(3.0, "b", -9, True, ""))
     assert hearing.watch.serving == {"a"}
     hearing.start("b", 1, "2")
     assert hearing.watch.serving == {"a"}
-    hearing.hear(Told(4.0, "a", Opened(1, 0, "", [["Qma"], ["Qmb"]])))
+    hearing.hear(PeerEvent(4.0, "a", Opened(1, 0, "", [["Qma"], ["Qmb"]])))
     assert hearing.watch.serving == {"a", "b"}
-    hearing.hear(Told(5.0, "a", MemberLost(str(Member("Qmb", "2" * 16)), "Qmb", 1, "silent")))
+    hearing.hear(PeerEvent(5.0, "a", MemberLost(str(Member("Qmb", "2" * 16)), "Qmb", 1, "silent")))
     assert hearing.watch.serving == {"a"}
 
 
@@ -149,18 +149,18 @@ def test_an_iteration_beyond_its_bound_is_found() -> None:
     """Between two commits, and while none comes; a disturbance allows for more; before the chaos nothing is measured."""
     hearing = Hearing()
     watch = hearing.watch
-    hearing.hear(Told(10.0, "a", commit(0)), Told(100.0, "a", commit(1)))
+    hearing.hear(PeerEvent(10.0, "a", commit(0)), PeerEvent(100.0, "a", commit(1)))
     assert not watch.violations
     watch.calm_s, watch.is_on = 5.0, True
-    hearing.hear(Told(104.0, "a", commit(2)))
+    hearing.hear(PeerEvent(104.0, "a", commit(2)))
     assert (watch.longest_s, watch.longest_bound_s, watch.violations) == (4.0, 5.0, [])
     watch.disturb(Disturbance("b", 105.0, 105.0))
     assert not watch.overdue(115.0)
-    hearing.hear(Told(115.5, "a", commit(3)))
+    hearing.hear(PeerEvent(115.5, "a", commit(3)))
     assert not watch.violations
     assert not watch.overdue(120.0)
     assert watch.overdue(121.0)
-    hearing.hear(Told(122.0, "a", commit(4)))
+    hearing.hear(PeerEvent(122.0, "a", commit(4)))
     assert [line[:3] for line in watch.violations] == ["I6:", "I6:"]
     assert "6.5 s from one commit to the next; at most 5.0 s expected" in watch.violations[1]
 
@@ -170,15 +170,15 @@ def test_a_newcomer_is_waited_for_until_it_holds_its_state() -> None:
     hearing = Hearing()
     watch = hearing.watch
     watch.calm_s, watch.is_on = 5.0, True
-    hearing.hear(Told(10.0, "a", commit(0)))
+    hearing.hear(PeerEvent(10.0, "a", commit(0)))
     hearing.start("b", 1)
-    hearing.hear(Told(11.0, "a", commit(1)))
-    hearing.hear(Told(25.0, "a", StageBuilt(1, 2, "Copy", "Qmb", 14.0, 0, "aa")), Told(25.0, "b", Placed("Qmb", 1)))
-    hearing.hear(Told(25.5, "a", commit(2)))
+    hearing.hear(PeerEvent(11.0, "a", commit(1)))
+    hearing.hear(PeerEvent(25.0, "a", StageBuilt(1, 2, "Copy", "Qmb", 14.0, 0, "aa")), PeerEvent(25.0, "b", Placed("Qmb", 1)))
+    hearing.hear(PeerEvent(25.5, "a", commit(2)))
     assert (watch.longest_s, watch.longest_bound_s, watch.violations) == (14.5, 15.0, [])
     assert watch.overdue(31.0), "it has its state, and nobody waits for it any more"
     hearing.start("c", 1)
-    hearing.hear(Told(32.0, "a", MemberLost("c", "Qmc", 1, "silent")))
+    hearing.hear(PeerEvent(32.0, "a", MemberLost("c", "Qmc", 1, "silent")))
     assert watch.overdue(33.0), "nor for one that was lost"
 
 
@@ -188,6 +188,6 @@ def test_a_stage_that_is_lost_without_a_standby_waits_for_somebody_to_be_started
         hearing = Hearing()
         hearing.watch.calm_s, hearing.watch.is_on = 5.0, True
         hearing.start("b", -1 if standby else 1)
-        hearing.hear(Told(10.0, "a", commit(0)), Told(11.0, "a", StageLost(1, 1, "somebody")))
-        hearing.hear(Told(12.0, "a", commit(1)))
+        hearing.hear(PeerEvent(10.0, "a", commit(0)), PeerEvent(11.0, "a", StageLost(1, 1, "somebody")))
+        hearing.hear(PeerEvent(12.0, "a", commit(1)))
         assert hearing.watch.longest_bound_s == allowed_s + (0.0 if standby else 10.0)

@@ -22,7 +22,7 @@ from swarmfree.lab.last_words import last_word, remove_empty, see, signal_from_o
 from swarmfree.lab.processes import is_there
 from swarmfree.lab.starter import Starter
 from swarmfree.lab.summary import summarise, summary_text
-from swarmfree.lab.swarm import BOOTSTRAP, Ending, LocalSwarm, SwarmOrder
+from swarmfree.lab.swarm import BOOTSTRAP, LocalSwarm, SwarmExit, SwarmOrder
 from tests.lab.test_lab_swarm import PROGRAM, Heard
 
 STEM = (
@@ -51,7 +51,7 @@ class Struck:
 
     def __init__(self, swarm: LocalSwarm, heard: Heard, folder: Path) -> None:
         self.swarm, self.heard, self._folder = swarm, heard, folder
-        self.ending: Ending | None = None
+        self.ending: SwarmExit | None = None
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Wait for something."""
@@ -77,7 +77,7 @@ class Struck:
         """Let the peers that wait for it do the rest."""
         (self._folder / "finish").touch()
 
-    async def end(self) -> Ending:
+    async def end(self) -> SwarmExit:
         """Wait for its end."""
         await self.until(lambda: self.ending is not None)
         assert self.ending is not None
@@ -108,7 +108,7 @@ async def struck(tmp_path: Path, behaviour: dict[str, list[Any]] | None = None, 
         running = tasks.create_task(run())
         await story.until(lambda: bool(swarm.state.peers))
         yield story
-        swarm.stop(Ending(1, "the test is over"))
+        swarm.stop(SwarmExit(1, "the test is over"))
         await running
     async with asyncio.timeout(5):
         while any(_runs(pid) for pid in heard.pids()):  # those of a dead stem are the kernel's to end
@@ -129,7 +129,7 @@ async def test_a_peer_that_is_killed_from_outside_is_told_and_survived(tmp_path:
         story.send("peer-2")
         await story.until(lambda: bool(story.kills()))
         story.finish()
-        assert await story.end() == Ending(0)
+        assert await story.end() == SwarmExit(0)
         assert story.kills() == [("peer-2", "peer", "SIGKILL", True)]
         state = story.swarm.state
         assert ("peer-2", "was killed from outside (SIGKILL)") in [(n.who, n.text) for n in state.news]
@@ -144,7 +144,7 @@ async def test_who_is_killed_from_outside_comes_back(tmp_path: Path, name: str) 
         story.send(name)
         await story.again(name)
         story.finish()
-        assert await story.end() == Ending(0)
+        assert await story.end() == SwarmExit(0)
         assert story.kills() == [(name, "peer" if name == "peer-2" else "bootstrap", "SIGKILL", True)]
 
 
@@ -155,12 +155,12 @@ async def test_nobody_needs_the_bootstrap_node_once_it_gave_its_invite(tmp_path:
         story.send(BOOTSTRAP)
         await story.until(lambda: bool(story.kills()))
         story.finish()
-        assert await story.end() == Ending(0)
+        assert await story.end() == SwarmExit(0)
     (tmp_path / "again").mkdir()
     async with struck(tmp_path / "again", {"bootstrap": []}) as story:
         await story.up(BOOTSTRAP)
         story.send(BOOTSTRAP)
-        assert await story.end() == Ending(1, "the bootstrap node was killed from outside before it gave an invite")
+        assert await story.end() == SwarmExit(1, "the bootstrap node was killed from outside before it gave an invite")
 
 
 async def test_when_somebody_kills_every_peer_one_line_says_so(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ async def test_when_somebody_kills_every_peer_one_line_says_so(tmp_path: Path) -
         await story.up("standby-1")
         for name in ("peer-1", "peer-2"):
             story.send(name)
-        assert await story.end() == Ending(1, "every peer that held the model was killed or has left")
+        assert await story.end() == SwarmExit(1, "every peer that held the model was killed or has left")
 
 
 async def test_every_peer_comes_back_while_there_is_nothing_to_lose(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ async def test_every_peer_comes_back_while_there_is_nothing_to_lose(tmp_path: Pa
         await story.again("peer-1")
         await story.again("peer-2")
         story.finish()
-        assert await story.end() == Ending(0)
+        assert await story.end() == SwarmExit(0)
 
 
 async def test_what_a_peer_says_before_its_start_is_known_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +212,7 @@ async def test_what_a_peer_says_before_its_start_is_known_is_not_lost(tmp_path: 
         story.send("peer-1")
         await story.again("peer-1")
         story.finish()
-        assert await story.end() == Ending(0)
+        assert await story.end() == SwarmExit(0)
 
 
 async def test_a_peer_that_somebody_tells_to_leave_is_no_end_of_the_run(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ async def test_a_peer_that_somebody_tells_to_leave_is_no_end_of_the_run(tmp_path
         await asyncio.sleep(0.2)  # twice as long as the others get once the run is over
         assert story.ending is None
         story.finish()
-        assert await story.end() == Ending(0)
+        assert await story.end() == SwarmExit(0)
 
 
 async def test_a_peer_that_crashes_ends_the_swarm(tmp_path: Path) -> None:

@@ -16,13 +16,13 @@ from typing import Any
 import psutil
 import pytest
 
-from swarmfree.cockpit.observed_events import Happening, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed, Told
+from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent, ProcessEnded, ProcessKilled, ProcessStarted, RunDescribed
 from swarmfree.cockpit.state import PeerPicture, SwarmState
 from swarmfree.lab import swarm as swarm_module
 from swarmfree.lab.kill_script import Kill
 from swarmfree.lab.last_words import nobody_can_take
 from swarmfree.lab.processes import is_there
-from swarmfree.lab.swarm import Ending, LocalSwarm, SwarmOrder
+from swarmfree.lab.swarm import LocalSwarm, SwarmExit, SwarmOrder
 from swarmfree.protocol.events import Event, MemberLost, Note, Started, WeightsWritten
 
 PROGRAM = (sys.executable, str(Path(__file__).with_name("dummy_program.py")))
@@ -44,11 +44,11 @@ class Heard:
     """Keeps what a swarm tells; makes a file for the stand-ins to wait for as soon as the state shows what the file is named after."""
 
     def __init__(self, folder: Path, **marks: Callable[[SwarmState], bool]) -> None:
-        self.happenings: list[Happening] = []
+        self.happenings: list[ObservedEvent] = []
         self._folder = folder
         self._marks = marks
 
-    def __call__(self, happening: Happening, state: SwarmState) -> None:
+    def __call__(self, happening: ObservedEvent, state: SwarmState) -> None:
         """Hear one happening."""
         self.happenings.append(happening)
         for name, is_so in list(self._marks.items()):
@@ -62,7 +62,7 @@ class Heard:
 
     def told(self, kind: type[Event]) -> list[Any]:
         """What was told of one kind of event."""
-        return [h for h in self.happenings if isinstance(h, Told) and isinstance(h.event, kind) and h.name != "local"]
+        return [h for h in self.happenings if isinstance(h, PeerEvent) and isinstance(h.event, kind) and h.name != "local"]
 
 
 def _all_up(state: SwarmState) -> bool:
@@ -77,7 +77,7 @@ def _made(tmp_path: Path, behaviour: dict[str, list[Any]], heard: Heard, **order
     return LocalSwarm(chosen, RunDescribed(1.0, "test", 10, 3, 100), heard)
 
 
-async def _run(tmp_path: Path, behaviour: dict[str, list[Any]], heard: Heard, **order: Any) -> Ending:
+async def _run(tmp_path: Path, behaviour: dict[str, list[Any]], heard: Heard, **order: Any) -> SwarmExit:
     (tmp_path / "behaviour.json").write_text(json.dumps({"*": [], "bootstrap": ["swarmfree1invite"], **behaviour}))
     chosen = dataclasses.replace(
         SwarmOrder(folder=tmp_path / "report", peer_count=2, program=PROGRAM, respawn_after_s=0.1, stop_grace_s=0.5), **order
@@ -96,7 +96,7 @@ async def test_a_run_ends_when_every_peer_has_ended(tmp_path: Path) -> None:
     """Peers that end with 0 end the run with 0; the bootstrap node is ended then; nothing is left but the logs."""
     heard = Heard(tmp_path, up=_all_up)
     done = [{"until": "up"}, DONE]
-    assert await _run(tmp_path, {"peer-1": done, "peer-2": done}, heard) == Ending(0)
+    assert await _run(tmp_path, {"peer-1": done, "peer-2": done}, heard) == SwarmExit(0)
     ended = {h.name: h.code for h in heard.happenings if isinstance(h, ProcessEnded)}
     assert ended == {"peer-1": 0, "peer-2": 0, "bootstrap": 143}
     assert {h.name for h in heard.told(Started)} == set(ended)
@@ -105,7 +105,7 @@ async def test_a_run_ends_when_every_peer_has_ended(tmp_path: Path) -> None:
 async def test_a_peer_that_fails_ends_the_swarm_with_its_line(tmp_path: Path) -> None:
     """The first peer that fails by itself ends all, with its exit code and its own one line."""
     behaviour = {"peer-2": [{"exit": 3, "line": "the coordinator is gone"}]}
-    assert await _run(tmp_path, behaviour, Heard(tmp_path)) == Ending(3, "peer-2: the coordinator is gone")
+    assert await _run(tmp_path, behaviour, Heard(tmp_path)) == SwarmExit(3, "peer-2: the coordinator is gone")
 
 
 async def test_a_peer_that_dies_without_a_word_is_named_with_its_log(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ async def test_a_bootstrap_node_that_fails_ends_everything(tmp_path: Path) -> No
     """Bad input that the bootstrap node finds ends the swarm with its line before any peer is started."""
     heard = Heard(tmp_path)
     ending = await _run(tmp_path, {"bootstrap": [{"exit": 2, "line": "port 4001 is taken"}]}, heard)
-    assert ending == Ending(2, "bootstrap: port 4001 is taken")
+    assert ending == SwarmExit(2, "bootstrap: port 4001 is taken")
     assert len(heard.pids()) == 1
 
 
@@ -150,11 +150,11 @@ async def test_a_stop_ends_all_within_the_grace(tmp_path: Path) -> None:
         running = tasks.create_task(swarm.run())
         await ready.wait()
         began_s = time.monotonic()
-        swarm.stop(Ending(130, "interrupted"))
-        assert await running == Ending(130, "interrupted")
+        swarm.stop(SwarmExit(130, "interrupted"))
+        assert await running == SwarmExit(130, "interrupted")
         assert time.monotonic() - began_s < 3
     assert not any(psutil.pid_exists(pid) for pid in heard.pids())
-    own = [h.event for h in heard.happenings if isinstance(h, Told) and h.name == "local"]
+    own = [h.event for h in heard.happenings if isinstance(h, PeerEvent) and h.name == "local"]
     assert own == [Note("killed because they did not end within 0.5 s: peer-1, peer-2")]
     assert (tmp_path / "report" / "invite").read_text(encoding="utf-8") == "swarmfree1invite\n"
 
@@ -171,7 +171,7 @@ async def test_a_script_kills_the_replicas_of_a_stage_and_they_come_back(tmp_pat
         "peer-2": [_placed("peer-2", 2)],
         "peer-2#2": [_placed("peer-2", 2, life=2), {"until": "again"}, DONE],
     }
-    assert await _run(tmp_path, behaviour, heard, kills=(Kill(3, 2),), respawn=True) == Ending(0)
+    assert await _run(tmp_path, behaviour, heard, kills=(Kill(3, 2),), respawn=True) == SwarmExit(0)
     kills = [h for h in heard.happenings if isinstance(h, ProcessKilled)]
     assert [(k.name, k.target, k.why) for k in kills] == [("peer-2", "peer", "--kill stage=2,iteration=3,replicas=all")]
     ended = [(h.name, h.code, h.expected) for h in heard.happenings if isinstance(h, ProcessEnded) and h.name == "peer-2"]
@@ -192,7 +192,7 @@ async def test_a_kill_without_a_victim_waits_for_the_next_iteration(tmp_path: Pa
         "peer-1": [{"until": "up"}, _opened(3), {"until": "served"}, _opened(4), {"until": "killed"}, DONE],
         "peer-2": [{"until": "missed"}, _placed("peer-2", 2)],
     }
-    assert await _run(tmp_path, behaviour, heard, kills=(Kill(3, 2),)) == Ending(0)
+    assert await _run(tmp_path, behaviour, heard, kills=(Kill(3, 2),)) == SwarmExit(0)
     assert [k.why for k in heard.happenings if isinstance(k, ProcessKilled)] == ["--kill stage=2,iteration=3,replicas=all"]
 
 
@@ -210,7 +210,7 @@ async def test_what_a_killed_peer_had_started_is_ended_too(tmp_path: Path) -> No
         "peer-1": [{"until": "looked"}, _opened(0), {"until": "killed"}, DONE],
         "peer-2": [{"child": True}, _placed("peer-2", 1), _event("Note", text="daemon is up")],
     }
-    assert await _run(tmp_path, behaviour, heard, kills=(Kill(0, 1),)) == Ending(0)
+    assert await _run(tmp_path, behaviour, heard, kills=(Kill(0, 1),)) == SwarmExit(0)
     assert len(found) == 1
     assert not is_there(found[0])
 
@@ -219,7 +219,7 @@ async def test_when_all_peers_are_killed_the_run_has_failed(tmp_path: Path) -> N
     """A script that kills everybody does not end in success."""
     heard = Heard(tmp_path, served=lambda state: len(state.replicas(1)) == 2)
     behaviour = {"peer-1": [_placed("peer-1", 1), {"until": "served"}, _opened(0)], "peer-2": [_placed("peer-2", 1)]}
-    assert await _run(tmp_path, behaviour, heard, kills=(Kill(0, 1),)) == Ending(1, "every peer was killed")
+    assert await _run(tmp_path, behaviour, heard, kills=(Kill(0, 1),)) == SwarmExit(1, "every peer was killed")
 
 
 async def test_a_standby_that_nobody_told_is_dismissed_and_a_member_that_stays_is_an_error(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ async def test_lines_that_are_no_events_are_noted(tmp_path: Path) -> None:
     """Output that is no event of ours does no harm and is noted; plain lines of peers are passed over."""
     heard = Heard(tmp_path, noted=lambda _: len(heard.told(Note)) == 2)
     steps = ["a plain line", '{"half": ', _event("NoSuchEvent"), {"until": "noted"}, DONE]
-    assert await _run(tmp_path, {"peer-1": steps, "peer-2": [{"until": "noted"}, DONE]}, heard) == Ending(0)
+    assert await _run(tmp_path, {"peer-1": steps, "peer-2": [{"until": "noted"}, DONE]}, heard) == SwarmExit(0)
     notes = [h.event.text for h in heard.told(Note)]
     assert [n.partition(": ")[0] for n in notes] == ["said something that is no event"] * 2
 
@@ -251,7 +251,7 @@ class Late(Heard):
         self._meddle, self._is_time = meddle, is_time
         self.meddling: asyncio.Event = asyncio.Event()
 
-    def __call__(self, happening: Happening, state: SwarmState) -> None:
+    def __call__(self, happening: ObservedEvent, state: SwarmState) -> None:
         """Hear one happening."""
         super().__call__(happening, state)
         if self._is_time(state):
@@ -263,7 +263,7 @@ class Late(Heard):
         await self._meddle(swarm)
 
 
-async def _run_meddled(tmp_path: Path, behaviour: dict[str, list[Any]], late: Late, **order: Any) -> Ending:
+async def _run_meddled(tmp_path: Path, behaviour: dict[str, list[Any]], late: Late, **order: Any) -> SwarmExit:
     (tmp_path / "behaviour.json").write_text(json.dumps({"*": [], "bootstrap": ["swarmfree1invite"], **behaviour}))
     chosen = SwarmOrder(folder=tmp_path / "report", peer_count=2, program=PROGRAM, stop_grace_s=0.5)
     chosen = dataclasses.replace(chosen, **order)
@@ -286,7 +286,7 @@ async def test_somebody_may_join_later_and_come_back_by_name(tmp_path: Path) -> 
         await _until(lambda: not _lives(swarm, "joiner-1"))
         await swarm.join("joiner-1")
         await _until(lambda: _lives(swarm, "joiner-1") == 2)
-        swarm.stop(Ending(0))
+        swarm.stop(SwarmExit(0))
 
     late = Late(tmp_path, meddle, _all_up)
     asked: list[str] = []
@@ -295,7 +295,7 @@ async def test_somebody_may_join_later_and_come_back_by_name(tmp_path: Path) -> 
         asked.append(name)
         return ("--standby",)
 
-    assert await _run_meddled(tmp_path, {}, late, own_arguments=own) == Ending(0)
+    assert await _run_meddled(tmp_path, {}, late, own_arguments=own) == SwarmExit(0)
     assert asked == ["bootstrap", "peer-1", "peer-2", "joiner-1", "joiner-1"]
     ended = [h for h in late.happenings if isinstance(h, ProcessEnded) and h.name == "joiner-1"]
     assert (ended[0].code, ended[0].expected) == (143, True)
@@ -308,10 +308,10 @@ async def test_who_was_frozen_ends_with_the_others(tmp_path: Path) -> None:
         swarm.send("peer-2", signal.SIGSTOP)
         (process,) = [psutil.Process(p.pid) for p in swarm.state.peers if p.name == "peer-2"]
         await _until(lambda: process.status() == psutil.STATUS_STOPPED)
-        swarm.stop(Ending(0))
+        swarm.stop(SwarmExit(0))
 
     late = Late(tmp_path, meddle, _all_up)
-    assert await _run_meddled(tmp_path, {}, late, stop_grace_s=5.0) == Ending(0)
+    assert await _run_meddled(tmp_path, {}, late, stop_grace_s=5.0) == SwarmExit(0)
     assert [h.code for h in late.happenings if isinstance(h, ProcessEnded) and h.name == "peer-2"] == [143]
 
 
@@ -336,7 +336,7 @@ async def test_what_the_ending_itself_does_is_no_loss(tmp_path: Path) -> None:
         running = tasks.create_task(swarm.run())
         while not heard.told(Note):
             await asyncio.sleep(0.01)
-        swarm.stop(Ending(130, "interrupted"))
+        swarm.stop(SwarmExit(130, "interrupted"))
         (tmp_path / "told").touch()
         await running
     assert not heard.told(MemberLost)
@@ -361,9 +361,11 @@ async def test_a_stage_that_nobody_can_take_is_told(tmp_path: Path, monkeypatch:
         async with asyncio.timeout(20):
             while sum(map(bool, looks)) < 20:
                 await asyncio.sleep(0.01)
-        swarm.stop(Ending(130, "interrupted"))
+        swarm.stop(SwarmExit(130, "interrupted"))
         await running
-    said = [h.event.text for h in heard.happenings if isinstance(h, Told) and h.name == "local" and "nobody here" in h.event.text]
+    said = [
+        h.event.text for h in heard.happenings if isinstance(h, PeerEvent) and h.name == "local" and "nobody here" in h.event.text
+    ]
     assert len(said) == 1
     assert "2 peers live for 3 stages" in said[0]
     assert "--respawn" in said[0]

@@ -8,7 +8,7 @@ import torch
 from model_world import MODELS, EngineRing, RandomTokens, manifest_of, scalars_of
 
 from swarmfree.lab.reference_training import Alone
-from swarmfree.model.stages import Body, Ends, build_stage
+from swarmfree.model.stages import BodyStage, Ends, build_stage
 from swarmfree.protocol.manifest import ModelSection
 
 transformers = pytest.importorskip("transformers")
@@ -55,6 +55,6 @@ def test_exported_weights_give_the_same_logits(model: ModelSection) -> None:
         assert isinstance(ends, Ends)
         x = ends.embed(tokens)
         for module in modules[1:]:
-            assert isinstance(module, Body)
+            assert isinstance(module, BodyStage)
             x = module(x)
         assert torch.equal(theirs(tokens).logits, ends.logits(x))

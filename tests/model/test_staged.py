@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from swarmfree.lab.reference_training import Alone
-from swarmfree.lab.study.staged_model import Copy, Staged
+from swarmfree.lab.study.staged_model import StageCopy, Staged
 from swarmfree.policy.schedule import clip_factors, step_scalars
 from swarmfree.protocol.manifest import BorderDtype, Manifest
 from swarmfree.protocol.records import StepScalars
@@ -49,7 +49,7 @@ def trained(model: Staged, first: int, last: int) -> list[float]:
     return losses
 
 
-def same(model: Staged, copies: dict[int, Copy]) -> bool:
+def same(model: Staged, copies: dict[int, StageCopy]) -> bool:
     """Whether these stages hold exactly that."""
     return all(
         torch.equal(one, other)

@@ -10,7 +10,7 @@ from model_world import MODELS, RandomTokens, manifest_of
 
 from swarmfree.lab.reference_training import Alone
 from swarmfree.model.layout import layout_of
-from swarmfree.model.stages import Body, Ends, StageState, blank_stage, draw_part, draw_weights
+from swarmfree.model.stages import BodyStage, Ends, StageState, blank_stage, draw_part, draw_weights
 from swarmfree.protocol.manifest import Manifest, ModelSection, StagesSection
 
 
@@ -33,7 +33,7 @@ def test_composed_stages_give_the_whole_models_logits(model: ModelSection, body:
     x = ends.embed(tokens)
     for stage in range(1, manifest.stage_count):
         module = drawn(manifest, stage).module
-        assert isinstance(module, Body)
+        assert isinstance(module, BodyStage)
         x = module(x)
     assert torch.equal(ends.logits(x), alone.model(tokens))
 

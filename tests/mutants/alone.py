@@ -22,7 +22,7 @@ from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.catch_up import keep_up
-from swarmfree.trainer.member.member import MemberBooks
+from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.recovery.builder import Builder
 from swarmfree.trainer.tasks import Tasks
 from tests.trainer.test_ends_copy import Machine
@@ -112,7 +112,7 @@ class Alone:
         line = self.line
         ports = Ports(line, Nowhere(), machine, machine, self.engine, None, None, None, line, lambda: IntegerEngine(MANIFEST))  # type: ignore[arg-type]
         self.context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
-        self.books = MemberBooks(self.context, group)
+        self.books = StageMember(self.context, group)
         self.standing = self.books.standing
         self.standing.install(1, 0, GENESIS_LINEAGE, None)
         self.tasks, self.building = Tasks(group), Tasks(group)

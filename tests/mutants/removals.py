@@ -22,11 +22,11 @@ from swarmfree.trainer.coordinator import roster, rounds
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.member.averaging import Averaging, Round
-from swarmfree.trainer.member.member import MemberBooks
-from swarmfree.trainer.membership import Joining
-from swarmfree.trainer.pipeline.gradient_sums import AddendBook, Kind
-from swarmfree.trainer.pipeline.work_table import Entry, Table, Work
-from swarmfree.trainer.replica_state import Standing
+from swarmfree.trainer.member.member import StageMember
+from swarmfree.trainer.membership import Membership
+from swarmfree.trainer.pipeline.gradient_sums import SumBook, SumKind
+from swarmfree.trainer.pipeline.work_table import Work, WorkItem, WorkTable
+from swarmfree.trainer.replica_state import ReplicaState
 
 Removal = Callable[[pytest.MonkeyPatch], None]
 """Takes one rule out, until the test ends."""
@@ -37,41 +37,41 @@ Removal = Callable[[pytest.MonkeyPatch], None]
 
 def single_flight(patch: pytest.MonkeyPatch) -> None:
     """Work that is under way is begun again by whoever else asks for it (3.5, 3.9)."""
-    find, begin = Table.find, Table.begin
+    find, begin = WorkTable.find, WorkTable.begin
 
-    def only_finished(self: Table, key: WorkKey, run: int) -> Entry | None:
+    def only_finished(self: WorkTable, key: WorkKey, run: int) -> WorkItem | None:
         entry = find(self, key, run)
         return entry if entry is not None and entry.finished else None
 
-    def anew(self: Table, key: WorkKey, run: int, work: Work) -> Entry:
+    def anew(self: WorkTable, key: WorkKey, run: int, work: Work) -> WorkItem:
         held = self._entries.get((key, run))
         if held is not None and not held.finished:
             del self._entries[key, run]
         return begin(self, key, run, work)
 
-    patch.setattr(Table, "find", only_finished)
-    patch.setattr(Table, "begin", anew)
+    patch.setattr(WorkTable, "find", only_finished)
+    patch.setattr(WorkTable, "begin", anew)
 
 
 def base_in_the_key(patch: pytest.MonkeyPatch) -> None:
     """Work of this iteration is done whatever it started from (3.5)."""
-    check = Standing.check
+    check = ReplicaState.check
 
-    def careless(self: Standing, key: WorkKey) -> None:
+    def careless(self: ReplicaState, key: WorkKey) -> None:
         check(self, WorkKey(key.iteration, self.base, key.kind, key.microbatch, key.stage))
 
-    patch.setattr(Standing, "check", careless)
+    patch.setattr(ReplicaState, "check", careless)
 
 
 def addend_for_retries(patch: pytest.MonkeyPatch) -> None:
     """What was asked for twice goes to the same sum as everything else (3.5)."""
-    number_for = AddendBook.number_for
+    number_for = SumBook.number_for
 
-    def careless(self: AddendBook, kind: Kind, offset: int) -> int:
+    def careless(self: SumBook, kind: SumKind, offset: int) -> int:
         del kind
-        return number_for(self, Kind.SURE, offset)
+        return number_for(self, SumKind.SURE, offset)
 
-    patch.setattr(AddendBook, "number_for", careless)
+    patch.setattr(SumBook, "number_for", careless)
 
 
 # ---- averaging -----------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def repair(patch: pytest.MonkeyPatch) -> None:
 
 def frozen_addends(patch: pytest.MonkeyPatch) -> None:
     """A sum that stands in a roll goes on taking microbatches (3.6)."""
-    patch.setattr(AddendBook, "freeze", lambda self: None)
+    patch.setattr(SumBook, "freeze", lambda self: None)
 
 
 def own_list_against_the_roll(patch: pytest.MonkeyPatch) -> None:
@@ -162,11 +162,11 @@ def sealed_record_at_the_claim(patch: pytest.MonkeyPatch) -> None:
 def term_at_members(patch: pytest.MonkeyPatch) -> None:
     """A member obeys whoever speaks, also one whose term is over (6)."""
 
-    async def seal(self: MemberBooks, request: Any) -> Reply:
+    async def seal(self: StageMember, request: Any) -> Reply:
         self.standing.promised = None
         return await _seal(self, request)
 
-    async def beat(self: MemberBooks, sender: Endpoint, request: Any) -> Reply:
+    async def beat(self: StageMember, sender: Endpoint, request: Any) -> Reply:
         self.standing.promised = None
         return await _beat(self, sender, request)
 
@@ -174,17 +174,17 @@ def term_at_members(patch: pytest.MonkeyPatch) -> None:
         self._standing.promised = self._latest = None
         return await _take(self, request)
 
-    _seal, _beat, _take = MemberBooks._seal, MemberBooks.beat, Averaging.take
-    patch.setattr(MemberBooks, "_seal", seal)
-    patch.setattr(MemberBooks, "beat", beat)
+    _seal, _beat, _take = StageMember._seal, StageMember.beat, Averaging.take
+    patch.setattr(StageMember, "_seal", seal)
+    patch.setattr(StageMember, "beat", beat)
     patch.setattr(Averaging, "take", take)
-    patch.setattr(MemberBooks, "admit_claim", lambda self, sender, position: None)
+    patch.setattr(StageMember, "admit_claim", lambda self, sender, position: None)
 
 
 def vouched_state(patch: pytest.MonkeyPatch) -> None:
     """A state that was just rebuilt says hello as if a record had decided it."""
 
-    def hello(self: Joining) -> Hello:
+    def hello(self: Membership) -> Hello:
         standing, vouched = self._books.standing, self._books.standing.vouched
         standing.vouched = True
         try:
@@ -192,8 +192,8 @@ def vouched_state(patch: pytest.MonkeyPatch) -> None:
         finally:
             standing.vouched = vouched
 
-    _hello = Joining.hello
-    patch.setattr(Joining, "hello", hello)
+    _hello = Membership.hello
+    patch.setattr(Membership, "hello", hello)
 
 
 def own_pause(patch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def own_pause(patch: pytest.MonkeyPatch) -> None:
 
 def fenced_addends(patch: pytest.MonkeyPatch) -> None:
     """What a fenced member told last goes on counting (3.3)."""
-    fence, addends = Roster.fence, rounds.Rolling._addends
+    fence, addends = Roster.fence, rounds.Rounds._addends
     kept: dict[int, dict[Member, Any]] = {}
 
     def keeping(self: Roster, member: Member, why: str) -> None:
@@ -212,7 +212,7 @@ def fenced_addends(patch: pytest.MonkeyPatch) -> None:
             kept.setdefault(id(self), {})[member] = guest.answer
         fence(self, member, why)
 
-    def also(self: rounds.Rolling, plan: Plan, stage: int) -> list[Addend]:
+    def also(self: rounds.Rounds, plan: Plan, stage: int) -> list[Addend]:
         found = addends(self, plan, stage)
         there = {a.id for a in found}
         for member, answer in sorted(kept.get(id(self._roster), {}).items()):
@@ -221,25 +221,25 @@ def fenced_addends(patch: pytest.MonkeyPatch) -> None:
         return found
 
     patch.setattr(Roster, "fence", keeping)
-    patch.setattr(rounds.Rolling, "_addends", also)
+    patch.setattr(rounds.Rounds, "_addends", also)
 
 
 def half_contributions(patch: pytest.MonkeyPatch) -> None:
     """A source's sum counts a microbatch as soon as its loss went in, before the embedding's half did (3.7)."""
 
-    def half(self: AddendBook, number: int, offset: int) -> None:
+    def half(self: SumBook, number: int, offset: int) -> None:
         halves = self._halves.setdefault(number, set())
         if offset not in halves:
             self.enter(number, offset)
         halves.add(offset)
 
-    def addends(self: AddendBook) -> tuple[Addend, ...]:
+    def addends(self: SumBook) -> tuple[Addend, ...]:
         kept, self._halves = self._halves, {}
         try:
             return _addends(self)
         finally:
             self._halves = kept
 
-    _addends = AddendBook.addends
-    patch.setattr(AddendBook, "half", half)
-    patch.setattr(AddendBook, "addends", addends)
+    _addends = SumBook.addends
+    patch.setattr(SumBook, "half", half)
+    patch.setattr(SumBook, "addends", addends)

@@ -11,13 +11,13 @@ from swarmfree.protocol.messages import Hello, Place, PlanAnswer
 from swarmfree.protocol.names import Endpoint, Founder
 from swarmfree.trainer import founder_watch, membership
 from swarmfree.trainer.coordinator import assignment
-from swarmfree.trainer.coordinator.assignment import Assembly
+from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.genesis import GenesisWatch
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.founder_watch import FoundersWatch
-from swarmfree.trainer.membership import Joining
-from swarmfree.trainer.replica_state import Standing
+from swarmfree.trainer.membership import Membership
+from swarmfree.trainer.replica_state import ReplicaState
 
 
 def another_founder(patch: pytest.MonkeyPatch) -> None:
@@ -43,19 +43,19 @@ def founder_that_answers(patch: pytest.MonkeyPatch) -> None:
 
 def plan_behind(patch: pytest.MonkeyPatch) -> None:
     """Who has built a stage says that the run has begun, though it holds neither plan nor record."""
-    patch.setattr(Standing, "has_begun", property(lambda self: True))
+    patch.setattr(ReplicaState, "has_begun", property(lambda self: True))
 
 
 def later_sign_of_a_beginning(patch: pytest.MonkeyPatch) -> None:
     """What was taken for a sign that the run has begun counts under a later genesis as well."""
 
-    async def careless(self: Joining) -> Founder | None:
+    async def careless(self: Membership) -> Founder | None:
         founder = await self._context.ports.directory.founder()
         if founder is not None:
             self.genesis = max(self.genesis, founder.number)
         return founder
 
-    patch.setattr(Joining, "_founder", careless)
+    patch.setattr(Membership, "_founder", careless)
 
 
 def plan_of_an_earlier_founder(patch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def term_of_a_later_founder(patch: pytest.MonkeyPatch) -> None:
 
 def feeders_where_they_are_needed(patch: pytest.MonkeyPatch) -> None:
     """Who has first weights gets its place back, though it can feed and too few do."""
-    patch.setattr(Assembly, "_is_to_feed", lambda self, hello: False)
+    patch.setattr(Assignment, "_is_to_feed", lambda self, hello: False)
 
 
 def standbys_of_a_beginning(patch: pytest.MonkeyPatch) -> None:

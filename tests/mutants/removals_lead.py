@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from swarmfree.policy import fork_choice, quorum
-from swarmfree.policy.takeover import Inheritance, InheritedGuest
+from swarmfree.policy.takeover import InheritedParticipant, Takeover
 from swarmfree.protocol.actions import BuildAction, CopyNeighbour, Fresh, Merge
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, Refused
 from swarmfree.protocol.messages import BeatAnswer, Hello, Met, Promise, Report
@@ -20,12 +20,12 @@ from swarmfree.trainer import election
 from swarmfree.trainer.coordinator import coordinator as coordination
 from swarmfree.trainer.coordinator import roster as rosters
 from swarmfree.trainer.coordinator.absent import Absent
-from swarmfree.trainer.coordinator.assignment import Assembly
+from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.coordinator import Coordinator
-from swarmfree.trainer.coordinator.participant import Guest
-from swarmfree.trainer.coordinator.partition_merge import Meeting, Rival
+from swarmfree.trainer.coordinator.participant import Participant
+from swarmfree.trainer.coordinator.partition_merge import PartitionMerge, Rival
 from swarmfree.trainer.coordinator.roster import Roster
-from swarmfree.trainer.coordinator.rounds import Replanned, Rolling
+from swarmfree.trainer.coordinator.rounds import Replanned, Rounds
 
 
 def followers_while_building(patch: pytest.MonkeyPatch) -> None:
@@ -142,26 +142,26 @@ def proof_before_the_claim(patch: pytest.MonkeyPatch) -> None:
 
 def vouched_voters(patch: pytest.MonkeyPatch) -> None:
     """A successor takes what anybody has built for the state of its stage (3.1)."""
-    guests = Inheritance.guests
+    guests = Takeover.guests
 
-    def careless(self: Inheritance) -> tuple[InheritedGuest, ...]:
+    def careless(self: Takeover) -> tuple[InheritedParticipant, ...]:
         return guests(replace(self, promises={e: replace(p, vouched=True) for e, p in self.promises.items()}))
 
-    patch.setattr(Inheritance, "guests", careless)
+    patch.setattr(Takeover, "guests", careless)
 
 
 # ---- rounds --------------------------------------------------------------------------------------------------------
 
 
 def _reports_as(patch: pytest.MonkeyPatch, change: Callable[[Report, Report], Report]) -> None:
-    judge = Rolling._judge
+    judge = Rounds._judge
 
-    def careless(self: Rolling, roll: Any, guests: list[Guest], replies: Mapping[Member, Any]) -> Any:
+    def careless(self: Rounds, roll: Any, guests: list[Participant], replies: Mapping[Member, Any]) -> Any:
         first = next(reply for reply in replies.values() if isinstance(reply, Report))
         alike = {m: change(reply, first) if isinstance(reply, Report) else reply for m, reply in replies.items()}
         return judge(self, roll, guests, alike)
 
-    patch.setattr(Rolling, "_judge", careless)
+    patch.setattr(Rounds, "_judge", careless)
 
 
 def states_alike(patch: pytest.MonkeyPatch) -> None:
@@ -176,12 +176,12 @@ def averages_alike(patch: pytest.MonkeyPatch) -> None:
 
 def average_of_everybody(patch: pytest.MonkeyPatch) -> None:
     """An average is complete when one member has it (3.6)."""
-    judge = Rolling._judge
+    judge = Rounds._judge
 
-    def careless(self: Rolling, roll: Any, guests: list[Guest], replies: Mapping[Member, Any]) -> Any:
+    def careless(self: Rounds, roll: Any, guests: list[Participant], replies: Mapping[Member, Any]) -> Any:
         return judge(self, roll, [guest for guest in guests if isinstance(replies.get(guest.member), Report)], replies)
 
-    patch.setattr(Rolling, "_judge", careless)
+    patch.setattr(Rounds, "_judge", careless)
 
 
 # ---- who is there --------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def silent_joiners(patch: pytest.MonkeyPatch) -> None:
 def joiners_that_cannot_step(patch: pytest.MonkeyPatch) -> None:
     """A joiner that has missed an average for good stays as it is until the next iteration begins (3.3)."""
 
-    async def careless(self: Coordinator, joiners: Sequence[Guest], record: Record) -> None:
+    async def careless(self: Coordinator, joiners: Sequence[Participant], record: Record) -> None:
         await self._telling.bring_up(joiners, record)
 
     patch.setattr(Coordinator, "_tell_joiners", careless)
@@ -220,7 +220,7 @@ def call_after_a_leave(patch: pytest.MonkeyPatch) -> None:
     """The last replica of a stage leaves, and nobody calls for one that was fenced beside it (3.2)."""
     recall, let_go = Roster._recall, Roster.let_go
 
-    def careless(self: Roster, guest: Guest) -> None:
+    def careless(self: Roster, guest: Participant) -> None:
         patch.setattr(Roster, "_recall", lambda self, stage: None)
         let_go(self, guest)
         patch.setattr(Roster, "_recall", recall)
@@ -241,7 +241,7 @@ def call_for_who_was_missed(patch: pytest.MonkeyPatch) -> None:
 
 def average_that_somebody_has(patch: pytest.MonkeyPatch) -> None:
     """An average counts, though everybody who had it is gone (3.8)."""
-    patch.setattr(Rolling, "_drop_lost", lambda self, plan: None)
+    patch.setattr(Rounds, "_drop_lost", lambda self, plan: None)
 
 
 def absent_in_a_record(patch: pytest.MonkeyPatch) -> None:
@@ -253,7 +253,7 @@ def refused_is_dead(patch: pytest.MonkeyPatch) -> None:
     """A life that has ended is waited for like one that is silent (3.2)."""
     worth = Roster._is_worth_waiting_for
 
-    def careless(self: Roster, guest: Guest, error: CallFailed) -> bool:
+    def careless(self: Roster, guest: Participant, error: CallFailed) -> bool:
         return worth(self, guest, PeerSilent(str(error)) if isinstance(error, PeerUnreachable) else error)
 
     patch.setattr(Roster, "_is_worth_waiting_for", careless)
@@ -274,7 +274,7 @@ def sibling_is_enough(patch: pytest.MonkeyPatch) -> None:
     """A silent replica is waited for also where its sibling lives (3.2)."""
     worth, holders = Roster._is_worth_waiting_for, Roster.holders
 
-    def careless(self: Roster, guest: Guest, error: CallFailed) -> bool:
+    def careless(self: Roster, guest: Participant, error: CallFailed) -> bool:
         patch.setattr(Roster, "holders", lambda self, stage: (guest,))
         try:
             return worth(self, guest, error)
@@ -288,7 +288,7 @@ def sibling_of_today(patch: pytest.MonkeyPatch) -> None:
     """A silent replica is given up for any other one, however old its state is (3.2)."""
     worth = Roster._is_worth_waiting_for
 
-    def careless(self: Roster, guest: Guest, error: CallFailed) -> bool:
+    def careless(self: Roster, guest: Participant, error: CallFailed) -> bool:
         for other in self.holders(guest.stage):
             other.built_at = guest.iteration
         return worth(self, guest, error)
@@ -300,7 +300,7 @@ def step_since_its_answer(patch: pytest.MonkeyPatch) -> None:
     """A member that falls silent stands where it stood as it answered last, though it has stepped since (3.2)."""
     worth = Roster._is_worth_waiting_for
 
-    def careless(self: Roster, guest: Guest, error: CallFailed) -> bool:
+    def careless(self: Roster, guest: Participant, error: CallFailed) -> bool:
         for other in self.holders(guest.stage):
             if other.iteration >= guest.iteration:
                 other.opened = self._position()
@@ -338,34 +338,34 @@ def vote_to_depose(patch: pytest.MonkeyPatch) -> None:
 def lineage_of_a_deposer(patch: pytest.MonkeyPatch) -> None:
     """Whoever decides here deposes the coordinator, whatever lineage it has joined meanwhile (3.4)."""
 
-    async def nobody(self: Meeting, endpoint: Endpoint) -> bool:
+    async def nobody(self: PartitionMerge, endpoint: Endpoint) -> bool:
         del self, endpoint
         return False
 
-    patch.setattr(Meeting, "has_left", nobody)
+    patch.setattr(PartitionMerge, "has_left", nobody)
 
 
 def lineage_of_its_leader(patch: pytest.MonkeyPatch) -> None:
     """Whoever builds a state of another lineage counts as one of the lineage that it had before (3.4)."""
-    meet = Meeting._meet
+    meet = PartitionMerge._meet
 
-    async def careless(self: Meeting, endpoint: Endpoint) -> Met | None:
+    async def careless(self: PartitionMerge, endpoint: Endpoint) -> Met | None:
         met = await meet(self, endpoint)
         return replace(met, coordinator=None) if met is not None else None
 
-    patch.setattr(Meeting, "_meet", careless)
+    patch.setattr(PartitionMerge, "_meet", careless)
 
 
 def past_of_a_decision(patch: pytest.MonkeyPatch) -> None:
     """What a decided record gives is of this lineage when everybody was told of it, and not before (3.3)."""
     decide = Coordinator._decide
-    decided = Assembly.decided
+    decided = Assignment.decided
 
     async def late(self: Coordinator, record: Record) -> None:
         await decide(self, record)
         decided(self.assembly, record)
 
-    patch.setattr(Assembly, "decided", lambda self, record: None)
+    patch.setattr(Assignment, "decided", lambda self, record: None)
     patch.setattr(Coordinator, "_decide", late)
 
 
@@ -383,8 +383,8 @@ def holder_of_a_higher_term(patch: pytest.MonkeyPatch) -> None:
 def one_life_at_a_time(patch: pytest.MonkeyPatch) -> None:
     """A peer that was started again is a guest beside its earlier life (3.3)."""
 
-    def also(self: Roster, endpoint: Endpoint, hello: Hello, stage: int, *, built: bool = False) -> Guest:
-        guest = Guest(endpoint, hello, stage, self._admitted, built)
+    def also(self: Roster, endpoint: Endpoint, hello: Hello, stage: int, *, built: bool = False) -> Participant:
+        guest = Participant(endpoint, hello, stage, self._admitted, built)
         self._admitted += 1
         self._guests[endpoint.member] = guest
         return guest
@@ -436,22 +436,22 @@ def fewer_forced_first(patch: pytest.MonkeyPatch) -> None:
 
 def rival_that_is_looked_at(patch: pytest.MonkeyPatch) -> None:
     """Whoever calls while another rival is about to be given way to is asked in its place (3.4)."""
-    visit = Meeting._visit
+    visit = PartitionMerge._visit
 
-    async def careless(self: Meeting, coordinator: Endpoint) -> Rival | None:
+    async def careless(self: PartitionMerge, coordinator: Endpoint) -> Rival | None:
         return await visit(self, self._heard.coordinator if self._heard is not None else coordinator)
 
-    patch.setattr(Meeting, "_visit", careless)
+    patch.setattr(PartitionMerge, "_visit", careless)
 
 
-def _meets(patch: pytest.MonkeyPatch, first: Callable[[Meeting, Rival], bool | None]) -> None:
-    gives_way = Meeting._gives_way_to
+def _meets(patch: pytest.MonkeyPatch, first: Callable[[PartitionMerge, Rival], bool | None]) -> None:
+    gives_way = PartitionMerge._gives_way_to
 
-    def careless(self: Meeting, rival: Rival) -> bool:
+    def careless(self: PartitionMerge, rival: Rival) -> bool:
         found = first(self, rival)
         return gives_way(self, rival) if found is None else found
 
-    patch.setattr(Meeting, "_gives_way_to", careless)
+    patch.setattr(PartitionMerge, "_gives_way_to", careless)
 
 
 def lineages_before_wholeness(patch: pytest.MonkeyPatch) -> None:
@@ -461,7 +461,7 @@ def lineages_before_wholeness(patch: pytest.MonkeyPatch) -> None:
 
 def fewer_forced_records(patch: pytest.MonkeyPatch) -> None:
     """Whoever comes from a lineage that a majority went on with has to drop it for a forced one, as its own coordinator has just fallen (3.4)."""
-    patch.setattr(Meeting, "counts_less_than", lambda *_: False)
+    patch.setattr(PartitionMerge, "counts_less_than", lambda *_: False)
 
 
 def decided_before_it_is_told(patch: pytest.MonkeyPatch) -> None:
@@ -490,55 +490,55 @@ def state_behind_a_bar(patch: pytest.MonkeyPatch) -> None:
 
 def iteration_of_a_joiner(patch: pytest.MonkeyPatch) -> None:
     """A successor has newcomers copy for the first iteration until it fills its stages: who is further refuses, and deposes it (3.10)."""
-    patch.setattr(Assembly, "stand_at", lambda *_: None)
+    patch.setattr(Assignment, "stand_at", lambda *_: None)
 
 
 def beginning_never_wins(patch: pytest.MonkeyPatch) -> None:
     """A coordinator that has slept may win with the beginning of this very lineage (3.4)."""
-    patch.setattr(Meeting, "follows", lambda self, iterations, lineage: False)
+    patch.setattr(PartitionMerge, "follows", lambda self, iterations, lineage: False)
 
 
 def run_that_ended(patch: pytest.MonkeyPatch) -> None:
     """A coordinator refuses to end whoever says so, also one that it would give way to a moment later (3.4)."""
 
-    async def careless(self: Meeting, coordinator: Endpoint) -> bool:
+    async def careless(self: PartitionMerge, coordinator: Endpoint) -> bool:
         del self, coordinator
         return False
 
-    patch.setattr(Meeting, "loses_to", careless)
+    patch.setattr(PartitionMerge, "loses_to", careless)
 
 
 def look_before_the_end(patch: pytest.MonkeyPatch) -> None:
     """A coordinator that is through ends the run, though it is about to give way (3.4)."""
 
-    async def careless(self: Meeting) -> None:
+    async def careless(self: PartitionMerge) -> None:
         del self
 
-    patch.setattr(Meeting, "settle", careless)
+    patch.setattr(PartitionMerge, "settle", careless)
 
 
 def next_stranger(patch: pytest.MonkeyPatch) -> None:
     """Of the announced strangers one is called at a time, whether or not it answers (3.4)."""
 
-    async def careless(self: Meeting) -> Rival | None:
+    async def careless(self: PartitionMerge) -> Rival | None:
         found = await self._context.ports.directory.announcements()
         self._turn += 1
         met = await self._meet(found[self._turn % len(found)].endpoint)
         return None if met is None or met.coordinator is None else await self._visit(met.coordinator)
 
-    patch.setattr(Meeting, "_look_beyond", careless)
+    patch.setattr(PartitionMerge, "_look_beyond", careless)
 
 
 def members_of_a_rival(patch: pytest.MonkeyPatch) -> None:
     """A stage is made anew while members of another coordinator of this lineage, that gives way, are on their way here (3.4)."""
-    patch.setattr(Meeting, "expects_members", lambda self: False)
+    patch.setattr(PartitionMerge, "expects_members", lambda self: False)
 
 
 def word_of_who_replaces(patch: pytest.MonkeyPatch) -> None:
     """A member that leaves is let go though whoever replaces it has just died (Leaving)."""
     release = Coordinator.release
 
-    async def nobody(guest: Guest) -> None:
+    async def nobody(guest: Participant) -> None:
         del guest
 
     async def careless(self: Coordinator, sender: Endpoint) -> None:
@@ -550,26 +550,26 @@ def word_of_who_replaces(patch: pytest.MonkeyPatch) -> None:
 
 def whatever_the_way(patch: pytest.MonkeyPatch) -> None:
     """A stage is brought back from a shadow or a copy of the ends while members of a rival, that may hold it, are on their way (3.4)."""
-    waits = Assembly._waits_for_others
+    waits = Assignment._waits_for_others
 
-    def careless(self: Assembly, action: BuildAction) -> bool:
+    def careless(self: Assignment, action: BuildAction) -> bool:
         return isinstance(action, (Merge, CopyNeighbour, Fresh)) and waits(self, action)
 
-    patch.setattr(Assembly, "_waits_for_others", careless)
+    patch.setattr(Assignment, "_waits_for_others", careless)
 
 
 def nothing_anew_before_giving_way(patch: pytest.MonkeyPatch) -> None:
     """A stage is made anew by a coordinator that is about to give way (3.4)."""
-    expects = Meeting.expects_members
+    expects = PartitionMerge.expects_members
 
-    def careless(self: Meeting) -> bool:
+    def careless(self: PartitionMerge) -> bool:
         is_yielding, self._is_yielding = self._is_yielding, False
         try:
             return expects(self)
         finally:
             self._is_yielding = is_yielding
 
-    patch.setattr(Meeting, "expects_members", careless)
+    patch.setattr(PartitionMerge, "expects_members", careless)
 
 
 def higher_term_of_a_lineage(patch: pytest.MonkeyPatch) -> None:
@@ -580,8 +580,8 @@ def higher_term_of_a_lineage(patch: pytest.MonkeyPatch) -> None:
 def strangers_that_may_end(patch: pytest.MonkeyPatch) -> None:
     """Whoever is through tells every stranger to end, whatever lineage it comes from (3.4)."""
 
-    async def careless(self: Meeting, stranger: Endpoint) -> bool:
+    async def careless(self: PartitionMerge, stranger: Endpoint) -> bool:
         del self, stranger
         return True
 
-    patch.setattr(Meeting, "may_end", careless)
+    patch.setattr(PartitionMerge, "may_end", careless)

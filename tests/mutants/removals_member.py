@@ -16,63 +16,63 @@ from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.protocol.records import Record
 from swarmfree.trainer.member import averaging
 from swarmfree.trainer.member.averaging import Averaging
-from swarmfree.trainer.member.member import MemberBooks
+from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.pipeline.source import Source
-from swarmfree.trainer.replica_state import Standing
+from swarmfree.trainer.replica_state import ReplicaState
 
-SealHandler = Callable[[MemberBooks, Seal], Awaitable[Reply]]
+SealHandler = Callable[[StageMember, Seal], Awaitable[Reply]]
 
 
 def order_of_revisions(patch: pytest.MonkeyPatch) -> None:
     """An older word of the same coordinator counts like a newer one (3.1)."""
-    admit = MemberBooks.admit_claim
+    admit = StageMember.admit_claim
 
-    def careless(self: MemberBooks, sender: Endpoint, position: Position) -> None:
+    def careless(self: StageMember, sender: Endpoint, position: Position) -> None:
         try:
             admit(self, sender, position)
         except Refused as refusal:
             if refusal.kind is not RefusalKind.SUPERSEDED:
                 raise
 
-    patch.setattr(MemberBooks, "admit_claim", careless)
+    patch.setattr(StageMember, "admit_claim", careless)
 
 
 def sealed_record_at_open(patch: pytest.MonkeyPatch) -> None:
     """Open tells no sealed record (3.1)."""
-    answer = MemberBooks._open
+    answer = StageMember._open
 
-    async def careless(self: MemberBooks, sender: Endpoint, request: Open) -> Reply:
+    async def careless(self: StageMember, sender: Endpoint, request: Open) -> Reply:
         promise = (await answer(self, sender, request)).message
         assert isinstance(promise, Promise)
         return Reply(dataclasses.replace(promise, sealed=None, sealed_at=None))
 
-    patch.setattr(MemberBooks, "_open", careless)
+    patch.setattr(StageMember, "_open", careless)
 
 
 def vote_outlives_the_state(patch: pytest.MonkeyPatch) -> None:
     """The vote is forgotten when a state is loaded (3.1)."""
-    install = Standing.install
+    install = ReplicaState.install
 
-    def careless(self: Standing, stage: int, iteration: int, lineage: str, last: Record | None, *past: Any) -> None:
+    def careless(self: ReplicaState, stage: int, iteration: int, lineage: str, last: Record | None, *past: Any) -> None:
         install(self, stage, iteration, lineage, last, *past)
         self.sealed = self.sealed_at = None
 
-    patch.setattr(Standing, "install", careless)
+    patch.setattr(ReplicaState, "install", careless)
 
 
 def coordinator_that_is_heard(patch: pytest.MonkeyPatch) -> None:
     """Claims are promised although the coordinator is heard (3.2)."""
-    patch.setattr(MemberBooks, "hears_another", lambda self, sender: False)
+    patch.setattr(StageMember, "hears_another", lambda self, sender: False)
 
 
 def only_asking(patch: pytest.MonkeyPatch) -> None:
     """Whoever is asked whether it would promise has promised (3.2)."""
-    claim = MemberBooks._claim
+    claim = StageMember._claim
 
-    async def careless(self: MemberBooks, sender: Endpoint, request: Any) -> Reply:
+    async def careless(self: StageMember, sender: Endpoint, request: Any) -> Reply:
         return await claim(self, sender, dataclasses.replace(request, only_asking=False))
 
-    patch.setattr(MemberBooks, "_claim", careless)
+    patch.setattr(StageMember, "_claim", careless)
 
 
 def order_of_rolls(patch: pytest.MonkeyPatch) -> None:
@@ -86,14 +86,14 @@ def order_of_rolls(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Averaging, "take", careless)
 
 
-def _before_seal(patch: pytest.MonkeyPatch, forget: Callable[[MemberBooks, Seal], None]) -> None:
-    seal: SealHandler = MemberBooks._seal
+def _before_seal(patch: pytest.MonkeyPatch, forget: Callable[[StageMember, Seal], None]) -> None:
+    seal: SealHandler = StageMember._seal
 
-    async def careless(self: MemberBooks, request: Seal) -> Reply:
+    async def careless(self: StageMember, request: Seal) -> Reply:
         forget(self, request)
         return await seal(self, request)
 
-    patch.setattr(MemberBooks, "_seal", careless)
+    patch.setattr(StageMember, "_seal", careless)
 
 
 def order_of_seals(patch: pytest.MonkeyPatch) -> None:
@@ -118,49 +118,49 @@ def renounced_vote(patch: pytest.MonkeyPatch) -> None:
 
 def highest_renounced_promise(patch: pytest.MonkeyPatch) -> None:
     """Whoever leaves coordinators of one lineage twice knows only what it promised the second one (3.4)."""
-    rejoin = MemberBooks.rejoin
+    rejoin = StageMember.rejoin
 
-    async def careless(self: MemberBooks, sender: Endpoint, heir: Endpoint) -> None:
+    async def careless(self: StageMember, sender: Endpoint, heir: Endpoint) -> None:
         self._renounced = None
         await rejoin(self, sender, heir)
 
-    patch.setattr(MemberBooks, "rejoin", careless)
+    patch.setattr(StageMember, "rejoin", careless)
 
 
 def term_of_the_heir(patch: pytest.MonkeyPatch) -> None:
     """Whoever is told to come back to a coordinator obeys no term of it that it followed, or that it left before (3.2)."""
-    rejoin = MemberBooks.rejoin
+    rejoin = StageMember.rejoin
 
-    async def careless(self: MemberBooks, sender: Endpoint, heir: Endpoint) -> None:
+    async def careless(self: StageMember, sender: Endpoint, heir: Endpoint) -> None:
         if self.standing.promised is not None:
             self._abandoned.add(self.standing.promised.term)
         left = set(self._abandoned)
         await rejoin(self, sender, heir)
         self._abandoned |= left
 
-    patch.setattr(MemberBooks, "rejoin", careless)
+    patch.setattr(StageMember, "rejoin", careless)
 
 
 def abandoned_terms(patch: pytest.MonkeyPatch) -> None:
     """Whoever leaves a lineage for another one goes on obeying its coordinator (3.4)."""
-    rejoin = MemberBooks.rejoin
+    rejoin = StageMember.rejoin
 
-    async def careless(self: MemberBooks, sender: Endpoint, heir: Endpoint) -> None:
+    async def careless(self: StageMember, sender: Endpoint, heir: Endpoint) -> None:
         await rejoin(self, sender, heir)
         self._abandoned.clear()
 
-    patch.setattr(MemberBooks, "rejoin", careless)
+    patch.setattr(StageMember, "rejoin", careless)
 
 
 def base_outlives_the_work(patch: pytest.MonkeyPatch) -> None:
     """Whoever ends its work forgets which base its state belongs to: what was rebuilt there counts as lost (3.4)."""
-    rejoin = MemberBooks.rejoin
+    rejoin = StageMember.rejoin
 
-    async def careless(self: MemberBooks, sender: Endpoint, heir: Endpoint) -> None:
+    async def careless(self: StageMember, sender: Endpoint, heir: Endpoint) -> None:
         await rejoin(self, sender, heir)
         self.standing.opened = ""
 
-    patch.setattr(MemberBooks, "rejoin", careless)
+    patch.setattr(StageMember, "rejoin", careless)
 
 
 def windows_begun_once(patch: pytest.MonkeyPatch) -> None:
@@ -176,39 +176,39 @@ def windows_begun_once(patch: pytest.MonkeyPatch) -> None:
 
 def promise_after_a_wait(patch: pytest.MonkeyPatch) -> None:
     """An Open that has waited for the device promises what it was asked for, whatever was promised meanwhile (3.1)."""
-    answer, end_work = MemberBooks._open, MemberBooks._end_work
+    answer, end_work = StageMember._open, StageMember._end_work
     asked: list[Position] = []
 
-    async def careless(self: MemberBooks, sender: Endpoint, request: Open) -> Reply:
+    async def careless(self: StageMember, sender: Endpoint, request: Open) -> Reply:
         asked[:] = [request.plan.position]
         return await answer(self, sender, request)
 
-    async def and_promise(self: MemberBooks, why: Refused) -> None:
+    async def and_promise(self: StageMember, why: Refused) -> None:
         await end_work(self, why)
         if asked:
             self.standing.promised = asked[0]
 
-    patch.setattr(MemberBooks, "_open", careless)
-    patch.setattr(MemberBooks, "_end_work", and_promise)
+    patch.setattr(StageMember, "_open", careless)
+    patch.setattr(StageMember, "_end_work", and_promise)
 
 
 def stalled_coordinator(patch: pytest.MonkeyPatch) -> None:
     """A coordinator that beats is followed, whether it gets anywhere or not (3.2)."""
-    patch.setattr(MemberBooks, "is_stalled", False)
+    patch.setattr(StageMember, "is_stalled", False)
 
 
 def state_before_the_step(patch: pytest.MonkeyPatch) -> None:
     """A member steps whatever state it is in (3.1)."""
-    commit = MemberBooks.commit
+    commit = StageMember.commit
 
-    async def careless(self: MemberBooks, request: Commit) -> Reply:
+    async def careless(self: StageMember, request: Commit) -> Reply:
         async def as_recorded() -> str:
             return request.record.stages[self.standing.stage].state_digest
 
         self.averaging.state_digest = as_recorded  # type: ignore[method-assign, assignment]
         return await commit(self, request)
 
-    patch.setattr(MemberBooks, "commit", careless)
+    patch.setattr(StageMember, "commit", careless)
 
 
 def digest_of_an_average(patch: pytest.MonkeyPatch) -> None:
@@ -246,13 +246,13 @@ def term_of_a_roll(patch: pytest.MonkeyPatch) -> None:
 
 def lineage_of_a_step(patch: pytest.MonkeyPatch) -> None:
     """A member steps with a record whatever that follows (3.1)."""
-    commit = MemberBooks.commit
+    commit = StageMember.commit
 
-    async def careless(self: MemberBooks, request: Commit) -> Reply:
+    async def careless(self: StageMember, request: Commit) -> Reply:
         self.standing.lineage = request.record.before
         return await commit(self, request)
 
-    patch.setattr(MemberBooks, "commit", careless)
+    patch.setattr(StageMember, "commit", careless)
 
 
 def average_that_was_asked_for(patch: pytest.MonkeyPatch) -> None:
@@ -289,13 +289,13 @@ def share_of_a_loss(patch: pytest.MonkeyPatch) -> None:
 
 def copy_in_a_plan(patch: pytest.MonkeyPatch) -> None:
     """A member cannot vouch for what it has copied before it has stepped, though a plan has opened it as what the last record left (3.3)."""
-    answer = MemberBooks._open
+    answer = StageMember._open
 
-    async def careless(self: MemberBooks, sender: Endpoint, request: Open) -> Reply:
+    async def careless(self: StageMember, sender: Endpoint, request: Open) -> Reply:
         vouched = self.standing.vouched
         try:
             return await answer(self, sender, request)
         finally:
             self.standing.vouched = vouched
 
-    patch.setattr(MemberBooks, "_open", careless)
+    patch.setattr(StageMember, "_open", careless)

@@ -22,21 +22,21 @@ from swarmfree.protocol.records import Record
 from swarmfree.trainer import election
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator import assignment as assemblies
-from swarmfree.trainer.coordinator.assignment import Assembly
-from swarmfree.trainer.coordinator.broadcast import Telling
-from swarmfree.trainer.coordinator.participant import Guest
+from swarmfree.trainer.coordinator.assignment import Assignment
+from swarmfree.trainer.coordinator.broadcast import Broadcast
+from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.election import Election, Poll
-from swarmfree.trainer.incarnations import Lives
-from swarmfree.trainer.member.member import MemberBooks
-from swarmfree.trainer.membership import Joining
+from swarmfree.trainer.incarnations import Incarnations
+from swarmfree.trainer.member.member import StageMember
+from swarmfree.trainer.membership import Membership
 from swarmfree.trainer.recovery import builder, state_copy
 from swarmfree.trainer.recovery import replay as replaying
 from swarmfree.trainer.recovery.builder import Builder, Building
 from swarmfree.trainer.recovery.ends_copy import EndsKeeper
-from swarmfree.trainer.recovery.replay import Replaying
-from swarmfree.trainer.recovery.state_copy import Copying
-from swarmfree.trainer.replica_state import Standing
+from swarmfree.trainer.recovery.replay import StageReplay
+from swarmfree.trainer.recovery.state_copy import StateCopy
+from swarmfree.trainer.replica_state import ReplicaState
 
 
 class Fitting(str):
@@ -59,7 +59,7 @@ def wait_before_forcing(patch: pytest.MonkeyPatch) -> None:
     """A candidate without a majority goes on at once, forced (3.2)."""
     start = Election.__init__
 
-    def hasty(self: Election, context: Context, books: MemberBooks) -> None:
+    def hasty(self: Election, context: Context, books: StageMember) -> None:
         timing = dataclasses.replace(context.manifest.timing, split_wait_s=0.001)
         start(self, dataclasses.replace(context, manifest=dataclasses.replace(context.manifest, timing=timing)), books)
 
@@ -99,26 +99,26 @@ def hope_for_a_coordinator(patch: pytest.MonkeyPatch) -> None:
 
 def lineage_of_whoever_rebuilt(patch: pytest.MonkeyPatch) -> None:
     """A member that cannot vouch for its state goes over to any lineage, and is led there when its own chooses a coordinator (3.4)."""
-    hello = Joining.hello
+    hello = Membership.hello
 
-    def careless(self: Joining) -> Hello:
+    def careless(self: Membership) -> Hello:
         said = hello(self)
         return said if self._books.standing.vouched else Hello(said.can_feed, said.standby, said.corpus_hash, 0)
 
-    patch.setattr(Joining, "hello", careless)
+    patch.setattr(Membership, "hello", careless)
 
 
 def voucher_of_a_state(patch: pytest.MonkeyPatch) -> None:
     """What a peer holds counts, though it cannot vouch for it, where its lineage is the one that is led (3.3)."""
-    hello = Assembly.hello
+    hello = Assignment.hello
 
-    def careless(self: Assembly, sender: Endpoint, said: Any, iteration: int) -> Any:
+    def careless(self: Assignment, sender: Endpoint, said: Any, iteration: int) -> Any:
         place, guest = hello(self, sender, said, iteration), self._roster.get(sender.member)
         if guest is not None:
             guest.is_ours = self.past.get(said.iteration) == said.lineage
         return place
 
-    patch.setattr(Assembly, "hello", careless)
+    patch.setattr(Assignment, "hello", careless)
 
 
 def order_of_candidates(patch: pytest.MonkeyPatch) -> None:
@@ -188,10 +188,10 @@ def majority_after_catching_up(patch: pytest.MonkeyPatch) -> None:
 def later_life(patch: pytest.MonkeyPatch) -> None:
     """Of two lives of a peer the one that was heard of last is the later one (3.3)."""
 
-    def careless(self: Lives, members: Iterable[Member]) -> None:
+    def careless(self: Incarnations, members: Iterable[Member]) -> None:
         self._latest.update({member.peer_id: member for member in members})
 
-    patch.setattr(Lives, "hear", careless)
+    patch.setattr(Incarnations, "hear", careless)
 
 
 # ---- coming back ---------------------------------------------------------------------------------------------------
@@ -199,43 +199,43 @@ def later_life(patch: pytest.MonkeyPatch) -> None:
 
 def state_over_rebuild(patch: pytest.MonkeyPatch) -> None:
     """What was rebuilt stays, also when the lost state comes back before anything was sealed (3.3)."""
-    welcome = Assembly._welcome_back
+    welcome = Assignment._welcome_back
 
-    def careless(self: Assembly, sender: Endpoint, hello: Any, iteration: int) -> Guest | None:
+    def careless(self: Assignment, sender: Endpoint, hello: Any, iteration: int) -> Participant | None:
         sealing, self.is_sealing = self.is_sealing, True
         try:
             return welcome(self, sender, hello, iteration)
         finally:
             self.is_sealing = sealing
 
-    patch.setattr(Assembly, "_welcome_back", careless)
+    patch.setattr(Assignment, "_welcome_back", careless)
 
 
 def no_way_back_from_a_seal(patch: pytest.MonkeyPatch) -> None:
     """The lost state replaces what was rebuilt also after the first Seal (3.3)."""
-    patch.setattr(Assembly, "is_sealing", property(lambda self: False, lambda self, value: None), raising=False)
+    patch.setattr(Assignment, "is_sealing", property(lambda self: False, lambda self, value: None), raising=False)
 
 
 def dispute_is_over(patch: pytest.MonkeyPatch) -> None:
     """Of two states that differ, the one that was dropped comes back like one that was lost (3.6)."""
-    welcome = Assembly._welcome_back
+    welcome = Assignment._welcome_back
 
-    def careless(self: Assembly, sender: Endpoint, hello: Any, iteration: int) -> Guest | None:
+    def careless(self: Assignment, sender: Endpoint, hello: Any, iteration: int) -> Participant | None:
         self._rebuilt = {stage: dataclasses.replace(rebuilt, disputes=0) for stage, rebuilt in self._rebuilt.items()}
         return welcome(self, sender, hello, iteration)
 
-    patch.setattr(Assembly, "_welcome_back", careless)
+    patch.setattr(Assignment, "_welcome_back", careless)
 
 
 def lineage_at_readmission(patch: pytest.MonkeyPatch) -> None:
     """Whoever was fenced comes back with whatever it holds (3.3)."""
-    hello = Assembly.hello
+    hello = Assignment.hello
 
-    def careless(self: Assembly, sender: Endpoint, said: Any, iteration: int) -> Any:
+    def careless(self: Assignment, sender: Endpoint, said: Any, iteration: int) -> Any:
         self.past = {**self.past, said.iteration: said.lineage}
         return hello(self, sender, said, iteration)
 
-    patch.setattr(Assembly, "hello", careless)
+    patch.setattr(Assignment, "hello", careless)
 
 
 def bar_at_readmission(patch: pytest.MonkeyPatch) -> None:
@@ -245,35 +245,35 @@ def bar_at_readmission(patch: pytest.MonkeyPatch) -> None:
 
 def state_of_a_standby(patch: pytest.MonkeyPatch) -> None:
     """What a standby holds of a lost stage counts for nothing (3.3)."""
-    hello = Assembly.hello
+    hello = Assignment.hello
 
-    def careless(self: Assembly, sender: Endpoint, said: Any, iteration: int) -> Any:
+    def careless(self: Assignment, sender: Endpoint, said: Any, iteration: int) -> Any:
         place = hello(self, sender, said, iteration)
         guest = self._roster.get(sender.member)
         assert guest is not None
         guest.is_ours = guest.is_ours and guest.built
         return place
 
-    patch.setattr(Assembly, "hello", careless)
+    patch.setattr(Assignment, "hello", careless)
 
 
 def word_of_a_standby(patch: pytest.MonkeyPatch) -> None:
     """A standby's state counts only once it has answered a beat (3.3)."""
-    use = Assembly._use_standbys
+    use = Assignment._use_standbys
 
-    def careless(self: Assembly) -> None:
+    def careless(self: Assignment) -> None:
         for guest in self._roster.guests():
             guest.is_ours = guest.is_ours and guest.answer is not None
         use(self)
 
-    patch.setattr(Assembly, "_use_standbys", careless)
+    patch.setattr(Assignment, "_use_standbys", careless)
 
 
 def second_word_of_a_barred_one(patch: pytest.MonkeyPatch) -> None:
     """Who is barred tells what it holds with its first hello, or never (3.6)."""
-    hello = Assembly.hello
+    hello = Assignment.hello
 
-    def careless(self: Assembly, sender: Endpoint, said: Any, iteration: int) -> Any:
+    def careless(self: Assignment, sender: Endpoint, said: Any, iteration: int) -> Any:
         guest = self._roster.get(sender.member)
         before = guest is not None and (guest.hello, guest.is_ours)
         place = hello(self, sender, said, iteration)
@@ -281,26 +281,26 @@ def second_word_of_a_barred_one(patch: pytest.MonkeyPatch) -> None:
             guest.hello, guest.is_ours = before
         return place
 
-    patch.setattr(Assembly, "hello", careless)
+    patch.setattr(Assignment, "hello", careless)
 
 
 def place_of_a_feeder(patch: pytest.MonkeyPatch) -> None:
     """Who can feed, and serves another stage alone, stays there when stage 0 is lost (A run's life)."""
-    move_to = Assembly._move_to
+    move_to = Assignment._move_to
 
-    def careless(self: Assembly, stage: int) -> None:
+    def careless(self: Assignment, stage: int) -> None:
         able = [guest for guest in self._roster.guests() if self._may_feed(guest.hello)]
         if stage != ENDS_STAGE or any(len(self._roster.holders(guest.stage)) > 1 for guest in able):
             move_to(self, stage)
 
-    patch.setattr(Assembly, "_move_to", careless)
+    patch.setattr(Assignment, "_move_to", careless)
 
 
 def standby_for_a_feeder(patch: pytest.MonkeyPatch) -> None:
     """Only a spare replica copies the stage of whoever can feed, and no standby (A run's life)."""
-    move_to = Assembly._move_to
+    move_to = Assignment._move_to
 
-    def careless(self: Assembly, stage: int) -> None:
+    def careless(self: Assignment, stage: int) -> None:
         standbys = [guest for guest in self._roster.guests() if guest.stage == STANDBY]
         for guest in standbys:
             guest.leaving = True
@@ -308,35 +308,35 @@ def standby_for_a_feeder(patch: pytest.MonkeyPatch) -> None:
         for guest in standbys:
             guest.leaving = False
 
-    patch.setattr(Assembly, "_move_to", careless)
+    patch.setattr(Assignment, "_move_to", careless)
 
 
 def place_of_a_coordinator(patch: pytest.MonkeyPatch) -> None:
     """A coordinator stays where it is, although nobody else can feed (A run's life)."""
-    move_to = Assembly._move_to
+    move_to = Assignment._move_to
 
-    def careless(self: Assembly, stage: int) -> None:
+    def careless(self: Assignment, stage: int) -> None:
         own = self._roster.get(self._context.me)
         if own is None or len(self._roster.holders(own.stage)) == 1:
             move_to(self, stage)
 
-    patch.setattr(Assembly, "_move_to", careless)
+    patch.setattr(Assignment, "_move_to", careless)
 
 
 def word_of_a_feeder(patch: pytest.MonkeyPatch) -> None:
     """A successor takes those whom it inherits for peers that cannot feed (A run's life)."""
 
-    async def careless(self: Assembly) -> None:
+    async def careless(self: Assignment) -> None:
         return
 
-    patch.setattr(Assembly, "_hear_who_can_feed", careless)
+    patch.setattr(Assignment, "_hear_who_can_feed", careless)
 
 
 def lineage_of_a_shadow(patch: pytest.MonkeyPatch) -> None:
     """A shadow is used whatever lineage it stands on, and however far ahead it is (3.4)."""
-    shadows = Assembly._shadows
+    shadows = Assignment._shadows
 
-    def careless(self: Assembly) -> Any:
+    def careless(self: Assignment) -> Any:
         (_, lineage, last), past = self._present, self.past
         present, self._present, self.past = self._present, (1 << 30, lineage, last), {}
         try:
@@ -344,7 +344,7 @@ def lineage_of_a_shadow(patch: pytest.MonkeyPatch) -> None:
         finally:
             self._present, self.past = present, past
 
-    patch.setattr(Assembly, "_shadows", careless)
+    patch.setattr(Assignment, "_shadows", careless)
 
 
 def rate_after_a_merge(patch: pytest.MonkeyPatch) -> None:
@@ -360,35 +360,35 @@ def steps_of_a_merge(patch: pytest.MonkeyPatch) -> None:
 
 def hello_once_more(patch: pytest.MonkeyPatch) -> None:
     """What a standby could not vouch for when it said hello, it never tells (3.3)."""
-    patch.setattr(Joining, "_is_unknown", property(lambda self: False, lambda self, value: None), raising=False)
+    patch.setattr(Membership, "_is_unknown", property(lambda self: False, lambda self, value: None), raising=False)
 
 
 def founding_once(patch: pytest.MonkeyPatch) -> None:
     """A founder that was started again founds the run once more, whatever it heard and read of the run before (3.1)."""
-    found = Joining._found
+    found = Membership._found
 
-    async def careless(self: Joining, announced: Sequence[Announcement]) -> bool:
+    async def careless(self: Membership, announced: Sequence[Announcement]) -> bool:
         self._are_led = self._has_begun = False
         return await found(self, announced)
 
-    patch.setattr(Joining, "_found", careless)
+    patch.setattr(Membership, "_found", careless)
 
 
 def copies_of_older_states(patch: pytest.MonkeyPatch) -> None:
     """What a newcomer has copied counts, whatever its donor was told meanwhile (3.3)."""
-    patch.setattr(Assembly, "_void_joins", lambda self, stage: None)
+    patch.setattr(Assignment, "_void_joins", lambda self, stage: None)
 
 
 def time_for_a_keeper(patch: pytest.MonkeyPatch) -> None:
     """The ends are drawn anew as soon as the last keeper of a copy is silent (3.10)."""
-    patch.setattr(Assembly, "_waits_for_a_keeper", lambda self, action: False)
+    patch.setattr(Assignment, "_waits_for_a_keeper", lambda self, action: False)
 
 
 def copies_for_a_late_builder(patch: pytest.MonkeyPatch) -> None:
     """Nobody is asked for copies of the ends where their builder came while members were brought up (3.10)."""
-    bring_up, kept, there = Telling.bring_up, assemblies.kept_copies, set[Member]()
+    bring_up, kept, there = Broadcast.bring_up, assemblies.kept_copies, set[Member]()
 
-    async def noting(self: Telling, guests: Sequence[Guest], record: Record) -> None:
+    async def noting(self: Broadcast, guests: Sequence[Participant], record: Record) -> None:
         there.update(guest.member for guest in self._roster.guests())
         await bring_up(self, guests, record)
 
@@ -396,33 +396,33 @@ def copies_for_a_late_builder(patch: pytest.MonkeyPatch) -> None:
         is_known = any(guest.member in there for guest in roster.of_stage(ENDS_STAGE))
         return await kept(context, roster, iteration, past) if is_known else ()
 
-    patch.setattr(Telling, "bring_up", noting)
+    patch.setattr(Broadcast, "bring_up", noting)
     patch.setattr(assemblies, "kept_copies", careless)
 
 
 def copies_begun_again(patch: pytest.MonkeyPatch) -> None:
     """A newcomer whose copy came to nothing waits until stages are filled again (3.10)."""
-    join = Assembly._join
+    join = Assignment._join
 
-    async def careless(self: Assembly, *args: Any) -> None:
+    async def careless(self: Assignment, *args: Any) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(self, "start_joins", lambda: None)
             await join(self, *args)
 
-    patch.setattr(Assembly, "_join", careless)
+    patch.setattr(Assignment, "_join", careless)
 
 
 def back_during_a_build(patch: pytest.MonkeyPatch) -> None:
     """What was built counts also where a replica came back meanwhile (3.3)."""
-    run = Assembly._build
+    run = Assignment._build
 
-    async def careless(self: Assembly, guest: Guest, *args: Any, **kwargs: Any) -> None:
+    async def careless(self: Assignment, guest: Participant, *args: Any, **kwargs: Any) -> None:
         holders = Roster.holders
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(Roster, "holders", lambda roster, stage: tuple(g for g in holders(roster, stage) if g is guest))
             await run(self, guest, *args, **kwargs)
 
-    patch.setattr(Assembly, "_build", careless)
+    patch.setattr(Assignment, "_build", careless)
 
 
 def own_state_before_a_merge(patch: pytest.MonkeyPatch) -> None:
@@ -462,9 +462,9 @@ def same_depth(patch: pytest.MonkeyPatch) -> None:
 
 def past_with_a_build(patch: pytest.MonkeyPatch) -> None:
     """Whoever builds a state learns no lineage from before it (3.10)."""
-    install = Standing.install
+    install = ReplicaState.install
     patch.setattr(
-        Standing,
+        ReplicaState,
         "install",
         lambda self, stage, iteration, lineage, record, _=None: install(self, stage, iteration, lineage, record),
     )
@@ -494,7 +494,7 @@ def lineage_of_a_part(patch: pytest.MonkeyPatch) -> None:
 
 def decided_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
     """Who holds what a majority decided goes back with whoever leads the beginning of it (3.4)."""
-    patch.setattr(Standing, "goes_on_from", lambda self, iteration, lineage: False)
+    patch.setattr(ReplicaState, "goes_on_from", lambda self, iteration, lineage: False)
 
 
 def answer_of_a_build(patch: pytest.MonkeyPatch) -> None:
@@ -512,19 +512,19 @@ def answer_of_a_build(patch: pytest.MonkeyPatch) -> None:
 def nothing_held_while_building(patch: pytest.MonkeyPatch) -> None:
     """A member that builds says meanwhile that it holds the stage (3.10)."""
 
-    async def careless(self: MemberBooks) -> None:
+    async def careless(self: StageMember) -> None:
         return
 
-    patch.setattr(MemberBooks, "let_go", careless)
+    patch.setattr(StageMember, "let_go", careless)
 
 
 def states_in_a_replay(patch: pytest.MonkeyPatch) -> None:
     """A replay never compares states with those of the records (3.10)."""
 
-    async def careless(self: Replaying, stage: int, record: Any, before: Any) -> None:
+    async def careless(self: StageReplay, stage: int, record: Any, before: Any) -> None:
         return
 
-    patch.setattr(Replaying, "_check_state", careless)
+    patch.setattr(StageReplay, "_check_state", careless)
 
 
 def rebuilds_in_a_near_replay(patch: pytest.MonkeyPatch) -> None:
@@ -538,7 +538,7 @@ def sums_in_a_replay(patch: pytest.MonkeyPatch) -> None:
     async def nothing(*_: object) -> None:
         pass
 
-    patch.setattr(Replaying, "_check_sum", nothing)
+    patch.setattr(StageReplay, "_check_sum", nothing)
 
 
 def norms_in_a_replay(patch: pytest.MonkeyPatch) -> None:
@@ -557,10 +557,10 @@ def record_that_fits(patch: pytest.MonkeyPatch) -> None:
 def part_again(patch: pytest.MonkeyPatch) -> None:
     """A part of a copy that has missed an average is left as it is (3.10)."""
 
-    def careless(self: Copying, part: int) -> None:
+    def careless(self: StateCopy, part: int) -> None:
         self._versions[part] = max(self._versions[part], 0) + 1
 
-    patch.setattr(Copying, "_again", careless)
+    patch.setattr(StateCopy, "_again", careless)
 
 
 def digest_of_a_copy(patch: pytest.MonkeyPatch) -> None:
@@ -601,4 +601,4 @@ def most_of_a_build(patch: pytest.MonkeyPatch) -> None:
 
 def frames_as_they_come(patch: pytest.MonkeyPatch) -> None:
     """Of what a builder receives only whole answers count as progress."""
-    patch.setattr(MemberBooks, "work_done", property(lambda self: self.device.done_count))
+    patch.setattr(StageMember, "work_done", property(lambda self: self.device.done_count))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from swarmfree.protocol.messages import Build, Commit, Loss, Reduce, Request, Seal, Train
 from swarmfree.protocol.names import Endpoint
 from swarmfree.sim.faults import Fate, FaultPlan
-from swarmfree.sim.memory_call import Exchange
+from swarmfree.sim.memory_call import MemoryCall
 from swarmfree.sim.rehearsal import RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
@@ -116,7 +116,7 @@ class OldChunk(Script):
     """The first contribution to a part arrives once more as the same member sends one for the same part in the next iteration."""
 
     def __init__(self) -> None:
-        self._first: Exchange | None = None
+        self._first: MemoryCall | None = None
         self._is_over = False
 
     def see(self, director: Director, moment: Moment) -> None:
@@ -138,5 +138,5 @@ def chunk_of_an_old_round() -> RehearsalResult:
     return play(swarm(), OldChunk())
 
 
-def _exchange(director: Director, moment: Moment) -> Exchange:
+def _exchange(director: Director, moment: Moment) -> MemoryCall:
     return next(e for e in director.hub.open_calls.values() if e.request is moment.request)

@@ -13,7 +13,7 @@ from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.startup_faults import Fall, Opening
-from swarmfree.trainer.coordinator.assignment import Assembly
+from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.genesis import GenesisWatch
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.election import Election
@@ -106,7 +106,7 @@ def feeder_with_first_weights() -> object:
         context = replace(alone.context, manifest=replace(alone.context.manifest, stages=stages))
         for can_feed in (True, False):
             roster = Roster(context, alone.tasks, lambda: at(1))
-            assembly = Assembly(context, roster, lambda: at(1), alone.tasks)
+            assembly = Assignment(context, roster, lambda: at(1), alone.tasks)
             roster.admit(A, Hello(True, False, "", 0), 0, built=True)
             corpus = context.manifest.data.corpus_hash
             places.append(assembly.hello(ME, Hello(can_feed, False, corpus, 0, 1, 0, GENESIS_LINEAGE), 0).stage)

@@ -14,7 +14,7 @@ from swarmfree.protocol.names import Endpoint, base_of
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
 from swarmfree.sim.integer_arithmetic import STATE_BYTES
-from swarmfree.trainer.recovery.replay import Replaying
+from swarmfree.trainer.recovery.replay import StageReplay
 from tests.mutants.alone import (
     OTHER_LINEAGE,
     A,
@@ -107,11 +107,11 @@ def build_that_fails() -> object:
     return _build(Build(at(2), CopyNeighbour(1, D, 2, "copy stage 2"), 0, GENESIS_LINEAGE, record(), 0))
 
 
-def _replay(story: Callable[[Alone, Replaying], Awaitable[T]]) -> T:
+def _replay(story: Callable[[Alone, StageReplay], Awaitable[T]]) -> T:
     async def main(alone: Alone) -> T:
         action = Replay(1, 1, (A,), 0, (A,), (D,), "shadow and logs")
         request = Build(at(2), action, 1, GENESIS_LINEAGE, record(), 0)
-        replaying = Replaying(alone.context, alone.books.device, alone.books.borders, request, action)
+        replaying = StageReplay(alone.context, alone.books.device, alone.books.borders, request, action)
         replaying._engines, replaying._in_order, replaying.exact = {1: alone.engine}, True, True
         return await story(alone, replaying)
 
@@ -121,7 +121,7 @@ def _replay(story: Callable[[Alone, Replaying], Awaitable[T]]) -> T:
 def replay_from_another_state() -> object:
     """The shadow of a stage is not the state that the first record after it began with."""
 
-    async def story(alone: Alone, replaying: Replaying) -> str:
+    async def story(alone: Alone, replaying: StageReplay) -> str:
         try:
             await replaying._check_state(1, record(state="another"), None)
         except CallFailed as error:
@@ -134,7 +134,7 @@ def replay_from_another_state() -> object:
 def replay_past_a_rebuild() -> object:
     """A replay that is near comes to an iteration before which some stage was rebuilt, and to one before which none was: what it says."""
 
-    async def story(alone: Alone, replaying: Replaying) -> list[str]:
+    async def story(alone: Alone, replaying: StageReplay) -> list[str]:
         replaying.exact, found = False, []
         for rebuilt in (((1, "restored"),), ()):
             one = replace(record(), base=base_of(record().before, rebuilt))
@@ -153,7 +153,7 @@ def replay_past_a_rebuild() -> object:
 def replay_with_another_sum() -> object:
     """What was logged adds up to another gradient than the record's, of nearly its norm and of another: is it exact, near or refused."""
 
-    async def story(alone: Alone, replaying: Replaying) -> list[object]:
+    async def story(alone: Alone, replaying: StageReplay) -> list[object]:
         found: list[object] = []
         for norm in (125.0, 126.5):
             entries = [replace(entry, squared_norm_bits=float64_bits(norm)) for entry in record().stages]

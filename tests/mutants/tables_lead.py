@@ -12,7 +12,7 @@ from typing import TypeVar
 from swarmfree.policy import record as recording
 from swarmfree.policy.fork_choice import Tip
 from swarmfree.policy.record import StageAverage
-from swarmfree.policy.takeover import Inheritance
+from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.actions import Copy, CopyKept, CopyNeighbour, Restore, Stay
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.messages import (
@@ -39,7 +39,7 @@ from swarmfree.trainer.coordinator import coordinator as coordination
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.partition_merge import Rival
 from swarmfree.trainer.coordinator.roster import Deposed
-from swarmfree.trainer.coordinator.rounds import Replanned, Rolling
+from swarmfree.trainer.coordinator.rounds import Replanned, Rounds
 from tests.mutants.alone import (
     LATER,
     MANIFEST,
@@ -98,9 +98,9 @@ def _lead(story: Callable[[Alone, Coordinator], Awaitable[T]], *, forced: bool =
     return play(main, second_life(D))
 
 
-def _inheritance(*, forced: bool) -> Inheritance:
+def _inheritance(*, forced: bool) -> Takeover:
     promise = Promise(0, None, None, None, -1, "b0", vouched=True)
-    return Inheritance(
+    return Takeover(
         term=LATER,
         revision=5,
         iteration=0,
@@ -528,6 +528,6 @@ def sums_of_a_fenced_member() -> object:
         guest.answer = replace(beat_answer(1), addends=(addend,))
         rolling, roster = coordinator._rolling, coordinator.roster
         roster.fence(ME.member, "it does not answer")
-        return [found.order for found in Rolling._addends(rolling, plan(1), 1)]
+        return [found.order for found in Rounds._addends(rolling, plan(1), 1)]
 
     return _lead(story)

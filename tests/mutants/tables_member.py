@@ -34,7 +34,7 @@ from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.trainer.context import PayloadAtHand
 from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import TICK_S
-from swarmfree.trainer.pipeline.gradient_sums import Kind
+from swarmfree.trainer.pipeline.gradient_sums import SumKind
 from tests.mutants.alone import LATER, ME, OTHER_LINEAGE, SIBLING, A, Alone, D, at, plan, play, record, word
 
 
@@ -317,10 +317,10 @@ def sum_in_a_roll() -> object:
     async def story(alone: Alone) -> int:
         book = alone.books.book
         await alone.books.open(A, Open(plan(1)))
-        book.enter(book.number_for(Kind.SURE, 0), 0)
+        book.enter(book.number_for(SumKind.SURE, 0), 0)
         alone.engine._sums[0] = [alone.engine._zero() for _ in range(alone.engine.part_count(1))]
         await alone.books.averaging.take(TakeRoll(at(2), _roll(ME, addends=book.addends())))
-        return book.number_for(Kind.SURE, 1)
+        return book.number_for(SumKind.SURE, 1)
 
     return play(story)
 

@@ -37,12 +37,12 @@ from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Founder
 from swarmfree.protocol.plan import Rebuilt, Replica
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import float32_bits
-from swarmfree.trainer.coordinator.assignment import Assembly
-from swarmfree.trainer.coordinator.participant import Guest
+from swarmfree.trainer.coordinator.assignment import Assignment
+from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.election import Election
-from swarmfree.trainer.incarnations import Lives
-from swarmfree.trainer.membership import Joining
+from swarmfree.trainer.incarnations import Incarnations
+from swarmfree.trainer.membership import Membership
 from swarmfree.trainer.recovery import builder as build
 from tests.mutants.alone import (
     LATER,
@@ -245,7 +245,7 @@ def lineage_that_nobody_leads() -> object:
         async def lead(inherited: object) -> bool:
             raise AssertionError(inherited)
 
-        wait_s, joining = alone.context.timing.split_wait_s, Joining(alone.context, alone.books, alone.tasks, lead)
+        wait_s, joining = alone.context.timing.split_wait_s, Membership(alone.context, alone.books, alone.tasks, lead)
         joining._election, alone.standing.vouched, told = election, True, []
         while alone.context.now_s() < 2 * wait_s:
             await election.campaign()
@@ -263,11 +263,11 @@ def lineage_that_nobody_leads() -> object:
 def state_that_is_not_vouched_for() -> object:
     """What a peer says that was told to build a stage, before an Open and after it; whether its state counts where it says so."""
 
-    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> tuple[object, ...]:
+    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> tuple[object, ...]:
         async def lead(inherited: object) -> bool:
             raise AssertionError(inherited)
 
-        joining, told = Joining(alone.context, alone.books, alone.tasks, lead), []
+        joining, told = Membership(alone.context, alone.books, alone.tasks, lead), []
         alone.standing.install(1, 5, LINEAGE, replace(record(forced=(2,)), iteration=4))
         for in_force in (None, plan(2, iteration=5, lineage=LINEAGE)):
             alone.standing.plan = in_force
@@ -303,7 +303,7 @@ def electorate_of_a_missed_record() -> object:
 
 def life_that_was_heard_of_late() -> object:
     """Word of a peer's first life comes after word of its second one: whether the first one has ended."""
-    lives = Lives()
+    lives = Incarnations()
     lives.hear([second_life(A).member])
     lives.hear([A.member])
     return lives.ended([A.member]) == {A.member}
@@ -312,13 +312,13 @@ def life_that_was_heard_of_late() -> object:
 # ---- coming back ---------------------------------------------------------------------------------------------------
 
 
-def _assembly(story: Callable[[Alone, Assembly, Roster], Awaitable[T]]) -> T:
+def _assembly(story: Callable[[Alone, Assignment, Roster], Awaitable[T]]) -> T:
     """The places of a swarm at iteration 5; A, SIBLING and D hold the ends and both stages of the body."""
 
     async def main(alone: Alone) -> T:
         alone.line.answer = answer
         roster = Roster(alone.context, alone.tasks, lambda: at(1))
-        assembly = Assembly(alone.context, roster, lambda: at(1), alone.tasks)
+        assembly = Assignment(alone.context, roster, lambda: at(1), alone.tasks)
         assembly._present, assembly._opened = (5, LINEAGE, replace(record(), iteration=4)), True
         assembly.past |= {5: LINEAGE}
         for stage, one in enumerate((A, SIBLING, D)):
@@ -336,7 +336,7 @@ def _hello(stage: int, lineage: str = LINEAGE) -> Hello:
 def _back(rebuilt: Rebuilt | None, *, sealing: bool = False, lineage: str = LINEAGE, barred: bool = False) -> object:
     """A member of stage 1 says hello with its state: whether it is a member again, and what is rebuilt still."""
 
-    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> tuple[bool, int]:
+    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> tuple[bool, int]:
         if rebuilt is not None:
             assembly._rebuilt = {1: rebuilt}
         assembly.is_sealing = sealing
@@ -380,7 +380,7 @@ def back_while_barred() -> object:
 def silent_holder_of_a_copied_stage() -> object:
     """The only replica of a stage does not answer, and somebody joins it, with its state or without: whether the first is in the next plan."""
 
-    async def story(alone: Alone, assembly: Assembly, roster: Roster, *, built: bool) -> bool:
+    async def story(alone: Alone, assembly: Assignment, roster: Roster, *, built: bool) -> bool:
         silent = roster.get(SIBLING.member)
         assert silent is not None
         silent.silent_since_s, roster.patience_s = alone.context.now_s(), lambda stage: 60.0
@@ -394,7 +394,7 @@ def silent_holder_of_a_copied_stage() -> object:
 def standby_before_the_first_open() -> object:
     """Each stage has one replica of two, somebody stands by, and nobody else has come for long: its place before the first Open, and after it."""
 
-    async def story(alone: Alone, assembly: Assembly, roster: Roster, *, opened: bool) -> int:
+    async def story(alone: Alone, assembly: Assignment, roster: Roster, *, opened: bool) -> int:
         alone.context.manifest = replace(MANIFEST, stages=replace(MANIFEST.stages, replicas_min=2))
         guest, assembly._opened = roster.admit(ME, Hello(False, True, "", 0), STANDBY), opened
         assembly._begun_s -= 60.0
@@ -407,7 +407,7 @@ def standby_before_the_first_open() -> object:
 def standby_that_holds_a_lost_stage() -> object:
     """A barred member stands by, and its sibling is lost beside a newcomer: who builds the stage, and how."""
 
-    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> tuple[str, str]:
+    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> tuple[str, str]:
         roster.bar(ME.member, "it cannot average with its sibling")
         assembly.hello(ME, _hello(1), 5)
         barred = roster.get(ME.member)
@@ -426,7 +426,7 @@ def standby_that_holds_a_lost_stage() -> object:
 def barred_that_says_hello_once_more() -> object:
     """A barred member stands by with a state that it can vouch for only later; its sibling is lost beside another standby: who is placed there."""
 
-    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> list[str]:
+    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> list[str]:
         roster.admit(endpoint("e"), Hello(False, True, "", 0), STANDBY)
         roster.bar(ME.member, "it cannot average with its sibling")
         assembly.hello(ME, Hello(False, False, "", 0), 5)
@@ -441,7 +441,7 @@ def barred_that_says_hello_once_more() -> object:
 def past_of_a_builder() -> object:
     """A newcomer is to build a stage, and coordinates later: of which iterations it knows the lineage then."""
 
-    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> list[int]:
+    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> list[int]:
         assembly.past |= {1: "far", 3: "three", 4: "four", 6: "decided since"}
         guest = roster.admit(ME, Hello(False, False, "", 0), 1)
         iteration, lineage, last = assembly._present
@@ -456,7 +456,7 @@ def past_of_a_builder() -> object:
 def keeper_that_is_missed() -> object:
     """The ends are lost beside a silent keeper: whether they are drawn at once, where its copy is of another past, and after a minute."""
 
-    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> list[bool]:
+    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> list[bool]:
         roster.fence(A.member, "nobody listens")
         roster.admit(ME, Hello(False, False, "", 0), 1, built=True).opened = at(1)
         found = []
@@ -474,7 +474,7 @@ def keeper_that_is_missed() -> object:
 def feeder_that_comes_while_members_step() -> object:
     """The ends are lost, somebody keeps a copy, and a feeder comes while a member makes its last step: how the ends are brought back."""
 
-    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> list[str]:
+    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> list[str]:
         found, feeder = list[str](), endpoint("e")
 
         def one(to: Endpoint, request: Request) -> Reply:
@@ -503,7 +503,7 @@ def feeder_that_comes_while_members_step() -> object:
 def feeder_that_serves_alone() -> object:
     """The last source is lost, and the one that can feed, as it announces, serves a stage alone: where a spare and it are, twice."""
 
-    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> list[tuple[int, int]]:
+    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> list[tuple[int, int]]:
         async def shown() -> list[Announcement]:
             return [replace(announced(D, 5), can_feed=True)]
 
@@ -525,7 +525,7 @@ def feeder_that_serves_alone() -> object:
 def feeder_that_coordinates() -> object:
     """The last source is lost, and the coordinator alone can feed, and serves a stage alone: where a standby and it are, twice."""
 
-    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> list[tuple[int, int]]:
+    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> list[tuple[int, int]]:
         roster.fence(A.member, "nobody listens")
         roster.fence(SIBLING.member, "nobody listens")
         able = Hello(True, False, alone.context.manifest.data.corpus_hash, 0)
@@ -544,7 +544,7 @@ def feeder_that_coordinates() -> object:
 def shadow_of_another_lineage() -> object:
     """A member keeps a shadow that stands on a lineage that gave way: how many shadows can be used."""
 
-    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> int:
+    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> int:
         guest = roster.get(D.member)
         assert guest is not None
         shadows = (KeptShadow(1, 5, full=True, lineage=OTHER_LINEAGE), KeptShadow(1, 7, full=True, lineage=LINEAGE))
@@ -557,7 +557,7 @@ def shadow_of_another_lineage() -> object:
 def rate_of_a_merged_stage() -> object:
     """A stage is merged anew: whether it starts with the run's rate factor, and without moments."""
 
-    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> tuple[bool, int]:
+    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> tuple[bool, int]:
         def built(to: Endpoint, request: Request) -> Reply:
             return Reply(Built("digest", 1.0, 0, 5)) if isinstance(request, Build) else answer(to, request)
 
@@ -576,7 +576,7 @@ def rate_of_a_merged_stage() -> object:
 def build_beside_one_that_came_back() -> object:
     """While a stage is merged, its replica comes back: what is rebuilt then."""
 
-    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> int:
+    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> int:
         def built(to: Endpoint, request: Request) -> Reply:
             if isinstance(request, Build):
                 assembly.hello(SIBLING, _hello(1), 5)
@@ -594,7 +594,7 @@ def build_beside_one_that_came_back() -> object:
 
 
 def _standby_with_a_state(told: BeatAnswer | None) -> object:
-    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> list[str]:
+    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> list[str]:
         for one in (endpoint("e"), ME):
             roster.admit(one, Hello(False, True, "", 0), STANDBY)
         assembly.hello(ME, _hello(1), 5)
@@ -627,7 +627,7 @@ def state_that_is_vouched_for_later() -> object:
 
         alone.line.answer = lambda to, request: Reply(Place(to, STANDBY, "", accepted=True))
         alone.standing.vouched = False
-        joining = Joining(alone.context, alone.books, alone.tasks, lead)
+        joining = Membership(alone.context, alone.books, alone.tasks, lead)
         assert await joining._ask(A)
         alone.tasks.start(joining._listen(), "listen")
         alone.books.tied.tell()
@@ -659,7 +659,7 @@ def founder_that_was_started_again() -> object:
         alone.line.answer = lambda to, request: Reply(Place(D, STANDBY, "", accepted=False))
         alone.standing.stage, founds = STANDBY, []
         for heard, first in ((False, before), (True, before), (False, now)):
-            joining = Joining(replace(alone.context, ports=ports), alone.books, alone.tasks, lead)
+            joining = Membership(replace(alone.context, ports=ports), alone.books, alone.tasks, lead)
             if heard:
                 await joining._ask(A)
             await joining._found([first])
@@ -669,10 +669,10 @@ def founder_that_was_started_again() -> object:
     return play(story)
 
 
-def _copy_from_who_stays(answers: Callable[[Alone, Assembly, list[Guest]], Awaitable[T]], *, slow: bool = False) -> T:
+def _copy_from_who_stays(answers: Callable[[Alone, Assignment, list[Participant]], Awaitable[T]], *, slow: bool = False) -> T:
     """A newcomer copies from a replica that is one step behind, and stays there for good; a `slow` copy ends after that."""
 
-    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> T:
+    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> T:
         def built(to: Endpoint, request: Request) -> Reply:
             return Reply(Built("older", 1.0, 0, 5)) if isinstance(request, Build) else answer(to, request)
 
@@ -694,7 +694,7 @@ def _copy_from_who_stays(answers: Callable[[Alone, Assembly, list[Guest]], Await
 def copy_from_who_stays() -> object:
     """What is rebuilt then, and who holds it."""
 
-    async def answers(alone: Alone, assembly: Assembly, guests: list[Guest]) -> tuple[int, list[bool]]:
+    async def answers(alone: Alone, assembly: Assignment, guests: list[Participant]) -> tuple[int, list[bool]]:
         del alone
         return len(assembly.rebuilt_stages()), [one.built for one in guests]
 
@@ -704,7 +704,7 @@ def copy_from_who_stays() -> object:
 def copy_once_more() -> object:
     """How often the newcomer is told to copy a tenth of a second later, and whether it holds the stage."""
 
-    async def answers(alone: Alone, assembly: Assembly, guests: list[Guest]) -> tuple[int, bool]:
+    async def answers(alone: Alone, assembly: Assignment, guests: list[Participant]) -> tuple[int, bool]:
         del assembly
         await asyncio.sleep(0.1)
         copies = [asked for _, asked in alone.line.asked if isinstance(asked, Build) and isinstance(asked.action, Copy)]
@@ -743,7 +743,7 @@ def depth_of_a_donor() -> object:
 def builder_that_never_ends() -> object:
     """Its device does one piece of work after the other, for ever: whether it is barred, so that another one builds."""
 
-    async def story(alone: Alone, assembly: Assembly, roster: Roster) -> bool:
+    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> bool:
         guest = roster.admit(ME, Hello(False, False, "", 0), 1)
         roster.holders(1)[0].built = False
         action = Merge(1, A, D, 0, 2, 0, 0, 1.0, 1.0, "both neighbours live")

@@ -25,11 +25,11 @@ from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, float64_bits
 from swarmfree.trainer.coordinator import partition_merge
 from swarmfree.trainer.coordinator.handoff import end_run
-from swarmfree.trainer.coordinator.participant import Guest
-from swarmfree.trainer.coordinator.partition_merge import Meeting, Rival
+from swarmfree.trainer.coordinator.participant import Participant
+from swarmfree.trainer.coordinator.partition_merge import PartitionMerge, Rival
 from swarmfree.trainer.coordinator.roster import Deposed, Roster
 from swarmfree.trainer.peer import Peer
-from swarmfree.trainer.run_end import Ending
+from swarmfree.trainer.run_end import RunEnd
 from tests.mutants.alone import (
     LATER,
     ME,
@@ -203,7 +203,7 @@ def higher_term_of_another_lineage() -> object:
             return Reply(Peer._meet(peer, A, request)) if isinstance(request, Meet) else answer(to, request)  # type: ignore[arg-type]
 
         alone.line.answer = met
-        roster.has_left = Meeting(alone.context, roster, TERM, lambda: mine, lambda: False, {}).has_left
+        roster.has_left = PartitionMerge(alone.context, roster, TERM, lambda: mine, lambda: False, {}).has_left
         await roster.yield_to(ME.member, Refused(RefusalKind.BEHIND, "term 6", 6))
         return roster.is_deposed
 
@@ -219,7 +219,7 @@ def higher_term_of_one_that_builds() -> object:
         alone.line.answer = lambda to, request: (
             Reply(there if to == D else here) if isinstance(request, Meet) else answer(to, request)
         )
-        roster.has_left = Meeting(alone.context, roster, TERM, lambda: mine, lambda: False, {4: mine.lineage()}).has_left
+        roster.has_left = PartitionMerge(alone.context, roster, TERM, lambda: mine, lambda: False, {4: mine.lineage()}).has_left
         await roster.yield_to(ME.member, Refused(RefusalKind.BEHIND, "term 6", 6))
         return not roster.is_deposed
 
@@ -325,7 +325,7 @@ def _late(*endpoints: Endpoint) -> bool:
         for guest in roster.guests():
             guest.answer = beat_answer(guest.stage)
         guest = roster.get(ME.member)
-        assert isinstance(guest, Guest)
+        assert isinstance(guest, Participant)
         await roster._look_whether_late(guest, 3.0)
         return roster.get(ME.member) is guest
 
@@ -387,7 +387,7 @@ def _gives_way(rival: Rival, *, forced: tuple[int, ...] = (), whole: bool = True
     async def story(alone: Alone) -> bool:
         roster = Roster(alone.context, alone.tasks, lambda: at(1))
         last = replace(record(forced=forced), iteration=3)
-        mine = Meeting(alone.context, roster, TERM, lambda: last, lambda: whole, {2: OTHER_LINEAGE})
+        mine = PartitionMerge(alone.context, roster, TERM, lambda: last, lambda: whole, {2: OTHER_LINEAGE})
         return mine._gives_way_to(rival)
 
     return play(story, A)
@@ -433,7 +433,7 @@ def rival_behind_those_that_have_ended() -> object:
 
         alone.line.answer = one
         context = replace(alone.context, ports=replace(alone.context.ports, directory=Directory()))  # type: ignore[arg-type]
-        mine = Meeting(context, Roster(context, alone.tasks, lambda: at(1)), TERM, lambda: None, lambda: False, {})
+        mine = PartitionMerge(context, Roster(context, alone.tasks, lambda: at(1)), TERM, lambda: None, lambda: False, {})
         alone.tasks.start(mine.keep(), "meet")
         await asyncio.sleep(2 * context.timing.remeet_s)
         return any(member == D.member for member, _ in alone.line.asked)
@@ -449,11 +449,11 @@ def run_that_ends_elsewhere() -> object:
         met, goodbye = Met(count, "e" * 64, forced, D, LATER, whole=False), Goodbye(run_over=True, finished=True, why="through")
         alone.line.answer = lambda to, request: Reply(met if isinstance(request, Meet) else Farewell())
         alone.standing.coordinator, alone.books.silent_ticks = alone.context.here, 0
-        mine = Meeting(alone.context, roster, TERM, record, lambda: False, {})
+        mine = PartitionMerge(alone.context, roster, TERM, record, lambda: False, {})
         peer = SimpleNamespace(
             context=alone.context,
             coordinator=SimpleNamespace(meeting=mine, roster=roster),
-            ending=Ending(alone.context, alone.books, alone.tasks),
+            ending=RunEnd(alone.context, alone.books, alone.tasks),
             end=lambda end: ended.append(end.code),
         )
         said = await word(Peer._goodbye(peer, D, goodbye))  # type: ignore[arg-type]
@@ -467,7 +467,7 @@ def end_before_a_second_look() -> object:
 
     async def story(alone: Alone) -> bool:
         roster = Roster(alone.context, alone.tasks, lambda: at(1))
-        mine = Meeting(alone.context, roster, TERM, record, lambda: False, {})
+        mine = PartitionMerge(alone.context, roster, TERM, record, lambda: False, {})
         alone.line.answer = lambda to, request: Reply(Met(9, "e" * 64, (), D, replace(LATER, member=D.member), whole=True))
         alone.tasks.start(mine.keep(), "meet strangers")
         mine.hear(_rival((), 9))
@@ -486,7 +486,7 @@ def two_rivals() -> object:
 
     async def story(alone: Alone) -> bool:
         roster = Roster(alone.context, alone.tasks, lambda: at(1))
-        mine = Meeting(alone.context, roster, TERM, lambda: replace(record(), iteration=3), lambda: False, {})
+        mine = PartitionMerge(alone.context, roster, TERM, lambda: replace(record(), iteration=3), lambda: False, {})
         winner, loser = (
             replace(_rival((), 9), is_whole=False),
             Rival(partition_merge.Tip((), 1, OTHER_LINEAGE), LATER, SIBLING, is_whole=False),
@@ -511,7 +511,7 @@ def strangers_at_the_end() -> object:
     """A lineage that was forced once is through; of three strangers one was never forced, one is at its beginning, one is silent: who is told."""
 
     async def story(alone: Alone, roster: Roster) -> list[str]:
-        mine = Meeting(alone.context, roster, TERM, lambda: record(forced=(0,)), lambda: True, {0: GENESIS_LINEAGE})
+        mine = PartitionMerge(alone.context, roster, TERM, lambda: record(forced=(0,)), lambda: True, {0: GENESIS_LINEAGE})
         own = {endpoint("v"): ("e" * 64, 9), endpoint("w"): (GENESIS_LINEAGE, 0)}
 
         def met(to: Endpoint, request: Request) -> Reply:

@@ -13,9 +13,9 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 
-from swarmfree.cockpit.observed_events import RunDescribed, Told
+from swarmfree.cockpit.observed_events import PeerEvent, RunDescribed
 from swarmfree.cockpit.state import LostMember, LostStage
-from swarmfree.lab.swarm import Ending, LocalSwarm, SwarmOrder
+from swarmfree.lab.swarm import LocalSwarm, SwarmExit, SwarmOrder
 from swarmfree.protocol.config import load_run
 from tests.real_swarm.real_swarm import UP_WITHIN_S, Audience, Processes, write_run
 
@@ -67,9 +67,9 @@ class World:
         for name in names:
             self.swarm.kill(name, "test")
 
-    def told(self, kind: type[object]) -> list[Told]:
+    def told(self, kind: type[object]) -> list[PeerEvent]:
         """What was told of one kind of event."""
-        return [h for h in self.audience.happenings if isinstance(h, Told) and isinstance(h.event, kind)]
+        return [h for h in self.audience.happenings if isinstance(h, PeerEvent) and isinstance(h.event, kind)]
 
     def limit_s(self) -> float:
         """How long after a kill the next commit may come: 5 s and one iteration."""
@@ -83,7 +83,7 @@ async def training(
     whole: tuple[int, ...] = WHOLE,
     microbatches: int = 16,
     iterations: int = ITERATIONS,
-) -> AsyncIterator[tuple[World, asyncio.Task[Ending]]]:
+) -> AsyncIterator[tuple[World, asyncio.Task[SwarmExit]]]:
     """A swarm of one source, these body stages, two standbys and a bootstrap node in which every stage has its replicas and training goes on."""
     run = write_run(
         processes.folder,
@@ -117,7 +117,7 @@ async def training(
             )
             yield world, running
         finally:
-            swarm.stop(Ending(1, "the test is over"))
+            swarm.stop(SwarmExit(1, "the test is over"))
             with contextlib.suppress(asyncio.CancelledError):
                 await running
             audience.close()

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from swarmfree.cockpit.observed_events import Happening, Told
+from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.processes import Child, is_there, start_child
 from swarmfree.lab.report import EventLog
@@ -212,13 +212,13 @@ class Audience:
         self._log = EventLog(folder)
         self.member_counts: tuple[int, ...] = ()
         self.state = SwarmState()
-        self.happenings: list[Happening] = []
+        self.happenings: list[ObservedEvent] = []
         self.waiters = waiters
 
-    def __call__(self, happening: Happening, state: SwarmState) -> None:
+    def __call__(self, happening: ObservedEvent, state: SwarmState) -> None:
         """Hear one happening."""
         self._log.write(happening, state)
-        if isinstance(happening, Told) and isinstance(happening.event, Opened):
+        if isinstance(happening, PeerEvent) and isinstance(happening.event, Opened):
             self.member_counts = tuple(len(members) for members in happening.event.members)
         self.happenings.append(happening)
         self.state = state

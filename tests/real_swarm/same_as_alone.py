@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from swarmfree.cockpit.observed_events import Happening, ProcessEnded, ProcessKilled, Told
+from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent, ProcessEnded, ProcessKilled
 from swarmfree.lab.chaos.loss_judge import KeptTokens, scalars_of
 from swarmfree.lab.kill_script import Kill
 from swarmfree.lab.reference_training import Alone, Grouping, Twice, shuffled, train_canonically
@@ -265,11 +265,11 @@ def run_swarm(folder: Path, manifest: Manifest, kills: Sequence[Kill] = ()) -> S
     return story_of(list(read_events(folder / "report")), manifest)
 
 
-def story_of(happenings: Sequence[Happening], manifest: Manifest) -> SwarmStory:
+def story_of(happenings: Sequence[ObservedEvent], manifest: Manifest) -> SwarmStory:
     """What a report says about losses, members, and those that were killed."""
     commits = list(_told(happenings, IterationCommitted))
     opened = {event.iteration: event for _, event in _told(happenings, Opened)}
-    kinds = [type(h.event if isinstance(h, Told) else h).__name__ for h in happenings]
+    kinds = [type(h.event if isinstance(h, PeerEvent) else h).__name__ for h in happenings]
     losses = {event.iteration: event.loss for _, event in commits}
     if sorted(losses) != list(range(manifest.run.iterations)) or len(commits) != len(losses):
         raise SwarmFailed(f"{len(commits)} commits of {manifest.run.iterations} iterations")
@@ -286,12 +286,12 @@ def story_of(happenings: Sequence[Happening], manifest: Manifest) -> SwarmStory:
     )
 
 
-def _told(happenings: Sequence[Happening], kind: type[Any]) -> Iterator[tuple[str, Any]]:
+def _told(happenings: Sequence[ObservedEvent], kind: type[Any]) -> Iterator[tuple[str, Any]]:
     """(who, what) of one kind of event, in order."""
-    return ((h.name, h.event) for h in happenings if isinstance(h, Told) and isinstance(h.event, kind))
+    return ((h.name, h.event) for h in happenings if isinstance(h, PeerEvent) and isinstance(h.event, kind))
 
 
-def _return_of(happenings: Sequence[Happening], at: int, killed: ProcessKilled) -> Return:
+def _return_of(happenings: Sequence[ObservedEvent], at: int, killed: ProcessKilled) -> Return:
     """What became of the peer that was killed at place `at` of the report."""
     before, after = happenings[:at], happenings[at:]
     started = [event for name, event in _told(happenings, Started) if name == killed.name]

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from swarmfree.cockpit.observed_events import InviteKept, ProcessKilled, Told
+from swarmfree.cockpit.observed_events import InviteKept, PeerEvent, ProcessKilled
 from swarmfree.cockpit.state import LostMember
 from swarmfree.lab.processes import Child, command_of, descendants
-from swarmfree.lab.swarm import BOOTSTRAP, Ending
+from swarmfree.lab.swarm import BOOTSTRAP, SwarmExit
 from swarmfree.protocol.events import DirectoryReplaced, Repaired
 from tests.real_swarm.kill_world import (
     ITERATIONS,
@@ -92,7 +92,9 @@ async def join_late(world: World, invite: str) -> Child:
     late = await processes.start("late", "peer", invite, *arguments)
     await world.until(lambda: bool(processes.told("late", "Started")), "the late peer is up")
     who = processes.told("late", "Started")[0]["peer_id"]
-    placed = lambda: [h.event for h in world.audience.happenings if isinstance(h, Told) and getattr(h.event, "member", "") == who]  # noqa: E731
+    placed = lambda: [
+        h.event for h in world.audience.happenings if isinstance(h, PeerEvent) and getattr(h.event, "member", "") == who
+    ]  # noqa: E731
     await world.until(lambda: bool(placed()), "the late peer is given a place")
     return late
 
@@ -118,7 +120,7 @@ async def test_real_kills_one_after_the_other(processes: Processes) -> None:
             require_in_time(world, lost)
         processes.listening()
         sys.stdout.write(f"story over after {state.committed_count} of {ITERATIONS} iterations\n")
-        assert await running == Ending(0)
+        assert await running == SwarmExit(0)
         assert await code_of(late, 10) == 0
     await processes.require_nothing_left()
     state = world.audience.state

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from swarmfree.cockpit.observed_events import Told
-from swarmfree.lab.swarm import Ending
+from swarmfree.cockpit.observed_events import PeerEvent
+from swarmfree.lab.swarm import SwarmExit
 from swarmfree.protocol.events import Note, StageBuilt
 from tests.real_swarm.kill_world import World, lose_stage, tell, training
 from tests.real_swarm.real_swarm import Processes
@@ -32,7 +32,7 @@ async def test_the_ends_of_the_body_are_copied_from_their_partners_on_swapped_ro
             assert f"copy stage {partner}" in story.reason
             await world.until_next_commit()
         assert all(math.isfinite(commit.loss) for commit in world.audience.state.commits)
-        world.swarm.stop(Ending(0))
+        world.swarm.stop(SwarmExit(0))
         await running
     await processes.require_nothing_left()
 
@@ -60,9 +60,9 @@ async def test_stages_are_replayed_bit_for_bit(processes: Processes) -> None:
         for stage, story in zip((2, 3), sorted(both(), key=lambda s: s.stage), strict=True):
             tell(f"stages 2 and 3, stage {stage}", story)
             require_replayed(world, stage)
-        notes = [told.event.text for told in world.told(Note) if isinstance(told, Told) and isinstance(told.event, Note)]
+        notes = [told.event.text for told in world.told(Note) if isinstance(told, PeerEvent) and isinstance(told.event, Note)]
         assert not [note for note in notes if "replay" in note], "everything was bit for bit"
-        world.swarm.stop(Ending(0))
+        world.swarm.stop(SwarmExit(0))
         await running
     await processes.require_nothing_left()
 
@@ -76,7 +76,7 @@ async def test_a_stage_of_two_replicas_is_replayed_bit_for_bit(processes: Proces
         require_replayed(world, 2)
         await world.until_whole(2)
         await world.until_next_commit()
-        world.swarm.stop(Ending(0))
+        world.swarm.stop(SwarmExit(0))
         await running
     await processes.require_nothing_left()
 

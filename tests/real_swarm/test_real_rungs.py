@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from swarmfree.lab.swarm import Ending
+from swarmfree.lab.swarm import SwarmExit
 from swarmfree.protocol.events import StageBuilt
 from tests.real_swarm.kill_world import World, lose_stage, require_in_time, tell, training
 from tests.real_swarm.real_swarm import Processes
@@ -44,6 +44,6 @@ async def test_each_rung_can_be_forced(processes: Processes, rung: str) -> None:
                 require_in_time(world, story)
             await world.until_next_commit()
         assert all(math.isfinite(commit.loss) for commit in world.audience.state.commits)
-        world.swarm.stop(Ending(0))
+        world.swarm.stop(SwarmExit(0))
         await running
     await processes.require_nothing_left()

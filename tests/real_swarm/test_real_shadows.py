@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from swarmfree.lab.swarm import Ending
+from swarmfree.lab.swarm import SwarmExit
 from tests.real_swarm.kill_world import lose_stage, require_in_time, tell, training
 from tests.real_swarm.real_swarm import Processes
 
@@ -35,6 +35,6 @@ async def test_real_stages_come_back_from_their_shadows(processes: Processes) ->
         after = world.audience.state.commits[len(losses)].loss
         sys.stdout.write(f"loss {losses[0]:.3f} at first, {losses[-1]:.3f} before the second loss, {after:.3f} after\n")
         assert after < losses[-1] + 0.2 * (losses[0] - losses[-1])
-        world.swarm.stop(Ending(0))
+        world.swarm.stop(SwarmExit(0))
         await running
     await processes.require_nothing_left()

@@ -15,7 +15,7 @@ from swarmfree.protocol.records import StepScalars
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.integer_arithmetic import PartState
 from swarmfree.sim.integer_engine import IntegerEngine
-from swarmfree.sim.invariants import Checks, Step
+from swarmfree.sim.invariants import Checks, EngineStep
 from swarmfree.sim.rehearsal import Factories
 from swarmfree.sim.script import Script
 from tests.scenarios.scenario_world import Once, is_asked, lines, play, swarm, unhurried
@@ -63,7 +63,7 @@ def _odd(monkeypatch: pytest.MonkeyPatch) -> None:
     Odd.stepping, Odd.states = [], set()
     stepped, violated, names = Checks.stepped, Checks.violated, set[str]()
 
-    def unless_odd(self: Checks, step: Step) -> None:
+    def unless_odd(self: Checks, step: EngineStep) -> None:
         if step.after in Odd.states:
             names.add(str(step.member))
         else:

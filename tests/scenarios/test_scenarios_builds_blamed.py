@@ -13,7 +13,7 @@ from swarmfree.protocol.names import Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.device import WorkFailed
 from swarmfree.trainer.member import queries
-from swarmfree.trainer.member.member import MemberBooks
+from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.recovery.builder import Builder, Building
 from tests.scenarios.scenario_world import lines, play
 from tests.scenarios.test_scenarios_builds_late import one_copy
@@ -29,7 +29,7 @@ def test_a_merge_goes_on_with_siblings_of_those_that_do_not_give_their_weights(
     """They refuse, or say other sizes than they send: no builder is barred for it."""
     honest, bad = queries.get_state, dict[int, Member]()
 
-    async def wrong(books: MemberBooks, request: GetState) -> Reply:
+    async def wrong(books: StageMember, request: GetState) -> Reply:
         reply = await honest(books, request)
         if (
             not request.weights_only

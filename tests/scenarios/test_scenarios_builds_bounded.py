@@ -16,7 +16,7 @@ from swarmfree.sim.bounds import Bounds
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
-from swarmfree.trainer.member.member import MemberBooks
+from swarmfree.trainer.member.member import StageMember
 from tests.scenarios.scenario_world import Once, lines, play, reaching
 from tests.scenarios.test_scenarios_builds_late import Hangs, one_copy
 from tests.scenarios.test_scenarios_norms import merging
@@ -84,9 +84,9 @@ def test_a_replay_on_a_slow_link_gives_way_to_the_shadow(monkeypatch: pytest.Mon
 
 def endless(monkeypatch: pytest.MonkeyPatch, script: Hangs) -> None:
     """The device of whoever hangs does something for ever: each beat tells of more. Checks wait as long as the coordinator may."""
-    honest, done, bounds_of = MemberBooks.beat, count(1), Bounds.of
+    honest, done, bounds_of = StageMember.beat, count(1), Bounds.of
 
-    async def busy(self: MemberBooks, sender: Endpoint, request: Beat) -> Reply:
+    async def busy(self: StageMember, sender: Endpoint, request: Beat) -> Reply:
         reply = await honest(self, sender, request)
         if self.context.me in script.hung and isinstance(reply.message, BeatAnswer):
             reply.message = replace(reply.message, work_done=reply.message.work_done + next(done))
@@ -95,7 +95,7 @@ def endless(monkeypatch: pytest.MonkeyPatch, script: Hangs) -> None:
     def patient(timing: TimingSection, *, is_lossy: bool) -> Bounds:
         return replace(bounds_of(timing, is_lossy=is_lossy), rebuild_s=ENDLESS_S)
 
-    monkeypatch.setattr(MemberBooks, "beat", busy)
+    monkeypatch.setattr(StageMember, "beat", busy)
     monkeypatch.setattr(Bounds, "of", staticmethod(patient))
 
 

@@ -18,13 +18,13 @@ from swarmfree.protocol.messages import Build
 from swarmfree.protocol.names import Side, WorkKey
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
-from swarmfree.sim.invariants import Checks, Step
+from swarmfree.sim.invariants import Checks, EngineStep
 from swarmfree.sim.rehearsal import Factories, RehearsalResult
 from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.torch_rehearsal import make_engine
-from swarmfree.trainer.recovery.activation_log import Borders
-from swarmfree.trainer.recovery.replay import Replaying
+from swarmfree.trainer.recovery.activation_log import ActivationLog
+from swarmfree.trainer.recovery.replay import StageReplay
 from tests.scenarios.elsewhere import Elsewhere
 from tests.scenarios.scenario_world import Once, lines, play
 from tests.scenarios.test_scenarios_replay import logged, lose
@@ -113,19 +113,19 @@ class Losing(Once):
 @contextmanager
 def spoiling(world: World) -> Iterator[None]:
     """The logs around the stage hold something else, and every squared norm that a replay finds is noted."""
-    find, check, stepped = Borders.find, Replaying._check_sum, Checks.stepped
+    find, check, stepped = ActivationLog.find, StageReplay._check_sum, Checks.stepped
 
-    async def spoiled(self: Borders, key: WorkKey, side: Side) -> bytes | None:
+    async def spoiled(self: ActivationLog, key: WorkKey, side: Side) -> bytes | None:
         data = await find(self, key, side)
         if data is None or world.spoil is None:
             return data
         return world.spoil(key, side, np.frombuffer(data, dtype="<f4")).astype("<f4").tobytes()
 
-    async def noted(self: Replaying, stage: int, record: Record, squared_norm: float) -> None:
+    async def noted(self: StageReplay, stage: int, record: Record, squared_norm: float) -> None:
         world.squared_norms.append((squared_norm, record.stages[stage].squared_norm))
         await check(self, stage, record, squared_norm)
 
-    def unless_near(self: Checks, step: Step) -> None:
+    def unless_near(self: Checks, step: EngineStep) -> None:
         """A step of a replay with a sum that no record has is near at best, and what comes of it is looked at here."""
         known = any(record.stages[LOST].sum_digest == step.average for record in self._records.values())
         if known or step.stage != LOST or not world.is_lost or world.built is not None:
@@ -135,8 +135,8 @@ def spoiling(world: World) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Checks, "stepped", unless_near)
-        patch.setattr(Borders, "find", spoiled)
-        patch.setattr(Replaying, "_check_sum", noted)
+        patch.setattr(ActivationLog, "find", spoiled)
+        patch.setattr(StageReplay, "_check_sum", noted)
         yield
 
 

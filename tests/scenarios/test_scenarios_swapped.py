@@ -12,8 +12,8 @@ from swarmfree.protocol.names import Endpoint
 from swarmfree.sim.rehearsal import rehearse
 from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
-from swarmfree.trainer.pipeline.stage_replica import Worker
-from swarmfree.trainer.pipeline.work_table import Entry
+from swarmfree.trainer.pipeline.stage_replica import StageReplica
+from swarmfree.trainer.pipeline.work_table import WorkItem
 from tests.scenarios.scenario_world import SEED, Once, is_asked, lines, play, swarm, unhurried
 
 ODD = 7
@@ -77,13 +77,13 @@ def test_22_swap_credits() -> None:
 @pytest.mark.parametrize("swaps", [True, False])
 def test_slots_held_while_waiting_would_deadlock_on_swapped_routes(swaps: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
     """The control of 22: with two slots per peer, held until the answer is back, the hang is found; on straight routes there is none."""
-    work, slots = Worker._work, dict[int, asyncio.Semaphore]()
+    work, slots = StageReplica._work, dict[int, asyncio.Semaphore]()
 
-    async def slotted(self: Worker, entry: Entry, request: Train, activations: bytes) -> None:
+    async def slotted(self: StageReplica, entry: WorkItem, request: Train, activations: bytes) -> None:
         async with slots.setdefault(id(self), asyncio.Semaphore(2)):
             await work(self, entry, request, activations)
 
-    monkeypatch.setattr(Worker, "_work", slotted)
+    monkeypatch.setattr(StageReplica, "_work", slotted)
     setup = swapping(replicas=1, credits=6)
     if not swaps:
         recovery = replace(setup.manifest.recovery, mode="checkfree")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from swarmfree.policy.reduction import Cover
-from swarmfree.policy.takeover import Inheritance
+from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.errors import PeerSilent
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import Train
@@ -19,12 +19,12 @@ from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.coordinator import Coordinator
-from swarmfree.trainer.coordinator.rounds import Rolling
+from swarmfree.trainer.coordinator.rounds import Rounds
 from swarmfree.trainer.peer import Peer
-from swarmfree.trainer.pipeline.gradient_sums import AddendBook, Kind
+from swarmfree.trainer.pipeline.gradient_sums import SumBook, SumKind
 from swarmfree.trainer.pipeline.hop import Hop
-from swarmfree.trainer.pipeline.stage_replica import Worker
-from swarmfree.trainer.pipeline.work_table import Entry
+from swarmfree.trainer.pipeline.stage_replica import StageReplica
+from swarmfree.trainer.pipeline.work_table import WorkItem
 
 # ---- engines -------------------------------------------------------------------------------------------------------
 
@@ -90,21 +90,21 @@ class KeepsGraphs(IntegerEngine):
 # ---- trainers ------------------------------------------------------------------------------------------------------
 
 
-class CarelessBook(AddendBook):
+class CarelessBook(SumBook):
     """One sum for everything, and what is in it already goes in again."""
 
-    def number_for(self, kind: Kind, offset: int) -> int:
+    def number_for(self, kind: SumKind, offset: int) -> int:
         """Retried or not, twice or not: always the same sum."""
         del kind
-        held = self._open.get(Kind.SURE)
-        return super().number_for(Kind.SURE, offset) if held is None else held
+        held = self._open.get(SumKind.SURE)
+        return super().number_for(SumKind.SURE, offset) if held is None else held
 
     def enter(self, number: int, offset: int) -> None:
         """A set does not count."""
         self._sets[number] = (*self._sets[number], offset)
 
 
-class CountsRetriedTwice(Worker):
+class CountsRetriedTwice(StageReplica):
     """Computes again what it is asked for again, instead of giving the stored answer."""
 
     async def train(self, request: Train, incoming: Incoming) -> Reply:
@@ -119,7 +119,7 @@ class CountsRetriedTwice(Worker):
         await self._table.outcome(entry)
         return Reply((await super().train(request, incoming)).message, entry.answer)
 
-    def _again(self, request: Train, activations: bytes) -> Callable[[Entry], Any]:
+    def _again(self, request: Train, activations: bytes) -> Callable[[WorkItem], Any]:
         return lambda begun: self._work(begun, request, activations)
 
 
@@ -148,7 +148,7 @@ class ImpatientHop(Hop):
             raise PeerSilent(f"{replica.member} was not fast enough") from None
 
 
-class TrustingRolling(Rolling):
+class TrustingRolling(Rounds):
     """Takes every addend that somebody holds, whatever is in it: what a caller gave up on still counts."""
 
     def choose(self, addends: list[Addend], count: int) -> Cover:
@@ -171,7 +171,7 @@ class ImpatientPeer(Peer):
 class GivesUpPeer(ImpatientPeer):
     """A peer with that hop, and as coordinator with that rolling."""
 
-    def _make_coordinator(self, inherited: Inheritance | None) -> Coordinator:
+    def _make_coordinator(self, inherited: Takeover | None) -> Coordinator:
         coordinator = super()._make_coordinator(inherited)
         rolling = coordinator._rolling
         coordinator._rolling = TrustingRolling(rolling._context, rolling._roster, rolling._position, rolling._check_quorum)

@@ -26,7 +26,7 @@ from swarmfree.sim.schedule import (
     Last,
     Leave,
     LosePair,
-    Part,
+    PartitionFault,
     Sever,
     Shelve,
     Slow,
@@ -43,7 +43,7 @@ KINDS: dict[str, tuple[type[FaultKind], dict[str, object]]] = {
     "leave_rate": (Leave, {}),
     "slow_rate": (Slow, {"disk": False}),
     "slow_disk_rate": (Slow, {"disk": True}),
-    "partition_rate": (Part, {}),
+    "partition_rate": (PartitionFault, {}),
     "deaf_rate": (Impair, {"deaf": True}),
     "mute_rate": (Impair, {"deaf": False}),
     "cut_rate": (Sever, {}),
@@ -120,9 +120,9 @@ def test_durations_and_factors_lie_where_the_plan_says() -> None:
     frozen_s = [what.duration_s for what in faults if isinstance(what, Freeze)]
     assert 1.0 <= min(frozen_s) < 6.0
     assert 55.0 < max(frozen_s) <= 60.0
-    assert all(2.0 <= what.duration_s <= 4.0 for what in faults if isinstance(what, (Part, Impair, Sever)))
+    assert all(2.0 <= what.duration_s <= 4.0 for what in faults if isinstance(what, (PartitionFault, Impair, Sever)))
     assert all(2.0 <= what.factor <= 5.0 for what in faults if isinstance(what, Slow))
-    assert {what.refused for what in faults if isinstance(what, (Part, Sever))} == {True, False}
+    assert {what.refused for what in faults if isinstance(what, (PartitionFault, Sever))} == {True, False}
     assert {what.stage for what in faults if isinstance(what, Impair)} == {1, 2, 3}
     bold = [fault.what for fault in drawn(replace(plan, ends_spared=False), iterations=200)]
     assert {what.stage for what in bold if isinstance(what, Impair)} == {0, 1, 2, 3}

@@ -17,7 +17,7 @@ from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StageEntry, Step
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_arithmetic import State
 from swarmfree.sim.integer_tokens import IntegerTokens
-from swarmfree.sim.invariants import Checks, Step, Violation
+from swarmfree.sim.invariants import Checks, EngineStep, Violation
 from swarmfree.sim.reference import IntegerReference
 
 MANIFEST = Manifest(
@@ -84,7 +84,7 @@ class Story:
         self.checks.state_seen(arithmetic.state_digest(after), after)
         digests = arithmetic.state_digest(before), arithmetic.sum_digest(self.averages[stage])
         member = record.stages[stage].members[0]
-        self.checks.stepped(Step(member, stage, *digests, SCALARS, arithmetic.state_digest(after), ()))
+        self.checks.stepped(EngineStep(member, stage, *digests, SCALARS, arithmetic.state_digest(after), ()))
 
     def commit(self, record: Record) -> None:
         """It is decided, and told; everyone steps."""

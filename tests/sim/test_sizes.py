@@ -22,7 +22,7 @@ from swarmfree.trainer import peer as trainer_peer
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.peer import Peer
-from swarmfree.trainer.replica_state import Standing
+from swarmfree.trainer.replica_state import ReplicaState
 from tests.mutants.alone import beat_answer
 
 
@@ -78,7 +78,7 @@ def test_slots_are_looked_at_as_well() -> None:
     assert sizes.oversized(one.look) == ("Slotted.table has 100 entries",)
 
 
-class Forgetful(Standing):
+class Forgetful(ReplicaState):
     """A standing that keeps the name of every iteration."""
 
     def apply(self, record: Record) -> None:

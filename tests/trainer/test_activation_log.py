@@ -13,7 +13,7 @@ from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.names import Side, WorkKey, WorkKind
 from swarmfree.sim.peer_ports import MemoryShelf
 from swarmfree.trainer.recovery import activation_log as borders_module
-from swarmfree.trainer.recovery.activation_log import NONE, Borders, Bounds
+from swarmfree.trainer.recovery.activation_log import NONE, ActivationLog, LogLimits
 
 
 def key(iteration: int, microbatch: int, base: str = "b") -> WorkKey:
@@ -28,9 +28,9 @@ def at_once() -> float:
 
 def kept(
     iterations: range, *, iterations_max: int = 10, bytes_max: int = 1000, ram_max: int = 1000, shelf: MemoryShelf | None = None
-) -> Borders:
+) -> ActivationLog:
     """A log of one microbatch, one output and one answer of ten bytes each."""
-    borders = Borders(shelf or MemoryShelf(), Bounds(iterations_max, bytes_max, ram_max), at_once)
+    borders = ActivationLog(shelf or MemoryShelf(), LogLimits(iterations_max, bytes_max, ram_max), at_once)
     for iteration in iterations:
         number = 2 * iteration
         borders.keep(iteration, "b", {(number, Side.OUTPUT): b"o" * 10, (number, Side.ANSWER): b"%10d" % iteration})
@@ -79,7 +79,7 @@ async def turns(count: int) -> None:
 async def test_packed_borders_take_less_memory_and_are_unpacked_when_they_are_found() -> None:
     """Those in memory and those on the shelf; what is not packed yet is found as it came."""
     shelf, packing = MemoryShelf(), Halves()
-    borders = Borders(shelf, Bounds(10, 1000, 25), at_once, packing)
+    borders = ActivationLog(shelf, LogLimits(10, 1000, 25), at_once, packing)
     for iteration in range(4):
         borders.keep(iteration, "b", {(iteration, Side.OUTPUT): b"o" * 10, (iteration, Side.ANSWER): b"i" * 10})
     assert borders.size_bytes == borders.ram_bytes == 80
@@ -116,7 +116,7 @@ class SlowShelf(MemoryShelf):
 async def test_the_log_is_right_while_it_moves(size: int, packing: Halves | None, ram_tensors: int) -> None:
     """Iterations come while others go to a slow shelf or are dropped; large tensors lie apart. All that is kept is found."""
     shelf, share = SlowShelf(), 1 if packing is None else 2
-    borders = Borders(shelf, Bounds(6, 1 << 30, ram_tensors * size), at_once, packing)
+    borders = ActivationLog(shelf, LogLimits(6, 1 << 30, ram_tensors * size), at_once, packing)
     serving = asyncio.get_running_loop().create_task(borders.serve())
     numbers = [*range(9), *range(20, 40)]
     for iteration in numbers:
@@ -145,7 +145,7 @@ async def test_the_log_is_right_while_it_moves(size: int, packing: Halves | None
 async def test_what_is_forgotten_while_it_is_packed_stays_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gap, and the bounds: nothing comes back, and no byte is counted twice."""
     monkeypatch.setattr(borders_module, "BATCH_BYTES", 10)  # one by one
-    borders = Borders(MemoryShelf(), Bounds(2, 1000, 1000), at_once, Halves())
+    borders = ActivationLog(MemoryShelf(), LogLimits(2, 1000, 1000), at_once, Halves())
     serving = asyncio.get_running_loop().create_task(borders.serve())
     for iteration in (0, 1, 2, 3, 7, 8):
         sides = (Side.OUTPUT, Side.ANSWER)
@@ -210,7 +210,7 @@ def test_shadows_beside_it_shorten_the_log() -> None:
 
 async def test_what_lies_spare_counts_and_goes_first() -> None:
     """Memory that was let go and waits for its next use is memory: it is given back before an iteration is."""
-    borders = Borders(MemoryShelf(), Bounds(3, 60, 1 << 20), at_once)
+    borders = ActivationLog(MemoryShelf(), LogLimits(3, 60, 1 << 20), at_once)
     serving = asyncio.get_running_loop().create_task(borders.serve())
     for iteration in range(9):
         borders.keep(iteration, "b", {(iteration, Side.OUTPUT): b"o" * 20})
@@ -224,7 +224,9 @@ async def test_what_lies_spare_counts_and_goes_first() -> None:
 
 def test_a_log_that_does_not_fit_is_not_begun() -> None:
     """As long as its iterations are too large; the first one that is small enough begins it."""
-    borders = Borders(MemoryShelf(), Bounds(9, 1000, 1000, lambda _, kept: BorderLog(3 if kept <= 10 else 0, 30)), at_once)
+    borders = ActivationLog(
+        MemoryShelf(), LogLimits(9, 1000, 1000, lambda _, kept: BorderLog(3 if kept <= 10 else 0, 30)), at_once
+    )
     for iteration, size in enumerate((20, 20, 10, 10, 10, 10)):
         borders.keep(iteration, "b", {(iteration, Side.OUTPUT): b"o" * size})
         assert borders.claim_bytes == (30 if size == 10 else 0)

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 
-from swarmfree.policy.takeover import Inheritance
+from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.local_config import LocalConfig
@@ -19,7 +19,7 @@ from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StageEntry, Step
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.election import Election
-from swarmfree.trainer.replica_state import Standing
+from swarmfree.trainer.replica_state import ReplicaState
 from swarmfree.trainer.tasks import Signal
 
 ME, A, B, C, D, E = (
@@ -68,7 +68,7 @@ class World:
         ports = Ports(self, self, self, None, None, None, None, None, _Journal(), None)  # type: ignore[arg-type]
         self.context = Context(ports, Manifest(), LocalConfig("x"), random.Random(0), "run")
         self.context.handler = self.handle
-        self.standing = Standing(self.context)
+        self.standing = ReplicaState(self.context)
         first = record(0, GENESIS_LINEAGE, *electorate)
         self.standing.install(1, 1, first.lineage(), first)
         stages = tuple((Replica(endpoint),) for endpoint in (ME, A, B, C, D))
@@ -119,7 +119,7 @@ class World:
             raise PeerUnreachable(f"nobody listens for {to.member}", refused=True)
         return Reply(self._answers[to](request))
 
-    def campaign(self, *dead: Endpoint) -> Inheritance | None:
+    def campaign(self, *dead: Endpoint) -> Takeover | None:
         """The candidate's campaign, at most until it looks elsewhere; it has heard of later lives of these."""
         if dead:
             self.context.lives.hear(map(later, dead))
@@ -214,7 +214,7 @@ def test_who_goes_on_though_others_may_be_further_is_forced() -> None:
     world = World((ME, A, B), {E: silent}, announcements=[announced(E, 1)])
     world.context.lives.hear(map(later, (A, B)))
 
-    async def campaigns() -> Inheritance | None:
+    async def campaigns() -> Takeover | None:
         election = Election(world.context, world)  # type: ignore[arg-type]
         rounds = [await election.campaign() for _ in range(20)]
         return next(filter(None, rounds))

@@ -21,7 +21,7 @@ from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StageEntry, Step
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.member.member import MemberBooks
+from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.recovery.ends_copy import EndsKeeper
 from swarmfree.trainer.replica_state import NO_STAGE
 from swarmfree.trainer.tasks import Tasks
@@ -132,7 +132,7 @@ class World:
         engine = IntegerEngine(MANIFEST)
         ports = Ports(self.source, None, machine, machine, engine, None, None, None, None, lambda: IntegerEngine(MANIFEST))  # type: ignore[arg-type]
         context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
-        self.books = MemberBooks(context, group)
+        self.books = StageMember(context, group)
         self.standing = self.books.standing
         self.keeper = EndsKeeper(context, self.books.standing, self.books.device, Tasks(group))
         self.standing.install(1, 0, GENESIS_LINEAGE, None)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from swarmfree.protocol.announcement import PeerState
 from swarmfree.protocol.names import Founder, Member
-from swarmfree.trainer.membership import Joining
+from swarmfree.trainer.membership import Membership
 from swarmfree.trainer.replica_state import NO_STAGE
 
 ME, OTHER = Member("QmFounder", "0" * 16), Member("QmOther", "1" * 16)
@@ -32,7 +32,7 @@ async def leads(number: int, *shown: Any) -> bool:
     context = SimpleNamespace(me=ME, ports=SimpleNamespace(directory=SimpleNamespace(founder=named)), tell=lambda _: None)
     standing = SimpleNamespace(known_plan=None, records_held=0, has_begun=False, stage=NO_STAGE)
     books = SimpleNamespace(standing=standing, hears_coordinator=False)
-    await Joining(cast("Any", context), cast("Any", books), cast("Any", None), lead)._found(shown)
+    await Membership(cast("Any", context), cast("Any", books), cast("Any", None), lead)._found(shown)
     return bool(led)
 
 

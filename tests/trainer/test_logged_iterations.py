@@ -19,19 +19,19 @@ from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.trainer.recovery.builder import Builder
 from swarmfree.trainer.recovery.logged_iterations import Around, Past
-from swarmfree.trainer.recovery.replay import Replaying
+from swarmfree.trainer.recovery.replay import StageReplay
 from tests.mutants.alone import OTHER_LINEAGE, SIBLING, A, Alone, D, at, play, record
 
 T = TypeVar("T")
 
 
-def replaying(story: Callable[[Alone, Replaying], Awaitable[T]]) -> T:
+def replaying(story: Callable[[Alone, StageReplay], Awaitable[T]]) -> T:
     """A replay of stages 1 and 2 whose engines are blank."""
 
     async def main(alone: Alone) -> T:
         action = Replay(1, 1, (A, D), 0, (A,), (A,), "shadows and logs")
         request = Build(at(2), action, 1, GENESIS_LINEAGE, record(), 0)
-        found = Replaying(alone.context, alone.books.device, alone.books.borders, request, action)
+        found = StageReplay(alone.context, alone.books.device, alone.books.borders, request, action)
         other = IntegerEngine(alone.context.manifest)
         alone.engine.blank(1)
         other.blank(2)
@@ -44,7 +44,7 @@ def replaying(story: Callable[[Alone, Replaying], Awaitable[T]]) -> T:
 def test_a_near_replay_stops_where_the_stage_began_to_count_anew() -> None:
     """Its step count does not follow from the record before: it was merged or drawn there, whatever the base says."""
 
-    async def story(_: Alone, found: Replaying) -> None:
+    async def story(_: Alone, found: StageReplay) -> None:
         one = replace(record(), base=base_of(record().before, ()))
         found.exact = False
         with pytest.raises(Refused, match="stage 1 was rebuilt before iteration 0"):
@@ -58,7 +58,7 @@ def test_a_near_replay_stops_where_the_stage_began_to_count_anew() -> None:
 def test_shadows_of_adjacent_stages_stand_on_one_record() -> None:
     """Two holders kept them at the same iteration, one of them on a lineage that gave way."""
 
-    async def story(alone: Alone, found: Replaying) -> None:
+    async def story(alone: Alone, found: StageReplay) -> None:
         def holders(to: Endpoint, request: Request) -> Reply:
             assert isinstance(request, GetShadow)
             lineage = OTHER_LINEAGE if to == D else GENESIS_LINEAGE
@@ -76,7 +76,7 @@ def test_shadows_of_adjacent_stages_stand_on_one_record() -> None:
 def test_shadows_are_of_the_lineage_that_is_replayed() -> None:
     """The records lead back to another beginning than theirs."""
 
-    async def story(alone: Alone, found: Replaying) -> None:
+    async def story(alone: Alone, found: StageReplay) -> None:
         last = record()
         found._request = replace(found._request, lineage=last.lineage(), record=last)
         for lineage in (GENESIS_LINEAGE, OTHER_LINEAGE):
@@ -212,7 +212,7 @@ def test_a_donor_that_says_nothing_is_asked_again() -> None:
 def test_a_replay_gives_up_as_soon_as_it_is_clear_that_it_takes_too_long() -> None:
     """After any iteration but the last one: at the pace so far, all of them are not done within `join_wait_s`."""
 
-    async def story(alone: Alone, found: Replaying) -> None:
+    async def story(alone: Alone, found: StageReplay) -> None:
         limit_s = alone.context.timing.join_wait_s
         found._look_at_pace(1, 4, limit_s / 4)
         found._look_at_pace(4, 4, 2 * limit_s)
@@ -260,7 +260,7 @@ class Noting:
 def test_gradients_are_added_in_the_order_of_the_record() -> None:
     """Two members' contributions, the first one of two addends: floats added in another order are other floats."""
 
-    async def story(_: Alone, found: Replaying) -> None:
+    async def story(_: Alone, found: StageReplay) -> None:
         sums = (((2, 0), (3,)), ((1,),))
         one = record()
         one = replace(one, stages=tuple(replace(entry, sums=sums) for entry in one.stages))

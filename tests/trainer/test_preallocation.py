@@ -18,7 +18,7 @@ from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.member.member import MemberBooks
+from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.recovery.preallocation import keep_room
 from swarmfree.trainer.tasks import Tasks
 
@@ -82,7 +82,7 @@ def test_who_stands_by_takes_the_memory_of_the_largest_stage(is_small: bool) -> 
             engine, outside, tasks = Engine(is_small=is_small), Outside(), Tasks(group)
             ports = Ports(outside, None, outside, outside, engine, None, None, None, outside, lambda: engine)  # type: ignore[arg-type]
             context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
-            books = MemberBooks(context, group)
+            books = StageMember(context, group)
             tasks.start(books.device.serve(), "device")
             tasks.start(keep_room(context, books.standing, books.device), "room")
             await asyncio.sleep(LONG_S)

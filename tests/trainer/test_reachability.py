@@ -13,7 +13,7 @@ from swarmfree.protocol.errors import CallFailed, PeerUnreachable, Refused
 from swarmfree.protocol.events import Note
 from swarmfree.protocol.manifest import TimingSection
 from swarmfree.protocol.names import WHERE_MAX, Endpoint, Member
-from swarmfree.trainer.coordinator.reachability import Reaching
+from swarmfree.trainer.coordinator.reachability import Reachability
 
 QUICKLY_S = 1.0
 A_LOT = 200_000
@@ -40,7 +40,7 @@ class World:
 async def refusal(world: World, *addresses: str) -> str:
     """What a newcomer at these addresses is told."""
     with pytest.raises(Refused) as refused:
-        await Reaching(cast("Any", world)).require(Endpoint(Member("QmNewcomer", "1" * 16), addresses))
+        await Reachability(cast("Any", world)).require(Endpoint(Member("QmNewcomer", "1" * 16), addresses))
     return str(refused.value)
 
 
@@ -66,7 +66,7 @@ def test_a_line_about_megabytes_of_words_is_made_at_once() -> None:
 async def test_who_is_lost_again_is_told_of_again() -> None:
     """Everybody here is told once that nobody reaches a newcomer, and once more where it was reached in between; it hears that in time."""
     world, closed = World(None), PeerUnreachable("closed")
-    reaching, newcomer = Reaching(cast("Any", world)), Endpoint(Member("QmNewcomer", "1" * 16), ("/ip4/127.0.0.1/tcp/1",))
+    reaching, newcomer = Reachability(cast("Any", world)), Endpoint(Member("QmNewcomer", "1" * 16), ("/ip4/127.0.0.1/tcp/1",))
     for error, count in ((closed, 1), (closed, 1), (None, 1), (closed, 2)):
         world.error = error
         with nullcontext() if error is None else pytest.raises(Refused):

@@ -10,14 +10,14 @@ import pytest
 
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.records import Record
-from swarmfree.trainer.recovery.replay import Replaying
+from swarmfree.trainer.recovery.replay import StageReplay
 
 
 class OnePeer:
     """A replay of stage 1 with an engine that has one digest."""
 
     def __init__(self, digest: str) -> None:
-        self.replaying = cast("Any", Replaying.__new__(Replaying))
+        self.replaying = cast("Any", StageReplay.__new__(StageReplay))
         engine = SimpleNamespace(average_digest=lambda: digest)
         self.replaying._engines, self.replaying._off, self.replaying.exact = {1: engine}, 0.0, True
         self.replaying._alike = set()

@@ -14,7 +14,7 @@ from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Ports
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.replica_state import Standing
+from swarmfree.trainer.replica_state import ReplicaState
 
 ME = Endpoint(Member("p", "0" * 16), ())
 
@@ -33,9 +33,9 @@ class Loop:
         return self.now_s()
 
 
-def _standing() -> Standing:
+def _standing() -> ReplicaState:
     ports = Ports(None, None, Loop(), None, None, None, None, None, None, None)  # type: ignore[arg-type]
-    return Standing(Context(ports, Manifest(), LocalConfig("x"), random.Random(0), "run"))
+    return ReplicaState(Context(ports, Manifest(), LocalConfig("x"), random.Random(0), "run"))
 
 
 def _key(iteration: int, base: str) -> WorkKey:

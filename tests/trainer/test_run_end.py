@@ -16,9 +16,9 @@ from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
 from swarmfree.sim.peer_ports import MemoryShelf
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S, MemberBooks
+from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S, StageMember
 from swarmfree.trainer.replica_state import NO_STAGE
-from swarmfree.trainer.run_end import Ending
+from swarmfree.trainer.run_end import RunEnd
 from swarmfree.trainer.tasks import Tasks
 from tests.mutants.alone import Alone, play
 from tests.trainer.test_ends_copy import MANIFEST, ME, OTHER, SOURCE, Machine
@@ -53,9 +53,9 @@ def test_who_may_end_a_run(stage: int, coordinator: Endpoint | None, silent_tick
             machine, engine = Machine(), IntegerEngine(MANIFEST)
             ports = Ports(Network(), None, machine, machine, engine, None, None, None, None, lambda: engine)  # type: ignore[arg-type]
             context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
-            books = MemberBooks(context, group)
+            books = StageMember(context, group)
             books.standing.stage, books.standing.coordinator, books.silent_ticks = stage, coordinator, silent_ticks
-            ending, refused = Ending(context, books, Tasks(group)), None
+            ending, refused = RunEnd(context, books, Tasks(group)), None
             try:
                 ending.require_lead(sender)
             except Refused as refusal:
@@ -77,7 +77,7 @@ def test_a_writer_that_was_moved_writes_its_new_stage_too() -> None:
 
     async def story(alone: Alone) -> None:
         context = replace(alone.context, ports=replace(alone.context.ports, weights=Disk()))
-        ending = Ending(context, alone.books, alone.tasks)
+        ending = RunEnd(context, alone.books, alone.tasks)
         for stage in (1, 1, 2):
             alone.standing.stage, alone.standing.iteration = stage, MANIFEST.run.iterations
             await ending.write()
@@ -98,7 +98,7 @@ def test_weights_are_kept_with_the_iteration_that_they_are_ready_for() -> None:
 
     async def story(alone: Alone) -> None:
         context = replace(alone.context, ports=replace(alone.context.ports, weights=Disk()))
-        ending = Ending(context, alone.books, alone.tasks)
+        ending = RunEnd(context, alone.books, alone.tasks)
         for stage, iteration in ((1, 3), (NO_STAGE, 4), (2, 5)):
             alone.standing.stage, alone.standing.iteration = stage, iteration
             await ending.keep()
@@ -125,7 +125,7 @@ def test_room_is_made_for_weights_where_the_disk_is_full() -> None:
 
         context = replace(alone.context, ports=replace(alone.context.ports, weights=Disk(), shelf=shelf))
         alone.standing.stage, alone.standing.iteration = 1, MANIFEST.run.iterations
-        ending = Ending(context, alone.books, alone.tasks)
+        ending = RunEnd(context, alone.books, alone.tasks)
         await ending.write()
         assert not ending.failure
 

@@ -20,7 +20,7 @@ from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
 from swarmfree.sim.peer_ports import MemoryShelf
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.member.member import MemberBooks
+from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.recovery.shadows import ShadowKeeper
 from swarmfree.trainer.tasks import Tasks
 
@@ -98,7 +98,7 @@ class World:
         engine, machine, self.shelf = IntegerEngine(manifest), Machine(), MemoryShelf()
         self.donor = Donor(stage_bytes, engine.part_count(2))
         ports = Ports(self.donor, None, machine, machine, engine, None, None, self.shelf, None, lambda: IntegerEngine(manifest))  # type: ignore[arg-type]
-        self.books = MemberBooks(Context(ports, manifest, LocalConfig("x"), random.Random(0), "run"), group)
+        self.books = StageMember(Context(ports, manifest, LocalConfig("x"), random.Random(0), "run"), group)
         self.standing = self.books.standing
         self.keeper = ShadowKeeper(self.books.context, self.books.standing, self.books.device, self.books.borders)
         self.standing.install(1, 0, GENESIS_LINEAGE, None)

@@ -19,7 +19,7 @@ from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device
-from swarmfree.trainer.recovery.state_copy import Copying, Place
+from swarmfree.trainer.recovery.state_copy import CopyTarget, StateCopy
 from tests.trainer.test_ends_copy import MANIFEST, Machine, Source
 
 GOOD, BAD = (Endpoint(Member(name, "0" * 16), (f"/memory/{name}",)) for name in ("a-donor", "b-donor"))
@@ -82,7 +82,7 @@ def _copy(donors: Donors, past: dict[int, str] | None = None, record: Record | N
     ports = Ports(donors, None, machine, machine, engine, None, None, None, None, None)  # type: ignore[arg-type]
     context = Context(ports, MANIFEST, LocalConfig("memory"), random.Random(1), MANIFEST.fingerprint())
     device = Device(machine, machine)
-    copying = Copying(context, Place(engine, device, lanes=1), 0, (BAD, GOOD), 1, record or donors.first)
+    copying = StateCopy(context, CopyTarget(engine, device, lanes=1), 0, (BAD, GOOD), 1, record or donors.first)
     copying.past = {} if past is None else past
 
     async def main() -> None:

@@ -14,8 +14,8 @@ from swarmfree.protocol.messages import Build, Built, Hello, KeptShadow, Request
 from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE
-from swarmfree.trainer.coordinator.assignment import Assembly
-from swarmfree.trainer.coordinator.participant import Guest
+from swarmfree.trainer.coordinator.assignment import Assignment
+from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
 from tests.mutants.alone import ME, A, Alone, D, at, beat_answer, play, record, second_life
 
@@ -30,10 +30,10 @@ def asked(action: BuildAction) -> Build:
     return Build(at(2), action, 1, GENESIS_LINEAGE, record(), 0)
 
 
-def lead(alone: Alone) -> tuple[Assembly, Guest]:
+def lead(alone: Alone) -> tuple[Assignment, Participant]:
     """The places of a swarm, and the guest that builds; D keeps a shadow of stage 1."""
     roster = Roster(alone.context, alone.tasks, lambda: at(1))
-    assembly = Assembly(alone.context, roster, lambda: at(1), alone.tasks)
+    assembly = Assignment(alone.context, roster, lambda: at(1), alone.tasks)
     keeper = roster.admit(D, Hello(False, False, "", 0), 2, built=True)
     keeper.answer = replace(beat_answer(2), shadows=(KeptShadow(1, 0, full=True, lineage=GENESIS_LINEAGE),))
     return assembly, roster.admit(ME, Hello(False, False, "", 0), 1)

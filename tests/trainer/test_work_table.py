@@ -8,7 +8,7 @@ import pytest
 
 from swarmfree.protocol.errors import PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.names import WorkKey, WorkKind
-from swarmfree.trainer.pipeline.work_table import FIRST_RUN, Entry, Table
+from swarmfree.trainer.pipeline.work_table import FIRST_RUN, WorkItem, WorkTable
 from swarmfree.trainer.tasks import Tasks
 
 
@@ -20,13 +20,13 @@ async def test_a_second_call_joins_the_work_and_a_broken_call_leaves_it_alone() 
     """Two callers of one name share one run; the first one's cancellation cancels nothing."""
     runs, may_end = [], asyncio.Event()
 
-    async def work(entry: Entry) -> None:
+    async def work(entry: WorkItem) -> None:
         runs.append(entry.key)
         await may_end.wait()
         entry.answer = b"gradient"
 
     async with asyncio.TaskGroup() as group:
-        table = Table(Tasks(group), 1 << 20)
+        table = WorkTable(Tasks(group), 1 << 20)
         first = group.create_task(table.outcome(table.begin(_key(3), FIRST_RUN, work)))
         second = group.create_task(table.outcome(table.begin(_key(3), FIRST_RUN, work)))
         await asyncio.sleep(0)
@@ -40,11 +40,11 @@ async def test_a_second_call_joins_the_work_and_a_broken_call_leaves_it_alone() 
 async def test_failed_work_leaves_the_table_before_anybody_hears_of_it() -> None:
     """After a failure the same name can be begun again."""
 
-    async def broken(_: Entry) -> None:
+    async def broken(_: WorkItem) -> None:
         raise PeerUnreachable("gone")
 
     async with asyncio.TaskGroup() as group:
-        table = Table(Tasks(group), 1 << 20)
+        table = WorkTable(Tasks(group), 1 << 20)
         with pytest.raises(Refused, match="failed"):
             await table.outcome(table.begin(_key(0), FIRST_RUN, broken))
         assert table.find(_key(0), FIRST_RUN) is None
@@ -53,11 +53,11 @@ async def test_failed_work_leaves_the_table_before_anybody_hears_of_it() -> None
 async def test_closing_refuses_everyone_who_waits_and_forgets_everything() -> None:
     """When the base ends, waiting callers are told why and nothing is stored any more."""
 
-    async def endless(_: Entry) -> None:
+    async def endless(_: WorkItem) -> None:
         await asyncio.Event().wait()
 
     async with asyncio.TaskGroup() as group:
-        table = Table(Tasks(group), 1 << 20)
+        table = WorkTable(Tasks(group), 1 << 20)
         waiting = group.create_task(_refusal_of(table, table.begin(_key(0), FIRST_RUN, endless)))
         await asyncio.sleep(0)
         table.close(Refused(RefusalKind.PAST, "committed"))
@@ -68,11 +68,11 @@ async def test_closing_refuses_everyone_who_waits_and_forgets_everything() -> No
 async def test_a_full_cache_drops_the_oldest_tensors_and_says_gone() -> None:
     """Only so many bytes are kept; a dropped answer is refused as gone, and its work can be begun again."""
 
-    async def work(entry: Entry) -> None:
+    async def work(entry: WorkItem) -> None:
         entry.output = entry.answer = bytes(50)
 
     async with asyncio.TaskGroup() as group:
-        table = Table(Tasks(group), 250)
+        table = WorkTable(Tasks(group), 250)
         entries = [table.begin(_key(k), FIRST_RUN, work) for k in range(4)]
         await asyncio.sleep(0.01)
         assert table.stored_offsets(0).offsets() == (2, 3)
@@ -81,7 +81,7 @@ async def test_a_full_cache_drops_the_oldest_tensors_and_says_gone() -> None:
         assert table.find(_key(0), FIRST_RUN) is None
 
 
-async def _refusal_of(table: Table, entry: Entry) -> Refused:
+async def _refusal_of(table: WorkTable, entry: WorkItem) -> Refused:
     with pytest.raises(Refused) as caught:
         await table.outcome(entry)
     return caught.value

@@ -15,7 +15,7 @@ from swarmfree.protocol.manifest import TimingSection
 from swarmfree.protocol.messages import GetPlan, Header, Hello, Place, Request
 from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.ports import Incoming, Reply
-from swarmfree.trainer.coordinator.reachability import Reaching
+from swarmfree.trainer.coordinator.reachability import Reachability
 from swarmfree.wire.addresses import address_of
 from swarmfree.wire.announcement_record import ADDRESSES_MAX
 from swarmfree.wire.network import GrpcNetwork
@@ -30,7 +30,7 @@ async def hello_from(port: int) -> CallFailed:
         GrpcNetwork(RUN, member("coordinator")) as coordinator,
         GrpcNetwork(RUN, member("newcomer"), announced=("127.0.0.1", port)) as newcomer,
     ):
-        reaching = Reaching(cast("Any", SimpleNamespace(timing=TIMING, call=coordinator.call, tell=lambda _: None)))
+        reaching = Reachability(cast("Any", SimpleNamespace(timing=TIMING, call=coordinator.call, tell=lambda _: None)))
 
         async def handler(header: Header, _request: Request, _incoming: Incoming) -> Reply:
             await reaching.require(header.sender)

@@ -10,9 +10,9 @@ from swarmfree.wire import frames
 from swarmfree.wire.frames import (
     CHUNK_BYTES_MAX,
     CHUNK_BYTES_MIN,
-    Assembly,
     FrameKind,
     Malformed,
+    PayloadReader,
     chunk_frames,
     decode_frame,
     encode_frame,
@@ -89,7 +89,7 @@ def test_no_bytes_break_the_decoder(data: bytes) -> None:
 @given(st.binary(max_size=5 * CHUNK_BYTES_MIN), st.integers(CHUNK_BYTES_MIN, 2 * CHUNK_BYTES_MIN))
 def test_a_payload_is_put_together_again(payload: bytes, chunk_bytes: int) -> None:
     """What chunk frames take apart an assembly puts together."""
-    assembly = Assembly(len(payload), 1 << 20)
+    assembly = PayloadReader(len(payload), 1 << 20)
     for frame in chunk_frames(payload, chunk_bytes):
         assert not assembly.is_complete
         kind, content, _ = decode_frame(frame)
@@ -109,19 +109,19 @@ def test_a_payload_can_be_continued() -> None:
 def test_an_absurd_size_is_refused_before_a_byte_is_taken() -> None:
     """An announced size above the limit is malformed; below it nothing is allocated in advance."""
     with pytest.raises(Malformed, match="a payload of 1,000 bytes; at most 999 are taken"):
-        Assembly(1000, 999)
-    Assembly(1 << 60, 1 << 62)
+        PayloadReader(1000, 999)
+    PayloadReader(1 << 60, 1 << 62)
 
 
 def test_chunks_must_add_up() -> None:
     """Too long, uselessly short and surplus chunks are malformed."""
     with pytest.raises(Malformed, match="where 10 of 10 were missing"):
-        Assembly(10, 10).add(memoryview(bytes(11)))
+        PayloadReader(10, 10).add(memoryview(bytes(11)))
     with pytest.raises(Malformed, match="before the last"):
-        Assembly(1 << 20, 1 << 20).add(memoryview(b"short"))
+        PayloadReader(1 << 20, 1 << 20).add(memoryview(b"short"))
     with pytest.raises(Malformed, match="where"):
-        Assembly(1 << 24, 1 << 24).add(memoryview(bytes(CHUNK_BYTES_MAX + 1)))
-    full = Assembly(3, 3)
+        PayloadReader(1 << 24, 1 << 24).add(memoryview(bytes(CHUNK_BYTES_MAX + 1)))
+    full = PayloadReader(3, 3)
     full.add(memoryview(b"abc"))
     with pytest.raises(Malformed):
         full.add(memoryview(b"d"))

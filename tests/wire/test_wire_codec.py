@@ -33,8 +33,8 @@ from swarmfree.protocol.records import Addend, MicrobatchSet, Roll
 from swarmfree.wire.codec import from_proto, to_proto
 from swarmfree.wire.codec_messages import (
     RPCS,
+    CallShape,
     Rpc,
-    Shape,
     decode_request,
     decode_response,
     encode_request,
@@ -147,11 +147,11 @@ def test_proto_and_values_have_the_same_fields(rpc: Rpc) -> None:
 
 def test_shapes_follow_the_service() -> None:
     """Tensors go up in frames, long work is watched, short control messages are unary."""
-    by_shape = {shape: {rpc.name for rpc in RPCS if rpc.shape is shape} for shape in Shape}
-    assert by_shape[Shape.FRAMED] == {"Train", "Loss", "Reduce"}
-    assert by_shape[Shape.UNARY] == {"Hello", "Beat", "Seal", "GetRecord", "GetPlan", "Meet"}
-    assert all(rpc.shape is Shape.FRAMED for rpc in RPCS if rpc.request_has_payload)
-    assert all(rpc.shape is not Shape.UNARY for rpc in RPCS if rpc.response_has_payload)
+    by_shape = {shape: {rpc.name for rpc in RPCS if rpc.shape is shape} for shape in CallShape}
+    assert by_shape[CallShape.FRAMED] == {"Train", "Loss", "Reduce"}
+    assert by_shape[CallShape.UNARY] == {"Hello", "Beat", "Seal", "GetRecord", "GetPlan", "Meet"}
+    assert all(rpc.shape is CallShape.FRAMED for rpc in RPCS if rpc.request_has_payload)
+    assert all(rpc.shape is not CallShape.UNARY for rpc in RPCS if rpc.response_has_payload)
 
 
 @pytest.mark.parametrize("name", REQUESTS)

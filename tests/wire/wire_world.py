@@ -16,7 +16,7 @@ from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member, WorkKe
 from swarmfree.protocol.ports import Handler, Incoming, Reply
 from swarmfree.wire.addresses import address_of
 from swarmfree.wire.base58 import base58_encode
-from swarmfree.wire.codec_messages import RPCS, SERVICE, Shape, encode_request, rpc_of
+from swarmfree.wire.codec_messages import RPCS, SERVICE, CallShape, encode_request, rpc_of
 from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.network import GrpcNetwork
 
@@ -94,10 +94,10 @@ async def raw_peer(behaviour: RawBehaviour) -> AsyncIterator[Endpoint]:
     async def stream(_data: Any, context: Any) -> None:
         await behaviour(context)
 
-    make: dict[Shape, Callable[[], Any]] = {
-        Shape.UNARY: lambda: grpc.unary_unary_rpc_method_handler(unary),
-        Shape.WATCHED: lambda: grpc.unary_stream_rpc_method_handler(stream),
-        Shape.FRAMED: lambda: grpc.stream_stream_rpc_method_handler(stream),
+    make: dict[CallShape, Callable[[], Any]] = {
+        CallShape.UNARY: lambda: grpc.unary_unary_rpc_method_handler(unary),
+        CallShape.WATCHED: lambda: grpc.unary_stream_rpc_method_handler(stream),
+        CallShape.FRAMED: lambda: grpc.stream_stream_rpc_method_handler(stream),
     }
     server = grpc.aio.server(options=GRPC_LIMITS)
     handlers = {rpc.name: make[rpc.shape]() for rpc in RPCS}

@@ -5,7 +5,7 @@ Looks at what was told only. Whether the bytes are the right ones is for those t
 
 from __future__ import annotations
 
-from swarmfree.cockpit.observed_events import Happening, Told
+from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent
 from swarmfree.protocol.events import EngineStepped, IterationCommitted, Stepped
 
 _STEP = tuple[str, str, tuple[int, ...]]
@@ -28,9 +28,9 @@ class Agreement:
         self._lineages: dict[int, tuple[str, str]] = {}
         self._steps: dict[tuple[int, str], tuple[_STEP, str]] = {}
 
-    def hear(self, happening: Happening) -> None:
+    def hear(self, happening: ObservedEvent) -> None:
         """Compare one happening with those before."""
-        if isinstance(happening, Told):
+        if isinstance(happening, PeerEvent):
             match happening.event:
                 case IterationCommitted() as event:
                     self._committed(happening.name, event)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from swarmfree.cockpit.observed_events import Happening, RunDescribed
+from swarmfree.cockpit.observed_events import ObservedEvent, RunDescribed
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.chaos.agreement import Agreement
 from swarmfree.lab.chaos.bounds import Disturbance, calm_s
@@ -29,14 +29,14 @@ from swarmfree.lab.chaos.plan import (
     ON_NETWORK,
     Candidate,
     ChaosPlan,
-    Kind,
     Sparing,
     Strike,
+    StrikeKind,
     choose_joiner,
     take_aim,
 )
 from swarmfree.lab.chaos.watchdog import Watch
-from swarmfree.lab.swarm import BOOTSTRAP, Ending, LocalSwarm, SwarmOrder
+from swarmfree.lab.swarm import BOOTSTRAP, LocalSwarm, SwarmExit, SwarmOrder
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.manifest import Manifest
 
@@ -54,7 +54,7 @@ INTERRUPTED, TERMINATED, OUTPUT_CLOSED = 130, 143, 141
 class Judge(Protocol):
     """Who can say whether the numbers are the right ones."""
 
-    def hear(self, happening: Happening) -> None:
+    def hear(self, happening: ObservedEvent) -> None:
         """Hear one happening."""
         ...
 
@@ -97,8 +97,8 @@ class ChaosResult:
         struck_s: how long strikes were made.
     """
 
-    done: Counter[Kind] = field(default_factory=Counter)
-    idle: Counter[Kind] = field(default_factory=Counter)
+    done: Counter[StrikeKind] = field(default_factory=Counter)
+    idle: Counter[StrikeKind] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
     longest_s: float = 0.0
     longest_bound_s: float = 0.0
@@ -130,7 +130,7 @@ class Chaos:
     """
 
     def __init__(
-        self, order: ChaosOrder, manifest: Manifest, judge: Judge, hear: Callable[[Happening, SwarmState], None]
+        self, order: ChaosOrder, manifest: Manifest, judge: Judge, hear: Callable[[ObservedEvent, SwarmState], None]
     ) -> None:
         """Prepare; `run` does it."""
         self.result = ChaosResult()
@@ -161,12 +161,12 @@ class Chaos:
         """What is known of the swarm."""
         return self._swarm.state
 
-    def stop(self, ending: Ending) -> None:
+    def stop(self, ending: SwarmExit) -> None:
         """End it; the first call decides how it is said to have ended."""
         self._swarm.stop(ending)
         self._over.set()
 
-    async def run(self) -> Ending:
+    async def run(self) -> SwarmExit:
         """Start the swarm, strike it, end it, and look what is left."""
         names = [f"peer-{number}" for number in range(1, self._order.swarm.peer_count + 1)]
         names += [f"standby-{number}" for number in range(1, self._order.swarm.standby_count + 1)]
@@ -202,20 +202,22 @@ class Chaos:
 
     # ---- listening ---------------------------------------------------------------------------------------------------
 
-    def _hear(self, happening: Happening, state: SwarmState) -> None:
+    def _hear(self, happening: ObservedEvent, state: SwarmState) -> None:
         self._watch.hear(happening, state)
         self._agreement.hear(happening)
         self._judge.hear(happening)
         self._hear_further(happening, state)
         if self._watch.is_on and (self._agreement.violations or self._judge.violations()):
-            self.stop(Ending(1, "an invariant did not hold"))
+            self.stop(SwarmExit(1, "an invariant did not hold"))
 
     # ---- conducting --------------------------------------------------------------------------------------------------
 
     async def _conduct(self, tasks: asyncio.TaskGroup, proxy: Proxy) -> None:
         try:
             if not await self._until(self._is_whole, UP_WITHIN_S):
-                self.stop(Ending(1, f"not every stage had its peers, and {CALM_COMMITS} iterations, within {UP_WITHIN_S:.0f} s"))
+                self.stop(
+                    SwarmExit(1, f"not every stage had its peers, and {CALM_COMMITS} iterations, within {UP_WITHIN_S:.0f} s")
+                )
                 return
             self._watch.calm_s = calm_s([c.seconds for c in self.state.commits[-CALM_COMMITS:]])
             await asyncio.to_thread(self._traces.look, proxy.ports())
@@ -226,9 +228,9 @@ class Chaos:
             await self._heal(proxy)
             self.result.ports = await asyncio.to_thread(self._traces.look, proxy.ports())
             if not self._over.is_set():
-                self.stop(Ending(0))
+                self.stop(SwarmExit(0))
         except SwarmfreeError as error:
-            self.stop(Ending(1, str(error)))
+            self.stop(SwarmExit(1, str(error)))
 
     def _is_whole(self) -> bool:
         return len(self._watch.serving) >= self._order.swarm.peer_count and self.state.committed_count >= CALM_COMMITS
@@ -255,7 +257,7 @@ class Chaos:
             if not self._over.is_set():
                 await self._replace_lost(proxy)
             if not self._over.is_set() and self._watch.overdue(time.time()):
-                self.stop(Ending(1, "training does not go on"))
+                self.stop(SwarmExit(1, "training does not go on"))
 
     async def _strike_all(self, tasks: asyncio.TaskGroup, proxy: Proxy) -> None:
         begun_s = time.monotonic()
@@ -263,7 +265,7 @@ class Chaos:
             await self._pause(begun_s + strike.at_s - time.monotonic())
             if self._over.is_set():
                 break
-            if strike.kind is Kind.JOIN:
+            if strike.kind is StrikeKind.JOIN:
                 await self._join(proxy, strike)
             else:
                 self._strike(tasks, proxy, strike)
@@ -309,19 +311,19 @@ class Chaos:
             stage = self.state.stage_of(name)
             self._swarm.say("chaos", f"{strike}: {name}" + (f" of stage {stage}" if stage is not None else ""))
             late_s = strike.latency_s + strike.jitter_s
-            is_brief = strike.kind in {Kind.KILL, Kind.WIPE}
+            is_brief = strike.kind in {StrikeKind.KILL, StrikeKind.WIPE}
             ends_s = now_s if is_brief else now_s + strike.for_s + SETTLE_S
             self._watch.disturb(Disturbance(name, now_s, ends_s, late_s))
             self._carry_out(tasks, proxy, strike, name)
 
     def _carry_out(self, tasks: asyncio.TaskGroup, proxy: Proxy, strike: Strike, name: str) -> None:
         match strike.kind:
-            case Kind.KILL | Kind.WIPE:
+            case StrikeKind.KILL | StrikeKind.WIPE:
                 self._swarm.kill(name, "chaos")
-            case Kind.TERMINATE:
+            case StrikeKind.TERMINATE:
                 self._watch.serving.discard(name)
                 self._swarm.send(name, signal.SIGTERM)
-            case Kind.FREEZE:
+            case StrikeKind.FREEZE:
                 self._swarm.send(name, signal.SIGSTOP)
                 self._frozen.add(name)
             case _:
@@ -376,6 +378,6 @@ class Chaos:
 def fault_of(strike: Strike) -> Fault:
     """What a strike on the network does to a door."""
     assert strike.kind in ON_NETWORK, f"{strike.kind} is no strike on the network"
-    if strike.kind is Kind.DELAY:
+    if strike.kind is StrikeKind.DELAY:
         return Delay(strike.latency_s, strike.jitter_s)
-    return Cut() if strike.kind is Kind.CUT else Hole()
+    return Cut() if strike.kind is StrikeKind.CUT else Hole()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from swarmfree.cockpit.observed_events import Happening, Told
+from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent
 from swarmfree.protocol.actions import BuildAction, CopyNeighbour, Fresh, Merge
 from swarmfree.protocol.events import EngineHolds, EngineStepped, IterationCommitted, RecoveryDecided, StageBuilt
 from swarmfree.protocol.manifest import Manifest
@@ -65,9 +65,9 @@ class ExactJudge:
         """What was found wrong so far."""
         return self._found
 
-    def hear(self, happening: Happening) -> None:
+    def hear(self, happening: ObservedEvent) -> None:
         """Hear one happening."""
-        if not isinstance(happening, Told):
+        if not isinstance(happening, PeerEvent):
             return
         match happening.event:
             case EngineHolds(stage=_, state_digest=digest, parts=parts):

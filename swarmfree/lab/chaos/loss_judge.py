@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from swarmfree.cockpit.observed_events import Happening, Told
+from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent
 from swarmfree.lab.reference_training import Alone, Grouping, Twice, shuffled, train_canonically
 from swarmfree.policy.data_order import SequenceOrder, sequence_count
 from swarmfree.policy.schedule import clip_factors, step_scalars
@@ -90,9 +90,9 @@ class AloneJudge:
         self._losses: dict[int, float] = {}
         self._rebuilt = ITERATIONS_MAX
 
-    def hear(self, happening: Happening) -> None:
+    def hear(self, happening: ObservedEvent) -> None:
         """Hear one happening."""
-        if isinstance(happening, Told):
+        if isinstance(happening, PeerEvent):
             match happening.event:
                 case IterationCommitted(iteration=iteration, loss=loss) if iteration < ITERATIONS_MAX:
                     self._losses.setdefault(iteration, loss)

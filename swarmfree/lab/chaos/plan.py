@@ -20,7 +20,7 @@ JITTER_MAX = 1.0
 """Jitter is at most so many times the latency."""
 
 
-class Kind(enum.StrEnum):
+class StrikeKind(enum.StrEnum):
     """One kind of strike."""
 
     KILL = "kill"
@@ -33,19 +33,19 @@ class Kind(enum.StrEnum):
     WIPE = "wipe"
 
 
-WEIGHTS: dict[Kind, int] = {
-    Kind.KILL: 3,
-    Kind.FREEZE: 2,
-    Kind.TERMINATE: 1,
-    Kind.JOIN: 5,
-    Kind.DELAY: 2,
-    Kind.CUT: 2,
-    Kind.HOLE: 2,
+WEIGHTS: dict[StrikeKind, int] = {
+    StrikeKind.KILL: 3,
+    StrikeKind.FREEZE: 2,
+    StrikeKind.TERMINATE: 1,
+    StrikeKind.JOIN: 5,
+    StrikeKind.DELAY: 2,
+    StrikeKind.CUT: 2,
+    StrikeKind.HOLE: 2,
 }
 """How often each kind comes. Somebody joins at least as often as somebody goes, so that the swarm stays whole."""
 WIPE_WEIGHT = 2
-DEADLY = frozenset({Kind.KILL, Kind.TERMINATE, Kind.WIPE})
-ON_NETWORK = frozenset({Kind.DELAY, Kind.CUT, Kind.HOLE})
+DEADLY = frozenset({StrikeKind.KILL, StrikeKind.TERMINATE, StrikeKind.WIPE})
+ON_NETWORK = frozenset({StrikeKind.DELAY, StrikeKind.CUT, StrikeKind.HOLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Strike:
 
     index: int
     at_s: float
-    kind: Kind
+    kind: StrikeKind
     for_s: float = 0.0
     latency_s: float = 0.0
     jitter_s: float = 0.0
@@ -70,22 +70,22 @@ class Strike:
     def __str__(self) -> str:
         """What happens, without to whom."""
         match self.kind:
-            case Kind.DELAY:
+            case StrikeKind.DELAY:
                 late = f"{1000 * self.latency_s:.0f} ms and up to {1000 * self.jitter_s:.0f} ms more"
                 return f"delay all traffic by {late} for {self.for_s:.1f} s"
-            case Kind.CUT:
+            case StrikeKind.CUT:
                 return f"reset all connections for {self.for_s:.1f} s"
-            case Kind.HOLE:
+            case StrikeKind.HOLE:
                 return f"swallow all traffic for {self.for_s:.1f} s"
-            case Kind.FREEZE:
+            case StrikeKind.FREEZE:
                 return f"SIGSTOP for {self.for_s:.1f} s"
-            case Kind.KILL:
+            case StrikeKind.KILL:
                 return "SIGKILL"
-            case Kind.TERMINATE:
+            case StrikeKind.TERMINATE:
                 return "SIGTERM"
-            case Kind.WIPE:
+            case StrikeKind.WIPE:
                 return "SIGKILL to all replicas of a stage"
-            case Kind.JOIN:
+            case StrikeKind.JOIN:
                 return "somebody joins"
 
 
@@ -99,7 +99,7 @@ class ChaosPlan:
 
 
 def draw_plan(
-    seed: int, duration_s: float, *, gap_s: float = 5.0, wipes: bool = False, kinds: Iterable[Kind] | None = None
+    seed: int, duration_s: float, *, gap_s: float = 5.0, wipes: bool = False, kinds: Iterable[StrikeKind] | None = None
 ) -> ChaosPlan:
     """The plan of this seed: gaps between strikes are exponential with mean `gap_s`.
 
@@ -115,7 +115,7 @@ def draw_plan(
     """
     if duration_s <= 0 or gap_s <= 0:
         raise ConfigError(f"chaos of {duration_s:g} s with a strike every {gap_s:g} s: both must be positive")
-    weights = {**WEIGHTS, **({Kind.WIPE: WIPE_WEIGHT} if wipes else {})}
+    weights = {**WEIGHTS, **({StrikeKind.WIPE: WIPE_WEIGHT} if wipes else {})}
     chosen = sorted(weights if kinds is None else set(kinds) & set(weights))
     if not chosen:
         raise ConfigError("chaos without any kind of strike")
@@ -129,10 +129,10 @@ def draw_plan(
     return ChaosPlan(seed, duration_s, tuple(strikes))
 
 
-def _drawn(draw: random.Random, index: int, at_s: float, kind: Kind) -> Strike:
-    if kind is Kind.FREEZE:
+def _drawn(draw: random.Random, index: int, at_s: float, kind: StrikeKind) -> Strike:
+    if kind is StrikeKind.FREEZE:
         return Strike(index, at_s, kind, draw.uniform(*FREEZE_S))
-    if kind is Kind.DELAY:
+    if kind is StrikeKind.DELAY:
         latency_s = draw.uniform(*LATENCY_S)
         return Strike(index, at_s, kind, draw.uniform(*FAULT_S), latency_s, draw.uniform(0.0, JITTER_MAX) * latency_s)
     if kind in ON_NETWORK:
@@ -191,10 +191,10 @@ def take_aim(strike: Strike, seed: int, candidates: Sequence[Candidate], sparing
         candidates: everybody alive, in any order.
         sparing: who is spared.
     """
-    assert strike.kind is not Kind.JOIN, "a join hits nobody"
+    assert strike.kind is not StrikeKind.JOIN, "a join hits nobody"
     draw = random.Random(f"{seed} victim {strike.index} {strike.kind}")
     there = sorted(candidates, key=lambda candidate: candidate.name)
-    if strike.kind is Kind.WIPE:
+    if strike.kind is StrikeKind.WIPE:
         return _whole_stage(draw, there, sparing)
     allowed = [c for c in there if c.is_sound and not is_spared(c, there, sparing)]
     if not allowed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmfree.cockpit.observed_events import Happening, ProcessEnded, ProcessKilled, ProcessStarted, Told
+from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent, ProcessEnded, ProcessKilled, ProcessStarted
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.chaos.bounds import START_S, Disturbance, bound_s, disturbed
 from swarmfree.protocol.events import IterationCommitted, MemberLost, Opened, Placed, StageBuilt, StageLost
@@ -37,29 +37,29 @@ class Watch:
         """Somebody is struck."""
         self._disturbances.append(disturbance)
 
-    def hear(self, happening: Happening, state: SwarmState) -> None:
+    def hear(self, happening: ObservedEvent, state: SwarmState) -> None:
         """Hear one happening; `state` is the one after it."""
         match happening:
             case ProcessStarted(name=name) | ProcessEnded(name=name) | ProcessKilled(name=name):
                 self.serving.discard(name)
-            case Told(event=Opened(members=members)):
+            case PeerEvent(event=Opened(members=members)):
                 members_now = {member for stage in members for member in stage}
                 self.serving = {p.name for p in state.peers if p.is_alive and p.stage >= 0 and p.peer_id in members_now}
-            case Told(event=MemberLost(member=member, peer_id=peer_id)):
+            case PeerEvent(event=MemberLost(member=member, peer_id=peer_id)):
                 self.serving.discard(state.name_of(member))
                 self._loading.discard(peer_id)
-            case Told(name=name, event=Placed(member=peer_id, stage=stage)):
+            case PeerEvent(name=name, event=Placed(member=peer_id, stage=stage)):
                 teller = state.peer(name)
                 is_own = teller is not None and teller.peer_id == peer_id  # who builds says so too, by a way of its own
                 if stage >= 0 and not is_own:
                     self._loading.add(peer_id)
-            case Told(event=StageBuilt(member=peer_id)):
+            case PeerEvent(event=StageBuilt(member=peer_id)):
                 self._loading.discard(peer_id)
                 self._loaded.add(peer_id)
-            case Told(event=StageLost()):
+            case PeerEvent(event=StageLost()):
                 struck = {d.name for d in self._disturbances if d.ended_s > happening.time_s}
                 self._lone_losses += not any(peer.member and peer.name not in struck for peer in state.standbys())
-            case Told(event=IterationCommitted()):
+            case PeerEvent(event=IterationCommitted()):
                 self._on_commit(happening.time_s)
             case _:
                 pass

@@ -10,7 +10,7 @@ import torch
 
 from swarmfree.lab.report import write_whole
 from swarmfree.lab.study.refit import REFIT_ITERATIONS, WARM_ITERATIONS
-from swarmfree.lab.study.staged_model import Copy, Staged
+from swarmfree.lab.study.staged_model import StageCopy, Staged
 from swarmfree.policy.schedule import clip_factors, step_scalars
 from swarmfree.protocol.manifest import BorderDtype, Manifest
 from swarmfree.protocol.ports import Tokens
@@ -66,7 +66,7 @@ class Training:
         each = zip(self.step_counts, self.rate_scales, factors, strict=True)
         return [step_scalars(optimizer, iterations, self.done, count, scale, factor) for count, scale, factor in each]
 
-    def copies(self) -> list[Copy]:
+    def copies(self) -> list[StageCopy]:
         """Of every stage."""
         return [self.model.copy(stage) for stage in range(self.manifest.stage_count)]
 
@@ -89,7 +89,7 @@ class Training:
         stages = range(self.manifest.stage_count)
         for stage in stages:
             vectors = [torch.from_numpy(arrays[f"{stage}.{name}"]) for name in ("weights", "first", "second")]
-            self.model.put(stage, Copy(*vectors))
+            self.model.put(stage, StageCopy(*vectors))
         iterations = sorted({int(name.split(".")[1]) for name in arrays if name.startswith("shadow.")})
         return {i: [arrays[f"shadow.{i}.{stage}"].tobytes() for stage in stages] for i in iterations}
 

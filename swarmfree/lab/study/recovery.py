@@ -20,7 +20,7 @@ from swarmfree.lab.report import write_whole
 from swarmfree.lab.study.base_training import base_path
 from swarmfree.lab.study.failure_trace import Failure, distinct_traces, draw_failures, draw_pairs
 from swarmfree.lab.study.report import write_report
-from swarmfree.lab.study.table import Row, last_line, pairs_of, pipeline_gap_percent, pipeline_stall, rows_of, summaries
+from swarmfree.lab.study.table import TrialRow, last_line, pairs_of, pipeline_gap_percent, pipeline_stall, rows_of, summaries
 from swarmfree.lab.study.trial import PLAIN_REPLAY, Trial
 from swarmfree.lab.study.worker import STUDY_FILE
 from swarmfree.protocol.errors import ConfigError, SwarmfreeError
@@ -285,7 +285,7 @@ class RecoveryStudy:
         self._say(json.dumps({**last_line(rows), "replay_pipeline_gap_percent": round(pipeline, 4)}))
 
 
-def _bound_sentences(rows: Sequence[Row], ratio_max: float) -> list[str]:
+def _bound_sentences(rows: Sequence[TrialRow], ratio_max: float) -> list[str]:
     """How often the bound on the weights of a merge changed them, by what they follow."""
     found = []
     for strategy in ("norm2", "norm", "clipped", "checkfree+"):

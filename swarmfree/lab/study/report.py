@@ -18,7 +18,7 @@ from typing import Any
 from swarmfree.lab.plot_style import Curve, as_png, curves_figure, mean_curve
 from swarmfree.lab.report import write_whole
 from swarmfree.lab.study.paper_tables import Results, target_rows, text_rows
-from swarmfree.lab.study.table import Row, kind_of, pairs_of, summaries
+from swarmfree.lab.study.table import TrialRow, kind_of, pairs_of, summaries
 
 LABELS = {"none": "no failures", "norm2": "CheckFree (squared norms)", "norm": "CheckFree (norms)", "checkfree+": "CheckFree+"}
 RATES = {f"scratch{rate}": f"{rate} % an hour" for rate in (5, 10, 16)}
@@ -116,7 +116,7 @@ def _draw(results: Results, title: str, kind: str, strategies: Sequence[str]) ->
     )
 
 
-def write_report(folder: Path, results: Results, rows: Sequence[Row], about: Sequence[str]) -> list[Path]:
+def write_report(folder: Path, results: Results, rows: Sequence[TrialRow], about: Sequence[str]) -> list[Path]:
     """Write everything; the paths.
 
     Args:

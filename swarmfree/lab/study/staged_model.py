@@ -21,7 +21,7 @@ from swarmfree.lab.reference_training import Alone
 from swarmfree.model.codec import float_bytes
 from swarmfree.model.merge import merge_floats
 from swarmfree.model.optimizer import canonical_step
-from swarmfree.model.passes import Shape
+from swarmfree.model.passes import BatchShape
 from swarmfree.model.shadow import from_int8, to_int8
 from swarmfree.model.stages import draw_weights
 from swarmfree.protocol.manifest import SWAP_STAGES_MIN, BorderDtype, Manifest
@@ -40,7 +40,7 @@ class Border:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class StageCopy:
     """Everything a stage holds: flat float32 vectors."""
 
     weights: Tensor
@@ -49,7 +49,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class StudyLog:
     """One iteration of the border log: by stage, its microbatches in order and the scalars it was stepped with."""
 
     borders: dict[int, tuple[Border, ...]]
@@ -85,8 +85,8 @@ class Staged(Alone):
         assert not swaps or manifest.stages.body >= SWAP_STAGES_MIN, "swapped routes need four body stages"
         self._routes = Routes.of(manifest.stages.body, swaps=swaps)
         self._borders: dict[int, list[Border]] = {}
-        self.log: deque[Logged] = deque(maxlen=log_iterations)
-        self._log_dtype, self._shape = log_dtype, Shape.of(manifest)
+        self.log: deque[StudyLog] = deque(maxlen=log_iterations)
+        self._log_dtype, self._shape = log_dtype, BatchShape.of(manifest)
         self.passes = 0
 
     def route(self, number: int) -> list[int]:
@@ -139,17 +139,17 @@ class Staged(Alone):
         for state, gradient, numbers in zip(self.stages, gradients, scalars, strict=True):
             canonical_step(state, gradient, numbers)
         if self.log.maxlen:
-            self.log.append(Logged({stage: tuple(borders) for stage, borders in self._borders.items()}, scalars))
+            self.log.append(StudyLog({stage: tuple(borders) for stage, borders in self._borders.items()}, scalars))
         return norms
 
     # ---- losing and bringing back --------------------------------------------------------------------------------------
 
-    def copy(self, stage: int) -> Copy:
+    def copy(self, stage: int) -> StageCopy:
         """What the stage holds now."""
         state = self.stages[stage]
-        return Copy(state.weights.clone(), state.first_moment.clone(), state.second_moment.clone())
+        return StageCopy(state.weights.clone(), state.first_moment.clone(), state.second_moment.clone())
 
-    def put(self, stage: int, copy: Copy) -> None:
+    def put(self, stage: int, copy: StageCopy) -> None:
         """Hold that again."""
         state = self.stages[stage]
         state.weights.copy_(copy.weights)
@@ -188,7 +188,7 @@ class Staged(Alone):
     def replay(
         self,
         stages: Sequence[int],
-        logged: Sequence[Logged],
+        logged: Sequence[StudyLog],
         scalars_of: Callable[[int, int, StepScalars], StepScalars] | None = None,
     ) -> None:
         """Run lost stages, which are as their shadows were, alone through the iterations since: from full ones bit for bit where they were.
@@ -210,7 +210,7 @@ class Staged(Alone):
                 scalars = logged_ones if scalars_of is None else scalars_of(place, stage, logged_ones)
                 canonical_step(self.stages[stage], self.flat_gradient(stage), scalars)
 
-    def refit(self, stage: int, logged: Sequence[Logged], steps: int, scalars_of: Callable[[int], StepScalars]) -> None:
+    def refit(self, stage: int, logged: Sequence[StudyLog], steps: int, scalars_of: Callable[[int], StepScalars]) -> None:
         """Fit the stage as it is to what its neighbours saw go in and out: mean squared error, one logged iteration a step, moments zero after.
 
         Args:

@@ -34,7 +34,7 @@ ORDER = COMPARED[:2]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TrialRow:
     """One trial.
 
     Args:
@@ -120,7 +120,7 @@ def iterations_back(recovery: Mapping[str, Any], curve: Sequence[Sequence[float]
     return float(next(later, math.inf))
 
 
-def rows_of(results: Sequence[Mapping[str, Any]]) -> list[Row]:
+def rows_of(results: Sequence[Mapping[str, Any]]) -> list[TrialRow]:
     """A row for each trial; its baseline is the run `none` of the same seed, from a base or from scratch as it is, cut to its length."""
     baselines = {
         (r["trial"]["base_seed"], r["trial"]["is_from_scratch"]): r["curve"]
@@ -136,7 +136,7 @@ def rows_of(results: Sequence[Mapping[str, Any]]) -> list[Row]:
         final, right = final_loss(curve), final_loss(baseline)
         learned = final_loss(result["learned"] or curve)
         rows.append(
-            Row(
+            TrialRow(
                 strategy=trial["strategy"],
                 trace=trial["trace"],
                 seed=trial["base_seed"],
@@ -163,14 +163,14 @@ def kind_of(trace: str) -> str:
     return trace.rpartition("-")[0] or trace
 
 
-def _by_group(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
-    groups: dict[tuple[str, str], list[Row]] = {}
+def _by_group(rows: Sequence[TrialRow]) -> dict[tuple[str, str], list[TrialRow]]:
+    groups: dict[tuple[str, str], list[TrialRow]] = {}
     for row in rows:
         groups.setdefault((kind_of(row.trace), row.strategy), []).append(row)
     return groups
 
 
-def _gaps(members: Sequence[Row]) -> dict[tuple[str, int], float]:
+def _gaps(members: Sequence[TrialRow]) -> dict[tuple[str, int], float]:
     """(trace, seed) -> gap, at equal time or at equal iterations: whichever has the larger mean."""
     time, learned = ({(row.trace, row.seed): getattr(row, f"{name}_percent") for row in members} for name in ("time", "learned"))
     return max(time, learned, key=lambda gaps: statistics.fmean(gaps.values()))
@@ -181,7 +181,7 @@ def _error(values: Sequence[float]) -> float:
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
-def summaries(rows: Sequence[Row]) -> list[Summary]:
+def summaries(rows: Sequence[TrialRow]) -> list[Summary]:
     """By kind of trace, then by gap."""
     found = []
     for (kind, strategy), members in _by_group(rows).items():
@@ -205,7 +205,7 @@ def summaries(rows: Sequence[Row]) -> list[Summary]:
     return sorted(found, key=lambda s: (s.kind, s.gap_percent))
 
 
-def pairs_of(rows: Sequence[Row], compared: Sequence[tuple[str, str, str]] = COMPARED) -> list[Pair]:
+def pairs_of(rows: Sequence[TrialRow], compared: Sequence[tuple[str, str, str]] = COMPARED) -> list[Pair]:
     """Differences under the traces that both were played under; comparisons without two such traces are left out."""
     groups = _by_group(rows)
     found = []
@@ -222,7 +222,7 @@ def pairs_of(rows: Sequence[Row], compared: Sequence[tuple[str, str, str]] = COM
     return found
 
 
-def last_line(rows: Sequence[Row]) -> dict[str, float]:
+def last_line(rows: Sequence[TrialRow]) -> dict[str, float]:
     """The figures that the study is judged by: of shadows the worst age, of them and of replays the worst kind of traces; the rest strike the middle.
 
     A gap is the larger of those at equal time and at equal iterations. `order_t` is the smallest t of what the paper says of merges, 0 where it
@@ -239,7 +239,7 @@ def last_line(rows: Sequence[Row]) -> dict[str, float]:
     }
 
 
-def pipeline_stall(rows: Sequence[Row], strategy: str, body: int) -> float:
+def pipeline_stall(rows: Sequence[TrialRow], strategy: str, body: int) -> float:
     """Iterations that recoveries would stall a full pipeline, where a stage takes as long as all; the mean of a trial at the middle of the body."""
     return statistics.fmean(body * row.cost for row in rows if (row.strategy, kind_of(row.trace)) == (strategy, "middle"))
 

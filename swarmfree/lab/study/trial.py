@@ -14,7 +14,7 @@ from typing import Any
 
 from swarmfree.lab.study.base_training import EARLY, SNAPSHOT_EVERY, Training, early_path, keep_shadows
 from swarmfree.lab.study.refit import REFIT_ITERATIONS, REFIT_STEPS, WARM_ITERATIONS, refit_scalars, restarted_scalars
-from swarmfree.lab.study.staged_model import Copy
+from swarmfree.lab.study.staged_model import StageCopy
 from swarmfree.policy.recovery import merge_weights
 from swarmfree.protocol.actions import MergeMode
 from swarmfree.protocol.manifest import BorderDtype, Manifest
@@ -106,8 +106,8 @@ class TrialRun:
         kind, _, number = trial.strategy.partition("-")
         self._kind, self._number = kind, int(number) if number.isdecimal() else 0
         self._is_plain = trial.strategy == PLAIN_REPLAY
-        self._full: tuple[int, list[Copy]] = (0, [])
-        self._checkpoint: tuple[int, list[Copy], list[int]] | None = None
+        self._full: tuple[int, list[StageCopy]] = (0, [])
+        self._checkpoint: tuple[int, list[StageCopy], list[int]] | None = None
         self._plain: list[bytes] = []
         self._gone: set[int] = set()
         self._merged: dict[int, bool] = {}

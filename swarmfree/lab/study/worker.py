@@ -31,7 +31,7 @@ STUDY_FILE = "study.json"
 TELL_S, WAIT_S = 1.0, 0.2
 
 
-class Worker:
+class TrialWorker:
     """One worker's view of the study's folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -94,7 +94,7 @@ def main() -> None:
     """Play what is to be played."""
     die_with_parent(int(sys.argv[2]))
     try:
-        Worker(Path(sys.argv[1])).run()
+        TrialWorker(Path(sys.argv[1])).run()
     except (KeyboardInterrupt, BrokenPipeError):
         return
 

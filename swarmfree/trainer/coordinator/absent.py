@@ -12,7 +12,7 @@ from swarmfree.policy.placement import STANDBY
 from swarmfree.protocol.errors import CallFailed, PeerUnreachable, Refused
 from swarmfree.protocol.messages import BeatAnswer
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.coordinator.participant import Guest
+from swarmfree.trainer.coordinator.participant import Participant
 
 ABSENT_MAX = 32
 
@@ -28,9 +28,9 @@ class Absent:
     def __init__(self, context: Context) -> None:
         """Nobody is missing."""
         self._context = context
-        self._gone: dict[str, tuple[Guest, float]] = {}
+        self._gone: dict[str, tuple[Participant, float]] = {}
 
-    def add(self, guest: Guest) -> None:
+    def add(self, guest: Participant) -> None:
         """A guest is about to be fenced though its life may go on."""
         if guest.built and guest.stage != STANDBY:
             self._gone[guest.member.peer_id] = guest, self._context.now_s()
@@ -52,7 +52,7 @@ class Absent:
         ended = self._context.lives.ended([guest.member for guest, _ in missed])
         return max((since_s for guest, since_s in missed if guest.member not in ended), default=-math.inf)
 
-    def take(self, stage: int) -> list[tuple[Guest, float]]:
+    def take(self, stage: int) -> list[tuple[Participant, float]]:
         """Those of one stage that may live, which are missing no longer: whoever asks calls for them."""
         found = [(guest, since_s) for guest, since_s in self._gone.values() if guest.stage == stage]
         for guest, _ in found:

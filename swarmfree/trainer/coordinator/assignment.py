@@ -26,9 +26,9 @@ from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member, Position
 from swarmfree.protocol.plan import AS_RECORDED, Plan, Rebuilt
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, bits_float32, float32_bits
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.coordinator.broadcast import Telling
+from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.kept import kept_copies
-from swarmfree.trainer.coordinator.participant import Guest
+from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.replica_state import PAST_MAX
 from swarmfree.trainer.tasks import Tasks, each
@@ -52,7 +52,7 @@ FALLEN_BEHIND = 3
 """Iterations a joiner with its state may be behind; siblings keep an average for one only."""
 
 
-class Assembly:
+class Assignment:
     """Handles Hello at the coordinator, and fills stages before an iteration opens.
 
     Attributes:
@@ -65,7 +65,7 @@ class Assembly:
         self._context = context
         self._roster = roster
         self._position = position
-        self._telling = Telling(context, roster)
+        self._telling = Broadcast(context, roster)
         self._tasks = tasks
         self._joining: set[Member] = set()
         self._present: tuple[int, str, Record | None] = (0, GENESIS_LINEAGE, None)
@@ -151,7 +151,7 @@ class Assembly:
             guest.hello, guest.is_ours = hello, True  # it is no use now, and may be the last one soon
         return Place(self._context.here, guest.stage, self._roster.waiting_for, accepted=True)
 
-    def _welcome_back(self, sender: Endpoint, hello: Hello, iteration: int) -> Guest | None:
+    def _welcome_back(self, sender: Endpoint, hello: Hello, iteration: int) -> Participant | None:
         """Its old place, for a peer that holds a state of this lineage; None where it has to load the state anew."""
         stage, rebuilt, holders = hello.stage, self._rebuilt.get(hello.stage), self._roster.holders(hello.stage)
         if self._present[2] is None and (holders or self._is_to_feed(hello)):
@@ -325,11 +325,11 @@ class Assembly:
             if alone:
                 self._move_to(min(alone)[1])
 
-    def _work(self, record: Record | None, kept: Sequence[KeptCopy] = ()) -> list[tuple[Guest, BuildAction]]:
+    def _work(self, record: Record | None, kept: Sequence[KeptCopy] = ()) -> list[tuple[Participant, BuildAction]]:
         """What has to be built before the swarm can go on: one newcomer of each stage that nobody holds; `kept` are copies of the ends."""
         usable = [copy for copy in kept if self._failed_copies[copy.holder.member] < FAILED_COPIES_MAX]
         usable.sort(key=lambda copy: self._late_copies[copy.holder.member])
-        work: list[tuple[Guest, BuildAction]] = []
+        work: list[tuple[Participant, BuildAction]] = []
         for stage in range(self._context.manifest.stage_count):
             newcomers = [g for g in self._roster.of_stage(stage) if not g.built]
             if not newcomers or self._roster.holders(stage):
@@ -388,7 +388,7 @@ class Assembly:
         stage_s = statistics.median_low(measured) * self._context.manifest.batch.microbatches if measured else 0.0
         return Logs(since, "" if dtype == "wire" else dtype, stage_s, self._context.timing.join_wait_s / 2)
 
-    def _current(self, holders: Sequence[Guest]) -> list[Guest]:
+    def _current(self, holders: Sequence[Participant]) -> list[Participant]:
         """Those that are where the swarm is, so that others can be built from them; all of them where nobody is known to be."""
         iteration = self._present[0]
         there = [g for g in holders if g.iteration == iteration]
@@ -405,7 +405,7 @@ class Assembly:
             self._joining.add(guest.member)
             self._tasks.start(self._join(guest, action, iteration, lineage, record), f"{guest.member} joins stage {guest.stage}")
 
-    async def _join(self, guest: Guest, action: Copy, iteration: int, lineage: str, record: Record | None) -> None:
+    async def _join(self, guest: Participant, action: Copy, iteration: int, lineage: str, record: Record | None) -> None:
         before, number = self._rebuilt.get(guest.stage), guest.builds + 1
         try:
             await self._build(guest, action, iteration, lineage, record, limit_s=None)
@@ -423,14 +423,14 @@ class Assembly:
         self._use_standbys()
         self.start_joins()
 
-    def admissible(self, guest: Guest, iteration: int) -> bool:
+    def admissible(self, guest: Participant, iteration: int) -> bool:
         """Whether a joiner that holds its stage's state is where the swarm is; one that has fallen behind loads it anew."""
         if 0 <= guest.iteration < iteration - FALLEN_BEHIND:
             guest.built = False
             self.start_joins()
         return guest.iteration == iteration
 
-    def admits(self, guest: Guest, iteration: int) -> bool:
+    def admits(self, guest: Participant, iteration: int) -> bool:
         """Whether the next plan has it: a member, a joiner that has caught up, or one that was passed over a few times and is one record behind.
 
         Where iterations are short a joiner is one behind whenever a plan is made; the others wait then while it fetches that average.
@@ -441,7 +441,14 @@ class Assembly:
         return guest.passed_over > PASSED_OVER_MAX and guest.iteration == iteration - 1
 
     async def _build(
-        self, guest: Guest, action: BuildAction, iteration: int, lineage: str, record: Record | None, *, limit_s: float | None
+        self,
+        guest: Participant,
+        action: BuildAction,
+        iteration: int,
+        lineage: str,
+        record: Record | None,
+        *,
+        limit_s: float | None,
     ) -> None:
         stage, name = action.stage, type(action).__name__
         lost = name != "Copy"
@@ -504,7 +511,7 @@ class Assembly:
             )
         )
 
-    def _timed_out(self, guest: Guest, action: BuildAction, limit_s: float, *, is_endless: bool) -> None:
+    def _timed_out(self, guest: Participant, action: BuildAction, limit_s: float, *, is_endless: bool) -> None:
         """A build did nothing for long, or went on for ever; of the latter nobody knows whether it is the builder's fault or the holder's."""
         if isinstance(action, CopyKept) and not is_endless:
             # Perhaps the builder hangs: what the ends have learned is not given up for that.
@@ -517,7 +524,7 @@ class Assembly:
         else:
             self._roster.fence(guest.member, f"it did nothing for stage {action.stage} within {limit_s:g} s")
 
-    async def _refused(self, guest: Guest, request: Build, refusal: Refused) -> None:
+    async def _refused(self, guest: Participant, request: Build, refusal: Refused) -> None:
         """A build came to nothing: a donor may have died, and it is decided again with those who are left, or this peer leads no longer."""
         if refusal.kind is RefusalKind.BEHIND:
             await self._roster.yield_to(guest.member, refusal)
@@ -559,7 +566,7 @@ class Assembly:
             self._context.tell(Note(f"gives up the lead: {why}"))
             await self._roster.hand_over()
 
-    def _failed(self, guest: Guest, action: BuildAction, *, is_final: bool) -> None:
+    def _failed(self, guest: Participant, action: BuildAction, *, is_final: bool) -> None:
         """A try came to nothing; one that is final is not made again for this loss."""
         guest.failed_builds += 1
         if isinstance(action, (CopyKept, Restore)) and (action.holder.member, guest.member) not in self._unable:
@@ -575,7 +582,7 @@ class Assembly:
             if other.member in self._joining:
                 other.builds += 1
 
-    async def _ask_in_time(self, guest: Guest, request: Build, limit_s: float | None) -> Built | None:
+    async def _ask_in_time(self, guest: Participant, request: Build, limit_s: float | None) -> Built | None:
         """Ask for a build. What makes progress may take longer than `limit_s`, since asking again joins it; a replay may not: a shadow is at hand.
 
         How long it may take in all, see `policy.build_time`. None where somebody that is heard holds the stage by now: nobody waits then.
@@ -602,7 +609,7 @@ class Assembly:
                     raise Refused(RefusalKind.TOO_SLOW, f"a replay takes longer than {limit_s:g} s") from None
                 raise
 
-    async def _ask(self, guest: Guest, request: Build) -> Built:
+    async def _ask(self, guest: Participant, request: Build) -> Built:
         waits = self._context.backoff_s()
         for last in (False, False, False, True):
             try:
@@ -625,7 +632,7 @@ def _steps_held(action: BuildAction) -> int:
     return 0
 
 
-def _decided(action: BuildAction, iteration: int, guest: Guest) -> RecoveryDecided:
+def _decided(action: BuildAction, iteration: int, guest: Participant) -> RecoveryDecided:
     if isinstance(action, Merge):
         return RecoveryDecided(
             action.stage,

@@ -10,13 +10,13 @@ from swarmfree.protocol.messages import Commit, Request, Response
 from swarmfree.protocol.names import Member
 from swarmfree.protocol.records import Record
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.coordinator.participant import Guest
+from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
 
 ASKS = 4
 
 
-class Telling:
+class Broadcast:
     """The coordinator's voice."""
 
     def __init__(self, context: Context, roster: Roster) -> None:
@@ -24,11 +24,11 @@ class Telling:
         self._context = context
         self._roster = roster
 
-    async def all(self, guests: list[Guest], request: Request) -> dict[Member, Response]:
+    async def all(self, guests: list[Participant], request: Request) -> dict[Member, Response]:
         """The same request to all; who refuses or does not answer is fenced and missing in the result."""
         answers: dict[Member, Response] = {}
 
-        async def one(guest: Guest) -> None:
+        async def one(guest: Participant) -> None:
             answer = await self.one(guest, request)
             if answer is not None:
                 answers[guest.member] = answer
@@ -38,7 +38,7 @@ class Telling:
                 group.create_task(one(guest))
         return answers
 
-    async def one(self, guest: Guest, request: Request) -> Response | None:
+    async def one(self, guest: Participant, request: Request) -> Response | None:
         """One guest's answer, asked again while it is not ready; None, and it is fenced, where it refuses or does not answer."""
         waits = self._context.backoff_s()
         failure: CallFailed | None = None
@@ -58,7 +58,7 @@ class Telling:
             await self._roster.judge(guest, failure)
         return None
 
-    async def bring_up(self, guests: Sequence[Guest], record: Record) -> None:
+    async def bring_up(self, guests: Sequence[Participant], record: Record) -> None:
         """Have those step that missed this commit; whoever cannot any more holds nothing, and who does not answer is left alone.
 
         Args:
@@ -66,7 +66,7 @@ class Telling:
             record: the last committed one.
         """
 
-        async def one(guest: Guest) -> None:
+        async def one(guest: Participant) -> None:
             try:
                 await self._context.call(guest.endpoint, Commit(record), silence_s=self._context.timing.silence_s / 2)
             except Refused as refusal:

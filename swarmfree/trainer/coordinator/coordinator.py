@@ -27,7 +27,7 @@ from swarmfree.policy.record import (
     mean_evaluation,
 )
 from swarmfree.policy.router import deal_again, deal_shares
-from swarmfree.policy.takeover import Inheritance, newest_sealed
+from swarmfree.policy.takeover import Takeover, newest_sealed
 from swarmfree.protocol.errors import Diverged, RefusalKind, Refused
 from swarmfree.protocol.events import Evaluated, Note, Opened
 from swarmfree.protocol.messages import Commit, Hello, Open, Place, Promise, Response, Seal
@@ -35,17 +35,17 @@ from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member, Position, Ter
 from swarmfree.protocol.plan import AS_RECORDED, Plan, Replica, Share
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, bits_float64
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.coordinator.assignment import Assembly
-from swarmfree.trainer.coordinator.broadcast import Telling
+from swarmfree.trainer.coordinator.assignment import Assignment
+from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.dealing import replicas_of
 from swarmfree.trainer.coordinator.genesis import GenesisWatch
 from swarmfree.trainer.coordinator.handoff import Written, end_run, name_heir, tell_all_written, write_weights
 from swarmfree.trainer.coordinator.losses import all_losses, told
-from swarmfree.trainer.coordinator.participant import Guest
-from swarmfree.trainer.coordinator.partition_merge import Meeting
-from swarmfree.trainer.coordinator.reachability import Reaching
+from swarmfree.trainer.coordinator.participant import Participant
+from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
+from swarmfree.trainer.coordinator.reachability import Reachability
 from swarmfree.trainer.coordinator.roster import Deposed, Roster
-from swarmfree.trainer.coordinator.rounds import Replanned, Rolling, SourceGone, StageGone, StatesDiffer
+from swarmfree.trainer.coordinator.rounds import Replanned, Rounds, SourceGone, StageGone, StatesDiffer
 from swarmfree.trainer.tasks import Tasks
 
 LOOK_S = 1.0
@@ -58,7 +58,7 @@ class Coordinator:
     Watches run in `tasks`; `inherited` is what a successor goes on from, None for the founder of genesis number `genesis`.
     """
 
-    def __init__(self, context: Context, tasks: Tasks, inherited: Inheritance | None = None, genesis: int = 1) -> None:
+    def __init__(self, context: Context, tasks: Tasks, inherited: Takeover | None = None, genesis: int = 1) -> None:
         """Nothing opened yet."""
         self._context = context
         self._tasks = tasks
@@ -74,21 +74,21 @@ class Coordinator:
         self._may_force = False
         self._minority_since_s: float | None = None
         self.roster = Roster(context, tasks, self._position_now)
-        self.assembly = Assembly(context, self.roster, self._position_next, tasks)
+        self.assembly = Assignment(context, self.roster, self._position_next, tasks)
         self.roster.hand_over = self.hand_over
-        self._telling = Telling(context, self.roster)
+        self._telling = Broadcast(context, self.roster)
         self.roster.has_vote = lambda member: member in self._electorate()
         self.roster.patience_s = self.assembly.patience_s
-        self._rolling = Rolling(context, self.roster, self._position_next, self._check_quorum)
+        self._rolling = Rounds(context, self.roster, self._position_next, self._check_quorum)
         if inherited is not None:
             self._inherit(inherited)
-        self.meeting = Meeting(context, self.roster, self._term, lambda: self._record, self.is_whole, self.assembly.past)
+        self.meeting = PartitionMerge(context, self.roster, self._term, lambda: self._record, self.is_whole, self.assembly.past)
         self.roster.has_left = self.meeting.has_left
         self._genesis = GenesisWatch(context, self.roster, self._term, self._is_open)
-        self._reaching = Reaching(context)
+        self._reaching = Reachability(context)
         self.assembly.expects_members = self.meeting.expects_members
 
-    def _inherit(self, inherited: Inheritance) -> None:
+    def _inherit(self, inherited: Takeover) -> None:
         """Go on where the last coordinator was."""
         self._term, self._revisions = inherited.term, itertools.count(inherited.revision + 1)
         self._iteration, self._lineage, self._record = inherited.iteration, inherited.lineage, inherited.record
@@ -260,7 +260,7 @@ class Coordinator:
         self._may_force, self._sealed = False, None
         self.assembly.committed()
 
-    async def _tell_joiners(self, joiners: Sequence[Guest], record: Record) -> None:
+    async def _tell_joiners(self, joiners: Sequence[Participant], record: Record) -> None:
         """Have joiners step; who cannot loads its state again at once, not only as the next iteration begins."""
         await self._telling.bring_up(joiners, record)
         self.assembly.start_joins()
@@ -317,11 +317,11 @@ class Coordinator:
         electorate = self._electorate()
         return may_decide(electorate, answered, self._context.lives.ended(electorate))
 
-    def _holders(self) -> list[Guest]:
+    def _holders(self) -> list[Participant]:
         """Members that hold their stage's state, senior first; not those who have joined since the last Open."""
         return [g for g in self.roster.guests() if g.built and g.opened is not None]
 
-    def _admitted(self, stage: int) -> list[Guest]:
+    def _admitted(self, stage: int) -> list[Participant]:
         """Who serves a stage in the next plan: its members, joiners that have caught up, and where there is nobody else any that hold its state."""
         holders = self.roster.holders(stage)
         there = [g for g in holders if self.assembly.admits(g, self._iteration)] or list(holders)
@@ -359,7 +359,7 @@ class Coordinator:
             await name_heir(self._context, self.roster, self._plan, self._electorate())
         self.roster.depose("this peer leaves")
 
-    def _voters(self) -> list[Guest]:
+    def _voters(self) -> list[Participant]:
         """Who can store a record: holders, and members of the electorate that came back as they were."""
         back = [g for g in self.roster.guests() if g.built and g.opened is None and g.iteration == self._iteration]
         return [*self._holders(), *(g for g in back if g.member in self._electorate())]
@@ -414,7 +414,7 @@ class Coordinator:
         self._rolling.check(plan)
         return fitting_record(sealed, plan.iteration, len(plan.replicas))
 
-    async def _promises(self, plan: Plan, asked: list[Guest]) -> dict[Member, Response]:
+    async def _promises(self, plan: Plan, asked: list[Participant]) -> dict[Member, Response]:
         """What those who are asked promise. Where the last holder of a stage hangs as it steps, others come and go, and stages are rebuilt."""
         telling = self._tasks.start(self._telling.all(asked, Open(plan)), "open")
         try:
@@ -446,7 +446,7 @@ class Coordinator:
             rebuilt = [stage.stage for stage in plan.rebuilt] if self._record is not None else []
             self._context.tell(Evaluated(plan.iteration, bits_float64(loss), rebuilt))
 
-    def _look_for_joiners(self, plan: Plan, asked: Sequence[Guest] = ()) -> None:
+    def _look_for_joiners(self, plan: Plan, asked: Sequence[Participant] = ()) -> None:
         """A joiner that has caught up becomes a member at once: by the next Open it would be one average behind again.
 
         Args:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from swarmfree.policy.router import speeds
 from swarmfree.protocol.plan import Replica
-from swarmfree.trainer.coordinator.participant import Guest
+from swarmfree.trainer.coordinator.participant import Participant
 
 MEASURED_AGAIN = 50
 
 
 def replicas_of(
-    admitted: Sequence[Sequence[Guest]], known: Sequence[Sequence[Replica]] | None, count: int, iteration: int
+    admitted: Sequence[Sequence[Participant]], known: Sequence[Sequence[Replica]] | None, count: int, iteration: int
 ) -> tuple[tuple[Replica, ...], ...]:
     """Index = stage; replicas sorted by member.
 

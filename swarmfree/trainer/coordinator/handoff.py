@@ -15,7 +15,7 @@ from swarmfree.protocol.messages import Farewell, Goodbye
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.plan import Plan
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.coordinator.participant import Guest
+from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
 
 ASKED_MAX = 2
@@ -49,7 +49,7 @@ async def write_weights(context: Context, roster: Roster) -> Written:
     missing: dict[int, str] = {}
     all_before = False
 
-    async def ask(guest: Guest) -> str:
+    async def ask(guest: Participant) -> str:
         """Why it has not written; it is asked again as long as it answers beats."""
         nonlocal all_before
         waits, is_first = context.backoff_s(), True
@@ -70,7 +70,11 @@ async def write_weights(context: Context, roster: Roster) -> Written:
             await asyncio.sleep(next(waits))
 
     async def write(stage: int) -> None:
-        asked, waits, why = Counter[Guest](), context.backoff_s(), "nobody holds it"  # one that is called for anew is asked anew
+        asked, waits, why = (
+            Counter[Participant](),
+            context.backoff_s(),
+            "nobody holds it",
+        )  # one that is called for anew is asked anew
         # Others before this peer: they write while it still looks after the end. Once more who could not, after all others: it may have been
         # for a moment, and a sibling that can may fall while it is tried again.
         while rest := [guest for guest in roster.holders(stage) if asked[guest] < ASKED_MAX]:
@@ -96,7 +100,7 @@ async def tell_all_written(context: Context, roster: Roster, writers: Collection
     """Nobody has ended yet, and each stage is written: those who wrote know it before the first one goes, so that a successor rebuilds none."""
     request = Goodbye(run_over=True, finished=True, why="every stage is written", write_weights=True, all_written=True)
 
-    async def one(guest: Guest) -> None:
+    async def one(guest: Participant) -> None:
         with contextlib.suppress(CallFailed):
             await context.call(guest.endpoint, request, silence_s=context.timing.silence_s / 2)
 
@@ -162,7 +166,7 @@ async def name_heir(context: Context, roster: Roster, plan: Plan, electorate: Se
         return
     request = Goodbye(run_over=False, finished=False, why="the coordinator leaves", heir=heirs[0])
 
-    async def one(guest: Guest) -> None:
+    async def one(guest: Participant) -> None:
         try:
             await context.call(guest.endpoint, request, silence_s=context.timing.silence_s / 2)
         except CallFailed as error:

@@ -12,7 +12,7 @@ from swarmfree.protocol.names import Endpoint, Member, Position
 
 
 @dataclass(slots=True, eq=False)
-class Guest:
+class Participant:
     """One peer that said hello.
 
     Args:

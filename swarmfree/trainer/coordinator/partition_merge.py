@@ -18,7 +18,7 @@ from swarmfree.protocol.messages import Goodbye, Meet, Met
 from swarmfree.protocol.names import Endpoint, Term
 from swarmfree.protocol.records import Record
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.coordinator.participant import Guest
+from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.tasks import Signal
 
@@ -42,7 +42,7 @@ class Rival:
     follows: bool = False
 
 
-class Meeting:
+class PartitionMerge:
     """A coordinator's look beyond its own swarm; `term` is that of its claim."""
 
     def __init__(
@@ -212,7 +212,7 @@ class Meeting:
             run_over=False, finished=False, why="another coordinator won", heir=self._winner.coordinator, rejoin=True
         )
 
-        async def one(guest: Guest) -> None:
+        async def one(guest: Participant) -> None:
             try:
                 await self._context.call(guest.endpoint, request, silence_s=self._context.timing.silence_s / 2)
             except CallFailed:

@@ -17,7 +17,7 @@ CALL_SILENCES = 3 / 8
 """The newcomer waits half a silence for its answer; it must hear within that time that nobody answered where it is, or it takes us for silent."""
 
 
-class Reaching:
+class Reachability:
     """A coordinator's calls back."""
 
     def __init__(self, context: Context) -> None:

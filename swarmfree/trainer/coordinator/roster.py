@@ -21,7 +21,7 @@ from swarmfree.trainer.calls import Calls
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.absent import Absent, is_over
 from swarmfree.trainer.coordinator.bars import Bars
-from swarmfree.trainer.coordinator.participant import Guest
+from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.tasks import Signal, Tasks
 
 ASKED_AGAIN = 1
@@ -64,7 +64,7 @@ class Roster:
         self._context = context
         self._tasks = tasks
         self._position = position
-        self._guests: dict[Member, Guest] = {}
+        self._guests: dict[Member, Participant] = {}
         self._absent = Absent(context)
         self._admitted = 0
         self._bars = Bars()
@@ -102,12 +102,12 @@ class Roster:
         if self._deposed:
             raise Deposed(self._deposed, by_another=True)
 
-    def admit(self, endpoint: Endpoint, hello: Hello, stage: int, *, built: bool = False) -> Guest:
+    def admit(self, endpoint: Endpoint, hello: Hello, stage: int, *, built: bool = False) -> Participant:
         """A newcomer has a place from now on, or a member with its state; its older incarnation is fenced."""
         for guest in self.guests():
             if guest.member.peer_id == endpoint.member.peer_id and guest.member != endpoint.member:
                 self.fence(guest.member, "it was started again")
-        guest = Guest(endpoint, hello, stage, self._admitted, built)
+        guest = Participant(endpoint, hello, stage, self._admitted, built)
         self._admitted += 1
         self._guests[endpoint.member] = guest
         self._absent.discard(endpoint.member.peer_id)
@@ -120,19 +120,19 @@ class Roster:
         """Whether a later life of this peer is known: what comes from this one now was on its way for long, or its folder was copied."""
         return bool(self._context.lives.ended([member]))
 
-    def get(self, member: Member) -> Guest | None:
+    def get(self, member: Member) -> Participant | None:
         """The guest of this name, if it is there."""
         return self._guests.get(member)
 
-    def guests(self) -> tuple[Guest, ...]:
+    def guests(self) -> tuple[Participant, ...]:
         """Everyone, senior first."""
         return tuple(sorted(self._guests.values(), key=lambda g: g.admitted))
 
-    def of_stage(self, stage: int) -> tuple[Guest, ...]:
+    def of_stage(self, stage: int) -> tuple[Participant, ...]:
         """Everyone with a place in this stage who stays, built or not, senior first."""
         return tuple(g for g in self.guests() if g.stage == stage and not g.leaving)
 
-    def holders(self, stage: int) -> tuple[Guest, ...]:
+    def holders(self, stage: int) -> tuple[Participant, ...]:
         """Those that hold the stage's state, senior first; those about to leave come last."""
         there = [g for g in self.guests() if g.stage == stage and g.built]
         return tuple(sorted(there, key=lambda g: g.leaving))
@@ -158,12 +158,12 @@ class Roster:
             back = self.admit(guest.endpoint, hello, stage, built=True)
             back.silent_since_s, back.built_at, back.is_ours = since_s, guest.iteration, guest.is_ours
 
-    def excuse(self, guest: Guest) -> None:
+    def excuse(self, guest: Participant) -> None:
         """A guest cannot write its stage's weights: whoever was fenced while the stage had it may be able to."""
         guest.cannot_write = True
         self._recall(guest.stage)
 
-    def demote(self, guest: Guest, why: str) -> None:
+    def demote(self, guest: Participant, why: str) -> None:
         """A guest cannot come to the present iteration: it holds its stage no more, and keeps what it has until something better is there."""
         guest.built, guest.opened = False, None
         self._recall(guest.stage)
@@ -180,12 +180,12 @@ class Roster:
             guest.opened, guest.is_ours, guest.silent_since_s = self._position(), True, self._context.now_s()
             return
         if later:
-            self._absent.add(Guest(endpoint, hello, place, self._admitted, built=True, is_ours=True))
+            self._absent.add(Participant(endpoint, hello, place, self._admitted, built=True, is_ours=True))
         self._context.tell(MemberLost(str(member), member.peer_id, place, "it does not answer the new coordinator"))
         if place != STANDBY and not self.holders(place):
             self._context.tell(StageLost(place, self._position().iteration, str(member)))
 
-    def let_go(self, guest: Guest) -> None:
+    def let_go(self, guest: Participant) -> None:
         """A guest that said goodbye is no longer needed."""
         if self._guests.get(guest.member) is guest:
             del self._guests[guest.member]
@@ -205,7 +205,7 @@ class Roster:
             self._absent.add(guest)
         self.fence(member, why)
 
-    def differ(self, guest: Guest, why: str) -> None:
+    def differ(self, guest: Participant, why: str) -> None:
         """Its state is not its siblings': it loads it again. One that differs twice, without having been right in between, computes otherwise."""
         self._differs[guest.member.peer_id] += 1
         guest.is_ours = False
@@ -251,7 +251,7 @@ class Roster:
                     guest.stage, guest.built = held, True
                     self._absent.add(guest)
 
-    async def ask(self, guest: Guest) -> BeatAnswer | None:
+    async def ask(self, guest: Participant) -> BeatAnswer | None:
         """How a guest stands right now; None, and it is fenced, if it does not answer."""
         try:
             return await self._beat(guest, 0.0)
@@ -259,7 +259,7 @@ class Roster:
             await self.judge(guest, error)
             return None
 
-    async def ask_quietly(self, guest: Guest) -> None:
+    async def ask_quietly(self, guest: Participant) -> None:
         """As `ask`, for the sake of what is known of it."""
         await self.ask(guest)
 
@@ -269,7 +269,7 @@ class Roster:
         if any(size) and (held is None or size >= (len(held.losses), held.evaluation is not None)):
             self.told[member, answer.base] = answer
 
-    async def _watch(self, guest: Guest) -> None:
+    async def _watch(self, guest: Participant) -> None:
         timing = self._context.timing
         hold_s = min(timing.beat_s, timing.silence_s / 2)
         while self._guests.get(guest.member) is guest and not self._deposed:
@@ -287,13 +287,13 @@ class Roster:
             if before is None or before.news != answer.news:
                 self.changed.tell()
 
-    def _is_heard_again(self, guest: Guest) -> None:
+    def _is_heard_again(self, guest: Participant) -> None:
         """One that was waited for answers. If it missed an Open it works by an older plan, and may send its work to a source of that."""
         guest.silent_since_s = None
         self.must_replan = self.must_replan or (guest.opened is not None and guest.opened < self._position())
         self.changed.tell()
 
-    async def _look_whether_late(self, guest: Guest, late: float) -> None:
+    async def _look_whether_late(self, guest: Participant, late: float) -> None:
         """A device that hangs stops everybody who waits for it: where a sibling can do its work, it is not waited for."""
         members = [g for g in self.holders(guest.stage) if g.opened is not None and g.silent_since_s is None]
         others = [g.answer.lateness for g in members if g is not guest and g.answer is not None]
@@ -306,7 +306,7 @@ class Roster:
         self._absent.add(guest)
         self.fence(guest.member, f"its device has worked on one thing {late:.1f} times as long as it may")
 
-    async def judge(self, guest: Guest, error: CallFailed) -> None:
+    async def judge(self, guest: Participant, error: CallFailed) -> None:
         """A guest answers no more, refuses, or follows somebody else: it is fenced, waited for, or right."""
         if self._guests.get(guest.member) is not guest:
             return
@@ -349,7 +349,7 @@ class Roster:
             return
         self.must_replan = self.must_replan or is_alone  # it has dropped its plan
 
-    def _is_worth_waiting_for(self, guest: Guest, error: CallFailed) -> bool:
+    def _is_worth_waiting_for(self, guest: Participant, error: CallFailed) -> bool:
         """Silence is not death: what the only holder of a stage has is lost with it, so it is called for a while.
 
         A life that has ended is known by its address: nobody listens there, or somebody else does. One that came back further behind is no sibling.
@@ -378,7 +378,7 @@ class Roster:
             self._progress, self._progress_of = self._progress + 1, present
         return self._progress
 
-    async def _beat(self, guest: Guest, hold_s: float) -> BeatAnswer:
+    async def _beat(self, guest: Participant, hold_s: float) -> BeatAnswer:
         seen = guest.answer.news if guest.answer is not None else 0
         silence_s = self._context.timing.silence_s
         again = ASKED_AGAIN

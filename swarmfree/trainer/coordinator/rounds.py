@@ -22,7 +22,7 @@ from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Addend, MicrobatchSet, Roll
 from swarmfree.protocol.routes import routes_of
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.coordinator.participant import Guest
+from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Deposed, Roster
 
 IDLE_WAIT_S = 0.2
@@ -60,7 +60,7 @@ class SourceGone(Exception):
     """A source of the plan is gone: its share goes to the others."""
 
 
-class Rolling:
+class Rounds:
     """The coordinator's averaging.
 
     Attributes:
@@ -85,7 +85,7 @@ class Rolling:
         self._failures: dict[int, int] = {}
         self.redone = 0
 
-    def live(self, plan: Plan) -> list[Guest]:
+    def live(self, plan: Plan) -> list[Participant]:
         """Members of the plan that still count, senior first."""
         members = {e.member for e in plan.members()}
         return [g for g in self._roster.guests() if g.built and g.opened is not None and g.member in members]
@@ -245,7 +245,7 @@ class Rolling:
         request = TakeRoll(self._position(), roll, stage in self._differing)
         replies: dict[Member, Response | CallFailed] = {}
 
-        async def one(guest: Guest) -> None:
+        async def one(guest: Participant) -> None:
             replies[guest.member] = _checked(roll, guest.member, await self._take(guest, request))
             self._roster.changed.tell()
 
@@ -268,7 +268,7 @@ class Rolling:
             return True
         return False
 
-    async def _take(self, guest: Guest, request: TakeRoll) -> Response | CallFailed:
+    async def _take(self, guest: Participant, request: TakeRoll) -> Response | CallFailed:
         failure: CallFailed = PeerSilent("not asked")
         for _ in range(3):
             try:
@@ -282,7 +282,7 @@ class Rolling:
         return failure
 
     def _judge(
-        self, roll: Roll, guests: list[Guest], replies: dict[Member, Response | CallFailed]
+        self, roll: Roll, guests: list[Participant], replies: dict[Member, Response | CallFailed]
     ) -> StageAverage | StatesDiffer | str:
         stage = roll.stage
         reports = {
@@ -324,7 +324,7 @@ class Rolling:
                 if self._stale[member] == STALE_ROLLS_MAX:
                     self._roster.fence(member, f"it does not take part: {reply}")
 
-    def _blame(self, roll: Roll, guests: list[Guest], reported: Mapping[Member, Sequence[str]]) -> None:
+    def _blame(self, roll: Roll, guests: list[Participant], reported: Mapping[Member, Sequence[str]]) -> None:
         """Members have different averages: the next roll has other owners and asks for details; by these somebody is excluded."""
         self._differing.add(roll.stage)
         if not all(reported.values()):
@@ -334,7 +334,7 @@ class Rolling:
         if liar is not None:
             self._roster.bar(liar, f"what it gave the members of stage {roll.stage} as one sum differs")
 
-    def _bar_spoilt(self, stage: int, guests: Sequence[Guest], failures: Mapping[Member, RoundFailed]) -> None:
+    def _bar_spoilt(self, stage: int, guests: Sequence[Participant], failures: Mapping[Member, RoundFailed]) -> None:
         """Who gave twice what is of no use, where others did not, leaves this stage."""
         wrong = {failure.suspect: failure.why for failure in failures.values() if failure.spoilt}
         for suspect in sorted(wrong.keys() & {guest.member for guest in guests}):
@@ -342,7 +342,7 @@ class Rolling:
             if self._spoilt[suspect] == SPOILT_MAX:
                 self._roster.bar(suspect, f"averaging stage {stage}: {wrong[suspect]}")
 
-    def _part_pairs(self, stage: int, guests: Sequence[Guest], failures: Mapping[Member, RoundFailed]) -> None:
+    def _part_pairs(self, stage: int, guests: Sequence[Participant], failures: Mapping[Member, RoundFailed]) -> None:
         """Two members that go on failing with each other are parted: the junior leaves this stage."""
         seniority = [g.member for g in guests]
         wrong = {failure.suspect for failure in failures.values() if failure.spoilt}

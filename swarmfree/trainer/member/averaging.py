@@ -22,8 +22,8 @@ from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.protocol.records import Addend, Roll, bits_float64, float64_bits
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
-from swarmfree.trainer.pipeline.gradient_sums import AddendBook
-from swarmfree.trainer.replica_state import Standing
+from swarmfree.trainer.pipeline.gradient_sums import SumBook
+from swarmfree.trainer.replica_state import ReplicaState
 from swarmfree.trainer.tasks import Signal, Tasks, each
 
 PARTS_IN_FLIGHT = 4
@@ -60,7 +60,7 @@ class Averaging:
         kept: (iteration, digest) of the complete average this peer holds, None while it changes.
     """
 
-    def __init__(self, context: Context, standing: Standing, device: Device, book: AddendBook, tasks: Tasks) -> None:
+    def __init__(self, context: Context, standing: ReplicaState, device: Device, book: SumBook, tasks: Tasks) -> None:
         """No round, no average."""
         self._context = context
         self._standing = standing

@@ -12,11 +12,11 @@ from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
 from swarmfree.protocol.messages import Commit, GetPlan, PlanAnswer
 from swarmfree.protocol.names import Endpoint
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.member.member import MemberBooks
+from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.recovery.state_copy import LOOK_MAX_S, LOOK_S, record_at
 
 
-async def _learn_plan(context: Context, books: MemberBooks, donors: tuple[Endpoint, ...]) -> None:
+async def _learn_plan(context: Context, books: StageMember, donors: tuple[Endpoint, ...]) -> None:
     """Who else there is, in case the coordinator dies before this peer is a member; and whether what was copied is what the last record left.
 
     It is, where a donor works by a plan that goes on from that record without having rebuilt the stage.
@@ -34,7 +34,7 @@ async def _learn_plan(context: Context, books: MemberBooks, donors: tuple[Endpoi
             return
 
 
-async def keep_up(context: Context, books: MemberBooks, donors: tuple[Endpoint, ...]) -> None:
+async def keep_up(context: Context, books: StageMember, donors: tuple[Endpoint, ...]) -> None:
     """Apply what commits until an Open makes this peer a member: from then on the coordinator tells it."""
     standing = books.standing
     books.donors = donors

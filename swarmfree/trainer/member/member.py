@@ -31,14 +31,14 @@ from swarmfree.protocol.records import MicrobatchSet, Record
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
 from swarmfree.trainer.member.averaging import Averaging
-from swarmfree.trainer.pipeline.gradient_sums import AddendBook
+from swarmfree.trainer.pipeline.gradient_sums import SumBook
 from swarmfree.trainer.pipeline.hop import Hop
 from swarmfree.trainer.pipeline.source import Source
-from swarmfree.trainer.pipeline.stage_replica import Worker
-from swarmfree.trainer.pipeline.work_table import Table
-from swarmfree.trainer.recovery.activation_log import Borders, Bounds
+from swarmfree.trainer.pipeline.stage_replica import StageReplica
+from swarmfree.trainer.pipeline.work_table import WorkTable
+from swarmfree.trainer.recovery.activation_log import ActivationLog, LogLimits
 from swarmfree.trainer.recovery.log_packing import EnginePacking
-from swarmfree.trainer.replica_state import NO_PAST, NO_STAGE, Standing
+from swarmfree.trainer.replica_state import NO_PAST, NO_STAGE, ReplicaState
 from swarmfree.trainer.tasks import Signal, Tasks
 
 TICK_S = 0.25
@@ -48,7 +48,7 @@ SILENT_FOR_LONG = 1 << 30
 Act = Callable[[], Coroutine[Any, Any, Reply]]
 
 
-class MemberBooks:
+class StageMember:
     """Handles Open, Seal, Commit, Beat and the questions about books and state.
 
     Attributes:
@@ -66,15 +66,15 @@ class MemberBooks:
     def __init__(self, context: Context, group: asyncio.TaskGroup) -> None:
         """A member that holds nothing yet; its device and background work run inside `group`."""
         self.context = context
-        self.standing = Standing(context)
+        self.standing = ReplicaState(context)
         self.device = Device(context.ports.executor, context.ports.clock)
-        self.book = AddendBook(context.me, context.ports.engine)
+        self.book = SumBook(context.me, context.ports.engine)
         self._owned = tuple(Tasks(group) for _ in range(4))
         working, feeding, averaging, self._idle = self._owned
-        self.table = Table(working, context.local.cache_bytes_max)
+        self.table = WorkTable(working, context.local.cache_bytes_max)
         hop = Hop(context)
         self.hop = hop
-        bounds = Bounds(
+        bounds = LogLimits(
             borders_kept(context.manifest),
             context.kept_mb_max * 10**6,
             context.kept_ram_mb_max * 10**6,
@@ -82,9 +82,9 @@ class MemberBooks:
         )
         dtype = border_dtype(context.manifest)
         packing = None if dtype == "wire" else EnginePacking(self.device, context.ports.engine, dtype)
-        self.borders = Borders(context.ports.shelf, bounds, context.now_s, packing)
+        self.borders = ActivationLog(context.ports.shelf, bounds, context.now_s, packing)
         self.after_step: Callable[[], None] = lambda: None
-        self.worker = Worker(context, self.standing, self.device, self.book, self.table, hop, self.borders)
+        self.worker = StageReplica(context, self.standing, self.device, self.book, self.table, hop, self.borders)
         self.source = Source(context, self.standing, self.device, self.book, self.table, hop, feeding, self.tell_news)
         self.averaging = Averaging(context, self.standing, self.device, self.book, averaging)
         self.waiting_for = ""

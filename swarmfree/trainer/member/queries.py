@@ -9,10 +9,10 @@ from swarmfree.protocol.engine_port import Pieces
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
 from swarmfree.protocol.ports import Reply
-from swarmfree.trainer.member.member import MemberBooks
+from swarmfree.trainer.member.member import StageMember
 
 
-async def get_state(books: MemberBooks, request: GetState) -> Reply:
+async def get_state(books: StageMember, request: GetState) -> Reply:
     """Some parts of the state: at exactly the asked iteration, or where no lineage was asked for at the present one.
 
     Raises:
@@ -49,7 +49,7 @@ async def get_state(books: MemberBooks, request: GetState) -> Reply:
     return Reply(State(engine.part_count(request.stage), iteration, sizes if len(sizes) > 1 else ()), pieces=lent)
 
 
-async def get_record(books: MemberBooks, request: GetRecord) -> Reply:
+async def get_record(books: StageMember, request: GetRecord) -> Reply:
     """A record that is held; the next one to come is waited for a while.
 
     Raises:
@@ -64,7 +64,7 @@ async def get_record(books: MemberBooks, request: GetRecord) -> Reply:
     return Reply(RecordAnswer(record))
 
 
-async def get_plan(books: MemberBooks, _: GetPlan) -> Reply:
+async def get_plan(books: StageMember, _: GetPlan) -> Reply:
     """The plan in force, what the run waits for, who is heard to lead it, and how many records are held."""
     standing = books.standing
     leader = standing.coordinator if books.hears_coordinator else None

@@ -12,7 +12,7 @@ from swarmfree.protocol.names import AddendId, Member
 from swarmfree.protocol.records import Addend, MicrobatchSet
 
 
-class Kind(enum.StrEnum):
+class SumKind(enum.StrEnum):
     """Which sum a contribution goes to: `sure` for first tries, `retried` for anything asked for more than once, `spare` for what is not kept."""
 
     SURE = "sure"
@@ -20,7 +20,7 @@ class Kind(enum.StrEnum):
     SPARE = "spare"
 
 
-class AddendBook:
+class SumBook:
     """The addends of one member for one base.
 
     An addend is open (takes more), frozen (stands in a roll, takes no more) or void (its sum is spoilt, forgotten).
@@ -36,11 +36,11 @@ class AddendBook:
         self._member = member
         self._engine = engine
         self._next = self.entered_count = 0
-        self._open: dict[Kind | int, int] = {}
+        self._open: dict[SumKind | int, int] = {}
         self._sets: dict[int, tuple[int, ...]] = {}  # offsets in the order in which they were added
         self._halves: dict[int, set[int]] = {}
 
-    def number_for(self, kind: Kind | int, offset: int) -> int:
+    def number_for(self, kind: SumKind | int, offset: int) -> int:
         """The open addend of this kind; a new number where the last one was frozen or void, or already holds `offset`.
 
         Args:

@@ -19,10 +19,10 @@ from swarmfree.protocol.records import Evaluation, Microloss, bits_float64, floa
 from swarmfree.protocol.routes import routes_of
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
-from swarmfree.trainer.pipeline.gradient_sums import AddendBook, Kind
+from swarmfree.trainer.pipeline.gradient_sums import SumBook, SumKind
 from swarmfree.trainer.pipeline.hop import Hop
-from swarmfree.trainer.pipeline.work_table import FIRST_RUN, LOSS_RUN, Entry, Table
-from swarmfree.trainer.replica_state import Standing
+from swarmfree.trainer.pipeline.work_table import FIRST_RUN, LOSS_RUN, WorkItem, WorkTable
+from swarmfree.trainer.replica_state import ReplicaState
 from swarmfree.trainer.tasks import Tasks
 
 PULLS = 4
@@ -39,10 +39,10 @@ class Source:
     def __init__(
         self,
         context: Context,
-        standing: Standing,
+        standing: ReplicaState,
         device: Device,
-        book: AddendBook,
-        table: Table,
+        book: SumBook,
+        table: WorkTable,
         hop: Hop,
         tasks: Tasks,
         news: Callable[[], None],
@@ -114,7 +114,7 @@ class Source:
         await self._table.outcome(entry)
         return Reply(LossAnswer(entry.loss_bits), entry.answer)
 
-    async def _loss_work(self, entry: Entry, activations: bytes, tokens: Tokens) -> None:
+    async def _loss_work(self, entry: WorkItem, activations: bytes, tokens: Tokens) -> None:
         key, engine = entry.key, self._context.ports.engine
         if key.kind is WorkKind.EVALUATE:
             window = tokens.window(key.microbatch)
@@ -137,7 +137,7 @@ class Source:
     def _number_for(self, offset: int) -> int:
         """Both halves of a microbatch go to one sum: that of the loss, and that of the embedding."""
         if offset not in self._sums:
-            self._sums[offset] = self._book.number_for(Kind.RETRIED if offset in self._taken else Kind.SURE, offset)
+            self._sums[offset] = self._book.number_for(SumKind.RETRIED if offset in self._taken else SumKind.SURE, offset)
         return self._sums[offset]
 
     async def _feed(self, plan: Plan, share: Share, windows: tuple[int, ...], offsets: tuple[int, ...]) -> None:
@@ -188,7 +188,7 @@ class Source:
         entry = self._table.begin(key, FIRST_RUN, lambda begun: self._drive_work(begun, tokens.microbatch(key.microbatch)))
         await self._table.outcome(entry)
 
-    async def _drive_work(self, entry: Entry, text: bytes) -> None:
+    async def _drive_work(self, entry: WorkItem, text: bytes) -> None:
         key, engine = entry.key, self._context.ports.engine
         ticket, offset = key.microbatch, self._standing.offset_of(key)
         entry.output = await self._device.run(Rank.FORWARD, key.microbatch, lambda: engine.embed(ticket, text))

@@ -17,17 +17,17 @@ from swarmfree.protocol.records import MicrobatchSet
 from swarmfree.protocol.routes import Route, routes_of
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
-from swarmfree.trainer.pipeline.gradient_sums import AddendBook, Kind
+from swarmfree.trainer.pipeline.gradient_sums import SumBook, SumKind
 from swarmfree.trainer.pipeline.hop import Hop, gradient_of
-from swarmfree.trainer.pipeline.work_table import FIRST_RUN, LOSS_RUN, Entry, Table
-from swarmfree.trainer.recovery.activation_log import Borders
-from swarmfree.trainer.replica_state import Standing
+from swarmfree.trainer.pipeline.work_table import FIRST_RUN, LOSS_RUN, WorkItem, WorkTable
+from swarmfree.trainer.recovery.activation_log import ActivationLog
+from swarmfree.trainer.replica_state import ReplicaState
 
 SMOOTHING = 0.2
 LOSS_ASKS = 8
 
 
-class Worker:
+class StageReplica:
     """Handles Train, Redo and Pull for the stage this peer holds.
 
     Attributes:
@@ -35,7 +35,14 @@ class Worker:
     """
 
     def __init__(
-        self, context: Context, standing: Standing, device: Device, book: AddendBook, table: Table, hop: Hop, borders: Borders
+        self,
+        context: Context,
+        standing: ReplicaState,
+        device: Device,
+        book: SumBook,
+        table: WorkTable,
+        hop: Hop,
+        borders: ActivationLog,
     ) -> None:
         """Nothing measured yet."""
         self._context = context
@@ -114,7 +121,7 @@ class Worker:
             raise Refused(RefusalKind.GONE, f"no {request.side} of microbatch {request.key.microbatch} is kept here")
         return Reply(Pulled(), data)
 
-    async def _work(self, entry: Entry, request: Train, activations: bytes) -> None:
+    async def _work(self, entry: WorkItem, request: Train, activations: bytes) -> None:
         key, engine = entry.key, self._context.ports.engine
         if request.segment is None and request.attempt_number:
             await self._await_next_stage(key)
@@ -132,11 +139,11 @@ class Worker:
             await self._device.run(Rank.BACKWARD, key.microbatch, lambda: engine.forget(ticket))
             raise
         offset = self._standing.offset_of(key)
-        kind: Kind | int | None
+        kind: SumKind | int | None
         if request.segment is not None:
             kind = request.segment.number if key.stage in request.segment.wanted else None
         else:
-            kind = Kind.SURE if request.attempt_number == 0 else Kind.RETRIED
+            kind = SumKind.SURE if request.attempt_number == 0 else SumKind.RETRIED
         entry.answer, backward_s = await self._device.timed(
             Rank.BACKWARD, key.microbatch, partial(self._backward, ticket, gradient, kind, offset)
         )
@@ -149,9 +156,9 @@ class Worker:
         if after != ENDS_STAGE and self._hop.is_lost(after):
             await asyncio.sleep(self._context.timing.hold_s)
 
-    def _backward(self, ticket: int, gradient: bytes, kind: Kind | int | None, offset: int) -> bytes:
+    def _backward(self, ticket: int, gradient: bytes, kind: SumKind | int | None, offset: int) -> bytes:
         """Add to the sum of this kind; None: to none, only the gradient of the input is wanted."""
-        number = self._book.number_for(Kind.SPARE if kind is None else kind, offset)
+        number = self._book.number_for(SumKind.SPARE if kind is None else kind, offset)
         whole = False
         try:
             answer = self._context.ports.engine.backward(ticket, gradient, number)
@@ -163,13 +170,13 @@ class Worker:
                 self._book.void(number)
         return answer
 
-    async def _redo_work(self, entry: Entry, segment: Segment) -> None:
+    async def _redo_work(self, entry: WorkItem, segment: Segment) -> None:
         before = entry.key.at(self._routes.route(entry.key.microbatch).at(segment.first - 1))
         activations = await self._pull_from(segment.before, before, Side.OUTPUT)
         request = Train(entry.key, 1, segment.after, 0, segment)
         await self._work(entry, request, activations)
 
-    async def _onward(self, entry: Entry, request: Train, output: bytes) -> bytes:
+    async def _onward(self, entry: WorkItem, request: Train, output: bytes) -> bytes:
         key, segment = entry.key, request.segment
         route = self._routes.route(key.microbatch, trains=key.kind is WorkKind.TRAIN)
         after = route.after(key.stage)

@@ -20,7 +20,7 @@ LOSS_RUN = -1
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class WorkItem:
     """One microbatch's work at this peer.
 
     Args:
@@ -50,10 +50,10 @@ class Entry:
         return len(self.output) + len(self.answer)
 
 
-Work = Callable[[Entry], Coroutine[Any, Any, None]]
+Work = Callable[[WorkItem], Coroutine[Any, Any, None]]
 
 
-class Table:
+class WorkTable:
     """Entries by (key, run), oldest first.
 
     Args:
@@ -65,34 +65,34 @@ class Table:
         """Empty."""
         self._tasks = tasks
         self._cache_bytes_max = cache_bytes_max
-        self._entries: dict[tuple[WorkKey, int], Entry] = {}
+        self._entries: dict[tuple[WorkKey, int], WorkItem] = {}
         self.stored_bytes = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def find(self, key: WorkKey, run: int) -> Entry | None:
+    def find(self, key: WorkKey, run: int) -> WorkItem | None:
         """The entry of this name, if there is one that still has, or will have, its tensors."""
         held = self._entries.get((key, run))
         return None if held is None or self._is_spent(held) else held
 
-    def _is_spent(self, entry: Entry) -> bool:
+    def _is_spent(self, entry: WorkItem) -> bool:
         """Whether it has to be done anew: its tensors are gone, or it was an evaluation, whose loss a source that took over needs again."""
         passed = entry.key.kind is WorkKind.EVALUATE and entry.run != LOSS_RUN and entry.finished
         return entry.evicted or passed
 
-    def begin(self, key: WorkKey, run: int, work: Work) -> Entry:
+    def begin(self, key: WorkKey, run: int, work: Work) -> WorkItem:
         """Start `work` under this name, or join what runs under it already; work whose tensors were dropped is done again."""
         held = self._entries.get((key, run))
         if held is not None and not self._is_spent(held):
             return held
         self._entries.pop((key, run), None)  # begun anew, it is the youngest again
-        entry = Entry(key, run, asyncio.get_running_loop().create_future())
+        entry = WorkItem(key, run, asyncio.get_running_loop().create_future())
         self._entries[key, run] = entry
         self._tasks.start(self._run(entry, work), f"work {key.stage}/{key.microbatch}/{run}")
         return entry
 
-    async def outcome(self, entry: Entry) -> Entry:
+    async def outcome(self, entry: WorkItem) -> WorkItem:
         """Wait until the entry is done; cancelling the wait leaves the work alone.
 
         Raises:
@@ -105,7 +105,7 @@ class Table:
             raise Refused(RefusalKind.GONE, f"microbatch {entry.key.microbatch} was dropped from a full cache")
         return entry
 
-    def stored(self, key: WorkKey) -> Entry | None:
+    def stored(self, key: WorkKey) -> WorkItem | None:
         """A finished entry of this name that still has its tensors, first runs before redone ones."""
         found = [e for (k, _), e in self._entries.items() if k == key and e.finished and not e.evicted and e.run != LOSS_RUN]
         return min(found, key=lambda e: e.run) if found else None
@@ -141,7 +141,7 @@ class Table:
             if not entry.done.done():
                 entry.done.set_result(why)
 
-    async def _run(self, entry: Entry, work: Work) -> None:
+    async def _run(self, entry: WorkItem, work: Work) -> None:
         try:
             await work(entry)
         except CallFailed as error:
@@ -156,7 +156,7 @@ class Table:
         if self._entries.get((entry.key, entry.run)) is entry:
             self._account(entry)
 
-    def _account(self, newest: Entry) -> None:
+    def _account(self, newest: WorkItem) -> None:
         self.stored_bytes += newest.size_bytes
         for entry in self._entries.values():
             if self.stored_bytes <= self._cache_bytes_max:

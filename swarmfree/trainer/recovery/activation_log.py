@@ -37,7 +37,7 @@ What = tuple[int, Side]
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class LogLimits:
     """How much is kept.
 
     Args:
@@ -78,7 +78,7 @@ class Packing(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Logged:
+class LoggedIteration:
     """One iteration's borders: tensors as they came, those in memory of the log, then where each lies in the blob on the shelf."""
 
     iteration: int
@@ -96,7 +96,7 @@ class Logged:
         return f"border-{self.iteration}-{self.base}"
 
 
-class Borders:
+class ActivationLog:
     """This peer's border log.
 
     Args:
@@ -110,11 +110,11 @@ class Borders:
         beside_bytes: of shadows, which are kept within the same bounds.
     """
 
-    def __init__(self, shelf: Shelf, bounds: Bounds, now_s: Callable[[], float], packing: Packing | None = None) -> None:
+    def __init__(self, shelf: Shelf, bounds: LogLimits, now_s: Callable[[], float], packing: Packing | None = None) -> None:
         """Empty."""
         self._shelf, self._bounds, self._now_s, self._packing = shelf, bounds, now_s, packing
         self._kept_at_s = now_s()
-        self._logged: deque[Logged] = deque()
+        self._logged: deque[LoggedIteration] = deque()
         self._changed = Signal()
         self._slabs = Slabs(bounds.ram_bytes // SPARE)
         self.ram_bytes = self.shelf_bytes = self.beside_bytes = 0
@@ -154,7 +154,7 @@ class Borders:
             return
         since_s, self._kept_at_s = self._kept_at_s, self._now_s()
         settle_at_s = self._kept_at_s + min(SETTLE_AFTER_MAX_S, SETTLE_AFTER * (self._kept_at_s - since_s))
-        self._logged.append(Logged(iteration, base, dict(tensors), settle_at_s))
+        self._logged.append(LoggedIteration(iteration, base, dict(tensors), settle_at_s))
         self.ram_bytes += size_bytes
         self._slabs.spare_bytes_max = max(self._slabs.spare_bytes_max, min(size_bytes, self._bounds.ram_bytes))
         while len(self._logged) > self.log.iterations or (self._logged and self._over_bytes() > 0):
@@ -171,18 +171,18 @@ class Borders:
         while self._logged:
             self._drop(self._logged.popleft())
 
-    def _drop(self, entry: Logged) -> None:
+    def _drop(self, entry: LoggedIteration) -> None:
         entry.is_dropped = True
         if entry.is_shelved:
             self.shelf_bytes -= sum(size for _, size in entry.places.values())
             self._shelf.drop(entry.name)
         self._leave_memory(entry)
 
-    def _leave_memory(self, entry: Logged) -> None:
+    def _leave_memory(self, entry: LoggedIteration) -> None:
         for what in (*entry.fresh, *entry.slabs):
             self._forget(entry, what)
 
-    def _forget(self, entry: Logged, what: What) -> None:
+    def _forget(self, entry: LoggedIteration, what: What) -> None:
         """A tensor that is in memory."""
         if what in entry.fresh:
             self.ram_bytes -= len(entry.fresh.pop(what))
@@ -207,7 +207,7 @@ class Borders:
             else:
                 await self._changed.wait()
 
-    async def _settle(self, entry: Logged) -> None:
+    async def _settle(self, entry: LoggedIteration) -> None:
         """Pack its tensors, some at a time, and move them to memory of the log."""
         for batch in _batches(entry.fresh):
             names = [what for what in batch if what in entry.fresh]  # the others were forgotten meanwhile
@@ -235,7 +235,7 @@ class Borders:
         await self._packing.pack(list(zip(tensors, rooms, strict=True)))
         return rooms
 
-    async def _shelve(self, entry: Logged) -> None:
+    async def _shelve(self, entry: LoggedIteration) -> None:
         places, start = {}, 0
         tensors: dict[What, Slab] = {**entry.fresh, **entry.slabs}
         for what, tensor in tensors.items():

@@ -28,11 +28,11 @@ from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank, WorkFailed
-from swarmfree.trainer.recovery.activation_log import Borders
+from swarmfree.trainer.recovery.activation_log import ActivationLog
 from swarmfree.trainer.recovery.merge_check import check_weights
-from swarmfree.trainer.recovery.replay import Replaying
-from swarmfree.trainer.recovery.state_copy import Copying, Place
-from swarmfree.trainer.replica_state import Standing
+from swarmfree.trainer.recovery.replay import StageReplay
+from swarmfree.trainer.recovery.state_copy import CopyTarget, StateCopy
+from swarmfree.trainer.replica_state import ReplicaState
 from swarmfree.trainer.tasks import Tasks, each
 
 PARTS_IN_FLIGHT = 3
@@ -61,9 +61,9 @@ class Building:
 class Books(Protocol):
     """What a build asks of the member whose state it makes; see `member.member`."""
 
-    standing: Standing
+    standing: ReplicaState
     device: Device
-    borders: Borders
+    borders: ActivationLog
 
     def admit_claim(self, sender: Endpoint, position: Position) -> None:
         """Whether `sender` may have this member's promise for `position`."""
@@ -174,13 +174,13 @@ class Builder:
         await device.run(Rank.BOOKS, 0, lambda: engine.blank(stage))
         match action:
             case Copy(donors=donors):
-                copying = Copying(self._context, Place(engine, device), stage, donors, request.iteration, request.record)
+                copying = StateCopy(self._context, CopyTarget(engine, device), stage, donors, request.iteration, request.record)
                 copying.past = building.past
                 await copying.run()
                 building.received_bytes = copying.received_bytes
                 return copying.level, copying.record
             case Replay():
-                replaying = Replaying(self._context, device, self._books.borders, request, action)
+                replaying = StageReplay(self._context, device, self._books.borders, request, action)
                 await replaying.run()
                 building.received_bytes, building.exact = replaying.received_bytes, replaying.exact
             case CopyKept():

@@ -24,8 +24,8 @@ from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record, StepScalars
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
-from swarmfree.trainer.recovery.state_copy import UNKNOWN, Copying, Place
-from swarmfree.trainer.replica_state import NO_STAGE, Standing
+from swarmfree.trainer.recovery.state_copy import UNKNOWN, CopyTarget, StateCopy
+from swarmfree.trainer.replica_state import NO_STAGE, ReplicaState
 from swarmfree.trainer.tasks import Signal, Tasks
 
 LANES = 2
@@ -68,7 +68,7 @@ class EndsKeeper:
         tasks: loading, while there is nothing to follow.
     """
 
-    def __init__(self, context: Context, standing: Standing, device: Device, tasks: Tasks) -> None:
+    def __init__(self, context: Context, standing: ReplicaState, device: Device, tasks: Tasks) -> None:
         """Keep nothing yet."""
         self._context = context
         self._standing = standing
@@ -76,7 +76,7 @@ class EndsKeeper:
         self.tasks = tasks
         self._offered: EndsCopy | None = None  # complete
         self._loaded: EndsCopy | None = None  # newer, but nobody has vouched for it yet
-        self._copying: Copying | None = None
+        self._copying: StateCopy | None = None
         self._plan: Plan | None = None  # that makes this peer a keeper
         self._donors: tuple[Endpoint, ...] = ()
         self._base = ""
@@ -217,8 +217,8 @@ class EndsKeeper:
             self._spare = await device.run(Rank.IDLE, 0, self._context.ports.spare_engine)
         engine = self._spare
         await device.run(Rank.IDLE, 0, partial(engine.blank, ENDS_STAGE))
-        place = Place(engine, device, Rank.IDLE, LANES)
-        self._copying = Copying(self._context, place, ENDS_STAGE, self._donors, standing.iteration, None)
+        place = CopyTarget(engine, device, Rank.IDLE, LANES)
+        self._copying = StateCopy(self._context, place, ENDS_STAGE, self._donors, standing.iteration, None)
         try:
             await self._copying.run()
             self._loaded = EndsCopy(engine, self._copying.level)

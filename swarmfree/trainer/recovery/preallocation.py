@@ -12,14 +12,14 @@ from functools import partial
 from swarmfree.protocol.events import Note
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank, WorkFailed
-from swarmfree.trainer.replica_state import NO_STAGE, Standing
+from swarmfree.trainer.replica_state import NO_STAGE, ReplicaState
 
 STANDS_BY_S = 2.0
 """Who has had no stage for so long, and knows whom to wait for, stands by; others are still being placed."""
 PAUSE_S = 0.01
 
 
-async def keep_room(context: Context, standing: Standing, device: Device) -> None:
+async def keep_room(context: Context, standing: ReplicaState, device: Device) -> None:
     """Have the memory of the largest body stage whenever this peer serves none, for ever."""
     engine, manifest = context.ports.engine, context.manifest
     stage = max(range(1, manifest.stage_count), key=lambda body: len(manifest.blocks_of(body)))

@@ -25,21 +25,21 @@ from swarmfree.protocol.names import Side, base_of
 from swarmfree.protocol.records import Record, StageEntry
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
-from swarmfree.trainer.recovery.activation_log import Borders
+from swarmfree.trainer.recovery.activation_log import ActivationLog
 from swarmfree.trainer.recovery.logged_iterations import IN_FLIGHT, Around, Past, Tensors
 from swarmfree.trainer.tasks import each
 
 W = TypeVar("W")
 
 
-class Replaying:
+class StageReplay:
     """One replay.
 
     Attributes:
         exact: so far every sum and state was that of the record.
     """
 
-    def __init__(self, context: Context, device: Device, borders: Borders, request: Build, action: Replay) -> None:
+    def __init__(self, context: Context, device: Device, borders: ActivationLog, request: Build, action: Replay) -> None:
         """Nothing is here yet; the peer's engine holds the stage, blank."""
         self._context, self._device, self._borders, self._request, self._action = context, device, borders, request, action
         self._past = Past(context, Around(action.first, action.last, action.before, action.after))

@@ -26,8 +26,8 @@ from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
-from swarmfree.trainer.recovery.activation_log import Borders
-from swarmfree.trainer.replica_state import NO_STAGE, Standing
+from swarmfree.trainer.recovery.activation_log import ActivationLog
+from swarmfree.trainer.replica_state import NO_STAGE, ReplicaState
 from swarmfree.trainer.tasks import Signal
 
 SPREAD = 0.25
@@ -94,7 +94,7 @@ class FullShadow:
 class ShadowKeeper:
     """Handles GetShadow, and keeps the shadows that the plan gives this peer."""
 
-    def __init__(self, context: Context, standing: Standing, device: Device, borders: Borders) -> None:
+    def __init__(self, context: Context, standing: ReplicaState, device: Device, borders: ActivationLog) -> None:
         """Keep nothing yet."""
         self._context, self._standing, self._device, self._borders = context, standing, device, borders
         self._shadows: dict[int, Shadow] = {}

@@ -31,7 +31,7 @@ IDLE_SILENCES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CopyTarget:
     """Where a copy comes to be, and how much it may be in the way of what this peer does otherwise.
 
     Args:
@@ -47,7 +47,7 @@ class Place:
     lanes: int = 2
 
 
-class Copying:
+class StateCopy:
     """One copy of a stage.
 
     Attributes:
@@ -61,7 +61,7 @@ class Copying:
     def __init__(
         self,
         context: Context,
-        place: Place,
+        place: CopyTarget,
         stage: int,
         donors: Sequence[Endpoint],
         iteration: int,
