@@ -117,11 +117,11 @@ class World:
         self.swarm = LocalSwarm(order, described, self._hear)
         self.links = Links(lambda: {p.pid: p.name for p in self.swarm.state.peers if p.is_alive})
 
-    def _hear(self, happening: ObservedEvent, _: SwarmState) -> None:
-        if isinstance(happening, PeerEvent):
-            self.told.append(happening)
-            if isinstance(happening.event, Opened):
-                self.member_counts = tuple(len(members) for members in happening.event.members)
+    def _hear(self, observed_event: ObservedEvent, _: SwarmState) -> None:
+        if isinstance(observed_event, PeerEvent):
+            self.told.append(observed_event)
+            if isinstance(observed_event.event, Opened):
+                self.member_counts = tuple(len(members) for members in observed_event.event.members)
         self._heard.set()
 
     def _own_arguments(self, name: str) -> tuple[str, ...]:

@@ -177,9 +177,9 @@ class ChaosRun:
             self._code = 128 + number
         self._chaos.stop(SwarmExit(self._code, "interrupted" if number == signal.SIGINT else "told to end"))
 
-    def _hear(self, happening: ObservedEvent, state: SwarmState) -> None:
+    def _hear(self, observed_event: ObservedEvent, state: SwarmState) -> None:
         try:
-            self._events.write(happening, state)
+            self._events.write(observed_event, state)
         except ReportError as error:
             sys.stderr.write(f"swarmfree: {error}\n")
         self._show(state)

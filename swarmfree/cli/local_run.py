@@ -19,7 +19,7 @@ from typing import Any
 
 from swarmfree.cli.shutdown import OUTPUT_CLOSED, SIGNALS, end_soon, let_go_of_stdout, say
 from swarmfree.cockpit.live import FRAME_S, View, open_view
-from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent, RunDescribed, happening_to_json
+from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent, RunDescribed, observed_event_to_json
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.estimate import needs
 from swarmfree.lab.kept_weights import AFTER, BEFORE, drop_kept, keep_as, models_beside
@@ -184,9 +184,9 @@ class LocalRun:
         self._kept = await keep_as(self._order.folder, "weights", self._swarm.ask_for_weights, KEEP_AT_END_S)
         self._stop(number)
 
-    def _keep_around_losses(self, happening: ObservedEvent) -> None:
+    def _keep_around_losses(self, observed_event: ObservedEvent) -> None:
         """Keep a model before the first loss of the script and after the last rebuild, for the samples at the end."""
-        match happening:
+        match observed_event:
             case PeerEvent(event=Opened(iteration=iteration)) if not self._has_before:
                 self._has_before = any(kill.iteration - 1 <= iteration for kill in self._order.kills)
                 if self._has_before:
@@ -206,15 +206,15 @@ class LocalRun:
         work = keep_as(self._order.folder, name, self._swarm.ask_for_weights, KEEP_S)
         self._keeping = self._tasks.create_task(work)
 
-    def _hear(self, happening: ObservedEvent, state: SwarmState) -> None:
-        self._keep_around_losses(happening)
+    def _hear(self, observed_event: ObservedEvent, state: SwarmState) -> None:
+        self._keep_around_losses(observed_event)
         try:
-            self._events.write(happening, state)
+            self._events.write(observed_event, state)
         except ReportError as error:
             self._tell_trouble(error)
         if self._is_json:
-            stage = state.stage_of(happening.name) if isinstance(happening, PeerEvent) else None
-            self._print(json.dumps(happening_to_json(happening, stage)))
+            stage = state.stage_of(observed_event.name) if isinstance(observed_event, PeerEvent) else None
+            self._print(json.dumps(observed_event_to_json(observed_event, stage)))
         else:
             self._show(state)
 

@@ -114,14 +114,14 @@ class PeerScreen:
 
     async def _ask(self, peer: Peer) -> None:
         """Read in the directory who stands by, and as long as this peer serves no stage ask the coordinator for its plan, for ever."""
-        standing, read_s = peer.books.standing, -math.inf
+        replica_state, read_s = peer.books.replica_state, -math.inf
         while True:
             if time.monotonic() - read_s >= READ_S:
                 announced = await peer.context.ports.directory.announcements()
                 self._standbys = tuple(sorted(a.endpoint.member for a in announced if a.state is PeerState.STANDBY))
                 read_s = time.monotonic()
-            coordinator = standing.coordinator
-            if standing.stage < 0 and coordinator is not None and coordinator.member != peer.context.me:
+            coordinator = replica_state.coordinator
+            if replica_state.stage < 0 and coordinator is not None and coordinator.member != peer.context.me:
                 try:
                     reply = await peer.context.call(coordinator, GetPlan())
                 except CallFailed:

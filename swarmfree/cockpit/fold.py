@@ -1,7 +1,7 @@
-"""The fold: the next state of what an observer knows, from the state so far and one happening. Pure; reads no clock.
+"""The fold: the next state of what an observer knows, from the state so far and one event. Pure; reads no clock.
 
 Lines of several processes reach the observer in nearly, not exactly, the order of their times: every rule here uses the time in
-the happening and holds under small swaps.
+the event and holds under small swaps.
 """
 
 from __future__ import annotations
@@ -64,52 +64,52 @@ from swarmfree.protocol.names import Member
 _Change = Callable[[LostStage], LostStage]
 
 
-def fold_all(happenings: Iterable[ObservedEvent], state: SwarmState | None = None) -> SwarmState:
-    """Fold many happenings, in order, into `state` (an empty one by default)."""
+def fold_all(observed_events: Iterable[ObservedEvent], state: SwarmState | None = None) -> SwarmState:
+    """Fold many events, in order, into `state` (an empty one by default)."""
     folded = SwarmState() if state is None else state
-    for happening in happenings:
-        folded = fold(folded, happening)
+    for observed_event in observed_events:
+        folded = fold(folded, observed_event)
     return folded
 
 
-def fold(state: SwarmState, happening: ObservedEvent) -> SwarmState:
-    """The state after `happening`.
+def fold(state: SwarmState, observed_event: ObservedEvent) -> SwarmState:
+    """The state after `observed_event`.
 
     Args:
         state: the state so far.
-        happening: what was heard now.
+        observed_event: what was heard now.
 
     Returns:
         A new state; `state` is unchanged.
     """
-    first_s = state.started_s or happening.time_s
-    state = replace(state, started_s=min(first_s, happening.time_s), now_s=max(state.now_s, happening.time_s))
-    match happening:
+    first_s = state.started_s or observed_event.time_s
+    state = replace(state, started_s=min(first_s, observed_event.time_s), now_s=max(state.now_s, observed_event.time_s))
+    match observed_event:
         case RunDescribed():
             return replace(
                 state,
-                name=happening.name,
-                iterations=happening.iterations,
-                stage_count=happening.stage_count,
-                tokens_per_iteration=happening.tokens_per_iteration,
+                name=observed_event.name,
+                iterations=observed_event.iterations,
+                stage_count=observed_event.stage_count,
+                tokens_per_iteration=observed_event.tokens_per_iteration,
             )
         case InviteKept():
-            text = f"the invite lies in {happening.path}"
-            return add_news(replace(state, invite_file=happening.path), happening.time_s, "", text, is_passing=True)
+            text = f"the invite lies in {observed_event.path}"
+            return add_news(replace(state, invite_file=observed_event.path), observed_event.time_s, "", text, is_passing=True)
         case ProcessStarted():
-            return _start(state, happening)
+            return _start(state, observed_event)
         case ProcessKilled():
-            return _kill(state, happening)
+            return _kill(state, observed_event)
         case ProcessEnded():
-            return _end(state, happening)
+            return _end(state, observed_event)
         case PeerEvent():
-            after = _tell(state, happening)
-            if is_news(happening.event) and not _is_repeated(state, after, happening):
-                who, text = _who(after, happening), _in_words(after, happening.event)
-                return add_news(after, happening.time_s, who, text, is_passing=isinstance(happening.event, Waiting))
+            after = _tell(state, observed_event)
+            if is_news(observed_event.event) and not _is_repeated(state, after, observed_event):
+                who, text = _who(after, observed_event), _in_words(after, observed_event.event)
+                return add_news(after, observed_event.time_s, who, text, is_passing=isinstance(observed_event.event, Waiting))
             return after
         case _:
-            assert_never(happening)
+            assert_never(observed_event)
 
 
 def _in_words(state: SwarmState, event: Event) -> str:

@@ -1,7 +1,7 @@
 """The views of a swarm: a screen that is drawn in place, and plain lines where there is no terminal.
 
 Both show a `SwarmState` and nothing else, so that what they show can be tested without a swarm. They own no task and no thread: whoever folds the
-happenings calls `show`.
+events calls `show`.
 """
 
 from __future__ import annotations

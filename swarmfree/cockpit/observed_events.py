@@ -1,7 +1,7 @@
 """What an observer of a whole swarm hears: events told by peers, and what happens to their processes.
 
-A happening is an event with the name of who told it, or a fact about a process that no peer can tell itself (it was started,
-killed, it ended). One happening is one line of `events.jsonl`; reading the lines again gives the same happenings. Decides
+A event is an event with the name of who told it, or a fact about a process that no peer can tell itself (it was started,
+killed, it ended). One event is one line of `events.jsonl`; reading the lines again gives the same events. Decides
 nothing.
 """
 
@@ -18,7 +18,7 @@ from swarmfree.protocol.json_values import finite
 
 @dataclass(frozen=True, slots=True)
 class RunDescribed:
-    """The run that the following happenings are about; the first line of a report.
+    """The run that the following events are about; the first line of a report.
 
     Args:
         time_s: Unix time.
@@ -97,27 +97,27 @@ def told_from_line(name: str, line: str) -> PeerEvent | None:
     return PeerEvent(time_s, name, event)
 
 
-def happening_to_json(happening: ObservedEvent, stage: int | None = None) -> dict[str, Any]:
-    """The happening as JSON values.
+def observed_event_to_json(observed_event: ObservedEvent, stage: int | None = None) -> dict[str, Any]:
+    """The event as JSON values.
 
     Args:
-        happening: what happened.
+        observed_event: what happened.
         stage: the stage that its peer serves now, kept as ``peer_stage``; None if it serves none.
 
     Returns:
         An event as `event_to_json` writes it, with ``peer`` (the name) and ``peer_stage``; or kind and fields.
     """
-    if isinstance(happening, PeerEvent):
-        return {**event_to_json(happening.event, happening.time_s), "peer": happening.name, "peer_stage": stage}
-    content: dict[str, Any] = finite({"kind": type(happening).__name__, **dataclasses.asdict(happening)})
+    if isinstance(observed_event, PeerEvent):
+        return {**event_to_json(observed_event.event, observed_event.time_s), "peer": observed_event.name, "peer_stage": stage}
+    content: dict[str, Any] = finite({"kind": type(observed_event).__name__, **dataclasses.asdict(observed_event)})
     return content
 
 
-def happening_from_json(content: dict[str, Any]) -> ObservedEvent:
-    """Read what `happening_to_json` wrote.
+def observed_event_from_json(content: dict[str, Any]) -> ObservedEvent:
+    """Read what `observed_event_to_json` wrote.
 
     Raises:
-        KeyError, TypeError, ValueError: not a happening.
+        KeyError, TypeError, ValueError: not a event.
     """
     fields = dict(content)
     kind = str(fields["kind"])
@@ -127,5 +127,5 @@ def happening_from_json(content: dict[str, Any]) -> ObservedEvent:
         time_s, event = event_from_json(fields)
         return PeerEvent(time_s, name, event)
     del fields["kind"]
-    happening: ObservedEvent = OWN_KINDS[kind](**fields)
-    return happening
+    observed_event: ObservedEvent = OWN_KINDS[kind](**fields)
+    return observed_event

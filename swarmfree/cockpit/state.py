@@ -1,6 +1,6 @@
 """What an observer knows of a swarm, frozen: processes, commits, evaluations, losses, the story of each lost stage.
 
-Only nouns and questions about them; `folding` makes the next state from a happening. Times are Unix seconds as told by the
+Only nouns and questions about them; `folding` makes the next state from a event. Times are Unix seconds as told by the
 processes of one machine; losses are nats per token, and bits per byte are nats / ln 2, because a token is a byte.
 """
 
@@ -172,11 +172,11 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class SwarmState:
-    """Everything an observer knows; the fold of all happenings so far.
+    """Everything an observer knows; the fold of all events so far.
 
     Args:
         name, iterations, stage_count, tokens_per_iteration: of the run.
-        started_s: time of the first happening, 0 before it; `now_s` of the last one.
+        started_s: time of the first event, 0 before it; `now_s` of the last one.
         peers: by name, in order of start.
         members: (member, name) of every life there was.
         coordinator: name of who opened last.

@@ -71,9 +71,9 @@ class Story:
     title: str
 
 
-def story_of(happenings: Iterable[ObservedEvent], code: int = 0, why: str = "") -> Story:
+def story_of(observed_events: Iterable[ObservedEvent], code: int = 0, why: str = "") -> Story:
     """What is to be drawn of a run that ended with this exit code, and why, if not well."""
-    state, spells = spells_of(happenings)
+    state, spells = spells_of(observed_events)
     return Story(state, spells, headline(state, code, why))
 
 
@@ -408,11 +408,11 @@ def _few_ticks(bins: int) -> Locator:
     return MaxNLocator(nbins=bins, min_n_ticks=2)
 
 
-def write_figure(happenings: Iterable[ObservedEvent], into: Path, code: int, why: str) -> tuple[SwarmState, tuple[str, str]]:
+def write_figure(observed_events: Iterable[ObservedEvent], into: Path, code: int, why: str) -> tuple[SwarmState, tuple[str, str]]:
     """Draw ``loss.png``; nothing is drawn of a run that did no iteration.
 
     Args:
-        happenings: of the run.
+        observed_events: of the run.
         into: the folder where the picture goes.
         code, why: how the run ended.
 
@@ -422,7 +422,7 @@ def write_figure(happenings: Iterable[ObservedEvent], into: Path, code: int, why
     Raises:
         SwarmfreeError: the disk is full.
     """
-    story = story_of(happenings, code, why)
+    story = story_of(observed_events, code, why)
     if not story.state.commits:
         return story.state, ("", "")
     write_whole(into / FIGURE_FILE, as_png(draw(story)))

@@ -95,14 +95,14 @@ def _clock(seconds: float) -> str:
     return f"{int(seconds // 60)}:{seconds % 60:04.1f}"
 
 
-def invite_of(folder: Path, happenings: list[ObservedEvent]) -> str:
+def invite_of(folder: Path, observed_events: list[ObservedEvent]) -> str:
     """The invite of the run, if the report has it: in a file, or told at the start."""
     try:
         return (folder / "invite").read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         told = (
             h.event.text
-            for h in happenings
+            for h in observed_events
             if isinstance(h, PeerEvent) and isinstance(h.event, Note) and h.event.text.startswith("invite ")
         )
         return next((text.removeprefix("invite ") for text in told), "")
@@ -134,7 +134,7 @@ def _facts(summary: dict[str, Any], state: SwarmState) -> list[tuple[str, str]]:
 
 def page_of(
     folder: Path,
-    happenings: list[ObservedEvent],
+    observed_events: list[ObservedEvent],
     state: SwarmState,
     pictures: tuple[str, str],
     samples: Sequence[Mapping[str, str]] = (),
@@ -143,7 +143,7 @@ def page_of(
 
     Args:
         folder: of the report: config and invite are taken from there, where they are, and samples where none are given.
-        happenings, state: of the run.
+        observed_events, state: of the run.
         pictures: the figure for a wide and for a narrow window, as ``<svg>``; empty where there is none.
     """
     from jinja2 import Environment, select_autoescape  # noqa: PLC0415 - only where a page is made
@@ -173,7 +173,7 @@ def page_of(
         text=summary_text(summary, str(folder)),
         config=config,
         config_file=CONFIG_FILE,
-        invite=invite_of(folder, happenings),
+        invite=invite_of(folder, observed_events),
         curves=[(f"curve-{number}", STYLES[number][0], DARK[number]) for number in range(1, len(STYLES))],
     )
     return page, summary
@@ -199,9 +199,9 @@ def write_page(folder: Path, into: Path, samples: Sequence[Mapping[str, str]] = 
     Raises:
         SwarmfreeError: there is no such report, or the disk is full.
     """
-    happenings = list(read_events(folder))
-    state, pictures = write_figure(happenings, into, *read_ending(folder))
-    page, summary = page_of(folder, happenings, state, pictures, samples)
+    observed_events = list(read_events(folder))
+    state, pictures = write_figure(observed_events, into, *read_ending(folder))
+    page, summary = page_of(folder, observed_events, state, pictures, samples)
     write_whole(into / PAGE_FILE, page.encode())
     write_whole(into / TEXT_FILE, (summary_text(summary, str(folder)) + "\n").encode())
     return summary

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent, happening_from_json, happening_to_json
+from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent, observed_event_from_json, observed_event_to_json
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.summary import TEXT_FILE, summary_text
 from swarmfree.protocol.errors import ConfigError, SwarmfreeError
@@ -67,7 +67,7 @@ def new_folder(parent: Path, name: str) -> Path:
 
 
 class EventLog:
-    """Appends happenings to ``events.jsonl``, one line each, whole or not at all."""
+    """Appends events to ``events.jsonl``, one line each, whole or not at all."""
 
     def __init__(self, folder: Path) -> None:
         """Open the file.
@@ -82,16 +82,16 @@ class EventLog:
         except OSError as error:
             raise ReportError(f"{self._path} cannot be opened: {error.strerror}") from error
 
-    def write(self, happening: ObservedEvent, state: SwarmState) -> None:
-        """Append one happening; nothing is written after the first failure.
+    def write(self, observed_event: ObservedEvent, state: SwarmState) -> None:
+        """Append one event; nothing is written after the first failure.
 
         Raises:
             ReportError: the disk is full or gone; a torn last line is taken back.
         """
         if self._file is None:
             return
-        stage = state.stage_of(happening.name) if isinstance(happening, PeerEvent) else None
-        line = json.dumps(happening_to_json(happening, stage), separators=(",", ":")).encode() + b"\n"
+        stage = state.stage_of(observed_event.name) if isinstance(observed_event, PeerEvent) else None
+        line = json.dumps(observed_event_to_json(observed_event, stage), separators=(",", ":")).encode() + b"\n"
         try:
             left = line
             while left:
@@ -111,7 +111,7 @@ class EventLog:
 
 
 def read_events(folder: Path) -> Iterator[ObservedEvent]:
-    """The happenings of a report, in order; a torn last line is left out.
+    """The events of a report, in order; a torn last line is left out.
 
     Raises:
         ConfigError: there is no such report, or a line is not ours.
@@ -121,14 +121,14 @@ def read_events(folder: Path) -> Iterator[ObservedEvent]:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
                 if line.endswith("\n"):
-                    yield _happening(path, number, line)
+                    yield _observed_event(path, number, line)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _happening(path: Path, number: int, line: str) -> ObservedEvent:
+def _observed_event(path: Path, number: int, line: str) -> ObservedEvent:
     try:
-        return happening_from_json(json.loads(line))
+        return observed_event_from_json(json.loads(line))
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}, line {number}: not an event") from error
 

@@ -1,4 +1,4 @@
-"""Who served which stage when: the spells of a run, from its happenings, for the figure below the loss. Pure."""
+"""Who served which stage when: the spells of a run, from its events, for the figure below the loss. Pure."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def iteration_at(state: SwarmState, time_s: float) -> float:
     return before[-1].iteration + 1 + min(1.0, (time_s - before[-1].time_s) / span_s if span_s > 0 else 0.0)
 
 
-def spells_of(happenings: Iterable[ObservedEvent]) -> tuple[SwarmState, tuple[Spell, ...]]:
-    """The state after all happenings, and who served what when, by stage and by begin.
+def spells_of(observed_events: Iterable[ObservedEvent]) -> tuple[SwarmState, tuple[Spell, ...]]:
+    """The state after all events, and who served what when, by stage and by begin.
 
     A spell begins with the first iteration that is opened with a member in its stage and ends with a kill, a loss, a goodbye, or the first iteration
     that is opened without it.
@@ -59,9 +59,9 @@ def spells_of(happenings: Iterable[ObservedEvent]) -> tuple[SwarmState, tuple[Sp
         for key in [key for key in under_way if key[1] == name]:
             done.append(Spell(*key, under_way.pop(key), at_s, ending))
 
-    for happening in happenings:
-        before, state = state, fold(state, happening)
-        match happening:
+    for observed_event in observed_events:
+        before, state = state, fold(state, observed_event)
+        match observed_event:
             case ProcessKilled(time_s=at_s, name=name, target=target) if target != "p2pd":
                 end(name, at_s, KILLED)
             case ProcessEnded(time_s=at_s, name=name, expected=expected):

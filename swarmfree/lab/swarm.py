@@ -142,7 +142,7 @@ class LocalSwarm:
         Args:
             order: what to start.
             described: the run, for the state.
-            hear: called with each happening and the state after it; must not raise.
+            hear: called with each event and the state after it; must not raise.
         """
         self.state = SwarmState()
         self._order = order
@@ -350,19 +350,19 @@ class LocalSwarm:
 
     async def _listen(self, tasks: asyncio.TaskGroup) -> None:
         while (item := await self._heard.get()) is not None:
-            happening = self._read(*item) if isinstance(item, tuple) else item
-            if happening is not None and not (isinstance(item, tuple) and self._is_damage(happening)):
+            observed_event = self._read(*item) if isinstance(item, tuple) else item
+            if observed_event is not None and not (isinstance(item, tuple) and self._is_damage(observed_event)):
                 before = self.state
-                self._take(happening)
+                self._take(observed_event)
                 if not self._over.is_set():
-                    self._decide(tasks, before, happening)
+                    self._decide(tasks, before, observed_event)
 
-    def _is_damage(self, happening: ObservedEvent) -> bool:
-        return self._over.is_set() and isinstance(happening, PeerEvent) and isinstance(happening.event, DAMAGE)
+    def _is_damage(self, observed_event: ObservedEvent) -> bool:
+        return self._over.is_set() and isinstance(observed_event, PeerEvent) and isinstance(observed_event.event, DAMAGE)
 
-    def _take(self, happening: ObservedEvent) -> None:
-        self.state = fold(self.state, happening)
-        self._hear(happening, self.state)
+    def _take(self, observed_event: ObservedEvent) -> None:
+        self.state = fold(self.state, observed_event)
+        self._hear(observed_event, self.state)
 
     def _read(self, name: str, line: str) -> ObservedEvent | None:
         """An event from one line of output; the bootstrap node's first plain line is the invite."""
@@ -383,10 +383,10 @@ class LocalSwarm:
             return _note(f"{place} cannot be written ({error.strerror}): {self._invite}")
         return InviteKept(time.time(), str(place))
 
-    def _decide(self, tasks: asyncio.TaskGroup, before: SwarmState, happening: ObservedEvent) -> None:
-        match happening:
+    def _decide(self, tasks: asyncio.TaskGroup, before: SwarmState, observed_event: ObservedEvent) -> None:
+        match observed_event:
             case ProcessEnded():
-                self._on_end(tasks, happening, was_serving=before.stage_of(happening.name) is not None)
+                self._on_end(tasks, observed_event, was_serving=before.stage_of(observed_event.name) is not None)
             case PeerEvent(event=Opened(iteration=iteration)):
                 self._arm(iteration)
             case PeerEvent(name=name, event=Started() | DirectoryReplaced()) if name in self._children:

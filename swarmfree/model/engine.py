@@ -169,17 +169,17 @@ class TorchEngine:
         self._graphs[ticket], out = passes.run_forward(self._body(), self._shape, activations)
         return out
 
-    def backward(self, ticket: int, gradient: bytes, addend: int) -> bytes:
-        """Add the weight gradient to `addend`, drop the graph, return the input gradient.
+    def backward(self, ticket: int, gradient: bytes, partial_sum: int) -> bytes:
+        """Add the weight gradient to `partial_sum`, drop the graph, return the input gradient.
 
         Raises:
-            ValueError: wrong length; graph and addend are as before.
+            ValueError: wrong length; graph and partial sum are as before.
             KeyError: no graph under this ticket.
-            RuntimeError: the addend is void. An exception in the middle of the pass makes it so.
+            RuntimeError: the partial sum is void. An exception in the middle of the pass makes it so.
         """
         self._settle()
         decoded = self._shape.decode(gradient)
-        entry_gradient = self._backward(self._take_graph(ticket), decoded, addend)
+        entry_gradient = self._backward(self._take_graph(ticket), decoded, partial_sum)
         assert entry_gradient is not None, "activations of the body always have a gradient"
         return self._shape.encode(entry_gradient)
 
@@ -218,17 +218,17 @@ class TorchEngine:
         self._settle()
         return passes.run_embed_only(self._ends(), self._shape, tokens)
 
-    def embed_backward(self, ticket: int, gradient: bytes, addend: int) -> None:
-        """Add the embedding's gradient to `addend`; errors as in `backward`."""
+    def embed_backward(self, ticket: int, gradient: bytes, partial_sum: int) -> None:
+        """Add the embedding's gradient to `partial_sum`; errors as in `backward`."""
         self._settle()
         decoded = self._shape.decode(gradient)
-        self._backward(self._take_graph(ticket), decoded, addend)
+        self._backward(self._take_graph(ticket), decoded, partial_sum)
 
-    def loss(self, activations: bytes, tokens: bytes, addend: int) -> tuple[bytes, float]:
+    def loss(self, activations: bytes, tokens: bytes, partial_sum: int) -> tuple[bytes, float]:
         """Gradient of the activations, and this microbatch's share of the iteration's mean loss; errors as in `backward`."""
         self._settle()
         graph, share = passes.start_loss(self._ends(), self._shape, activations, tokens)
-        entry_gradient = self._backward(graph, passes.loss_gradient(graph, self._shape), addend)
+        entry_gradient = self._backward(graph, passes.loss_gradient(graph, self._shape), partial_sum)
         assert entry_gradient is not None, "activations of the ends always have a gradient"
         return self._shape.encode(entry_gradient), share
 
@@ -247,15 +247,15 @@ class TorchEngine:
         """How long one part of a sum is."""
         return self._part(part).floats * FLOAT_BYTES
 
-    def contribution(self, addends: Sequence[int], part: int) -> bytes:
-        """One part of the sum of these addends, added in this order.
+    def contribution(self, partial_sums: Sequence[int], part: int) -> bytes:
+        """One part of the sum of these partial sums, added in this order.
 
         Raises:
             KeyError: nothing was added to one of them.
             RuntimeError: one of them is void.
         """
         where = self._part(part)
-        return float_bytes(self._held_sums().read(addends, where.start, where.stop))
+        return float_bytes(self._held_sums().read(partial_sums, where.start, where.stop))
 
     def reduce(self, contributions: Sequence[bytes]) -> tuple[bytes, float]:
         """Sum in order and its squared L2 norm; errors as in `add_up`."""
@@ -316,9 +316,9 @@ class TorchEngine:
         self._held_digests().change(part, moments=True)
         canonical_step(self._held(), floats(average, where.floats), scalars, where.start, where.stop)
 
-    def void(self, addend: int) -> None:
+    def void(self, partial_sum: int) -> None:
         """Forget one sum, whatever state it is in."""
-        self._held_sums().forget(addend)
+        self._held_sums().forget(partial_sum)
 
     def clear(self) -> None:
         """Forget all sums and graphs; the average stays until the next `keep_average`."""
@@ -371,8 +371,8 @@ class TorchEngine:
             raise KeyError(f"ticket {ticket}: no graph is kept")
         return self._graphs.pop(ticket)
 
-    def _backward(self, graph: passes.Graph, gradient: Tensor, addend: int) -> Tensor | None:
-        with self._held_sums().adding_to(addend):
+    def _backward(self, graph: passes.Graph, gradient: Tensor, partial_sum: int) -> Tensor | None:
+        with self._held_sums().adding_to(partial_sum):
             return passes.run_backward(graph, gradient)
 
     def _whole_average(self) -> Tensor:

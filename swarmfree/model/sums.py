@@ -1,6 +1,6 @@
-"""Gradient sums: one flat float32 buffer per addend, into which autograd adds without a copy in between.
+"""Gradient sums: one flat float32 buffer per partial sum, into which autograd adds without a copy in between.
 
-The parameters' ``grad`` are views into the buffer of the addend that is being worked on; the order of addition is the order of
+The parameters' ``grad`` are views into the buffer of the partial sum that is being worked on; the order of addition is the order of
 the backward passes. It does not know which microbatches are in a sum: that is the ledger's business.
 """
 
@@ -17,7 +17,7 @@ from swarmfree.model.layout import Layout
 
 
 class GradientSums:
-    """All addends of one held stage.
+    """All partial sums of one held stage.
 
     Args:
         layout: of the stage.
@@ -25,7 +25,7 @@ class GradientSums:
     """
 
     def __init__(self, layout: Layout, parameters: Sequence[nn.Parameter]) -> None:
-        """Start without addends."""
+        """Start without partial sums."""
         self._layout = layout
         self._parameters = parameters
         self._buffers: dict[int, Tensor] = {}
@@ -34,39 +34,39 @@ class GradientSums:
         self._spare: Tensor | None = None
 
     @contextmanager
-    def adding_to(self, addend: int) -> Iterator[None]:
-        """Let backward passes inside the block add to `addend`, which begins when it is first named.
+    def adding_to(self, partial_sum: int) -> Iterator[None]:
+        """Let backward passes inside the block add to `partial_sum`, which begins when it is first named.
 
-        An exception inside leaves half a gradient in the sum: the addend is broken until it is forgotten.
+        An exception inside leaves half a gradient in the sum: the partial sum is broken until it is forgotten.
 
         Raises:
-            RuntimeError: the addend is broken.
+            RuntimeError: the partial sum is broken.
         """
-        self._refuse_broken(addend)
-        if self._bound != addend:
-            self._bind(addend)
+        self._refuse_broken(partial_sum)
+        if self._bound != partial_sum:
+            self._bind(partial_sum)
         try:
             yield
         except BaseException:
-            self._broken.add(addend)
+            self._broken.add(partial_sum)
             raise
 
-    def read(self, addends: Sequence[int], start: int, stop: int) -> Tensor:
-        """Floats `start` to `stop` of these addends, added in this order. A view where there is but one addend; zeros for none.
+    def read(self, partial_sums: Sequence[int], start: int, stop: int) -> Tensor:
+        """Floats `start` to `stop` of these partial sums, added in this order. A view where there is but one partial sum; zeros for none.
 
         Raises:
-            RuntimeError: an addend is broken.
+            RuntimeError: an partial sum is broken.
             KeyError: nothing was ever added to one of them.
         """
-        for addend in addends:
-            self._refuse_broken(addend)
-            if addend not in self._buffers:
-                raise KeyError(f"addend {addend}: nothing was added to it")
-        if not addends:
+        for partial_sum in partial_sums:
+            self._refuse_broken(partial_sum)
+            if partial_sum not in self._buffers:
+                raise KeyError(f"partial sum {partial_sum}: nothing was added to it")
+        if not partial_sums:
             return torch.zeros(stop - start)
-        total = self._buffers[addends[0]][start:stop]
-        for addend in addends[1:]:
-            total = torch.add(total, self._buffers[addend][start:stop])
+        total = self._buffers[partial_sums[0]][start:stop]
+        for partial_sum in partial_sums[1:]:
+            total = torch.add(total, self._buffers[partial_sum][start:stop])
         return total
 
     def _fresh(self) -> Tensor:
@@ -75,32 +75,32 @@ class GradientSums:
         # Minus zero added to any float, minus zero included, leaves its bits as they are; plus zero would not.
         return buffer.fill_(-0.0)
 
-    def forget(self, addend: int) -> None:
+    def forget(self, partial_sum: int) -> None:
         """Drop one sum, broken or not; nothing happens where there is none."""
-        self._broken.discard(addend)
-        buffer = self._buffers.pop(addend, None)
-        if self._bound == addend:
+        self._broken.discard(partial_sum)
+        buffer = self._buffers.pop(partial_sum, None)
+        if self._bound == partial_sum:
             self._unbind()
         if buffer is not None:
             self._spare = buffer
 
     def clear(self) -> None:
         """Drop all sums. One buffer is kept for the next iteration, so that its pages need not be mapped again."""
-        for addend in list(self._buffers):
-            self.forget(addend)
+        for partial_sum in list(self._buffers):
+            self.forget(partial_sum)
         self._broken.clear()
 
-    def _refuse_broken(self, addend: int) -> None:
-        if addend in self._broken:
-            raise RuntimeError(f"addend {addend} holds half a gradient of a failed backward pass; it must be voided")
+    def _refuse_broken(self, partial_sum: int) -> None:
+        if partial_sum in self._broken:
+            raise RuntimeError(f"partial sum {partial_sum} holds half a gradient of a failed backward pass; it must be voided")
 
-    def _bind(self, addend: int) -> None:
-        buffer = self._buffers.get(addend)
+    def _bind(self, partial_sum: int) -> None:
+        buffer = self._buffers.get(partial_sum)
         if buffer is None:
-            buffer = self._buffers[addend] = self._fresh()
+            buffer = self._buffers[partial_sum] = self._fresh()
         for slot, parameter in zip(self._layout.slots, self._parameters, strict=True):
             parameter.grad = buffer[slot.start : slot.stop].view(slot.shape)
-        self._bound = addend
+        self._bound = partial_sum
 
     def _unbind(self) -> None:
         for parameter in self._parameters:

@@ -12,7 +12,7 @@ from swarmfree.policy.retention import replays_exactly
 from swarmfree.policy.schedule import clip_factors, learning_rate, step_scalars
 from swarmfree.protocol.events import IterationCommitted
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.messages import BeatAnswer
+from swarmfree.protocol.messages import HeartbeatAnswer
 from swarmfree.protocol.names import Member
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import (
@@ -49,20 +49,20 @@ def is_norm(bits: str) -> bool:
     return not math.isfinite(norm) or 0 <= norm < SQUARED_NORM_MAX
 
 
-def has_fed(answer: BeatAnswer | None, plan: Plan) -> bool:
+def has_fed(answer: HeartbeatAnswer | None, plan: Plan) -> bool:
     """Whether a source says that its share of this very plan is done; what it said of an earlier one of the same base may be less."""
     if answer is None or answer.base != plan.base or answer.position is None or answer.position < plan.position:
         return False
     return answer.share_done
 
 
-def losses_of(answers: Sequence[BeatAnswer], count: int) -> dict[int, float]:
+def losses_of(answers: Sequence[HeartbeatAnswer], count: int) -> dict[int, float]:
     """Losses by offset, as far as the sources told them."""
     told = (loss for answer in answers for loss in answer.losses)
     return {loss.offset: bits_float64(loss.loss_bits) for loss in told if loss.offset in range(count)}
 
 
-def mean_evaluation(answers: Sequence[BeatAnswer]) -> str | None:
+def mean_evaluation(answers: Sequence[HeartbeatAnswer]) -> str | None:
     """Held-out loss over all windows, float64 bits; None if none was asked for."""
     evaluations = [answer.evaluation for answer in answers if answer.evaluation is not None]
     windows = sum(len(e.windows) for e in evaluations)

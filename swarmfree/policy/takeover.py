@@ -24,7 +24,7 @@ class InheritedParticipant:
     hello: Hello
     stage: int
     built: bool
-    vouched: bool
+    is_committed_state: bool
     returned: int = -1
 
 
@@ -57,7 +57,7 @@ class Takeover:
     seniority: tuple[Endpoint, ...]
     past: Mapping[int, str]
 
-    def guests(self) -> tuple[InheritedParticipant, ...]:
+    def participants(self) -> tuple[InheritedParticipant, ...]:
         """Those who promised, senior first; one that is more than a record behind has to load its state anew."""
         found = []
         for endpoint in self.seniority:
@@ -70,8 +70,8 @@ class Takeover:
             is_current = promise.iteration in {self.iteration, self.iteration - 1} and promise.stage == stage
             same_base = self.plan is not None and promise.base == self.plan.base
             replaced = planned is None and self.plan is not None and any(r.stage == stage for r in self.plan.rebuilt)
-            built = stage != STANDBY and is_current and (promise.vouched or same_base) and not replaced
-            found.append(InheritedParticipant(endpoint, hello, stage, built, promise.vouched, returned))
+            built = stage != STANDBY and is_current and (promise.is_committed_state or same_base) and not replaced
+            found.append(InheritedParticipant(endpoint, hello, stage, built, promise.is_committed_state, returned))
         return tuple(found)
 
 

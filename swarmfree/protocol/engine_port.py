@@ -24,7 +24,7 @@ class Engine(Protocol):
 
     Only `view_state` and `unpack` may be called from elsewhere, beside a forward or backward pass.
     State is weights and two moments of the stage, cut into parts; part sizes depend on the manifest and stage alone, and parts never straddle
-    blocks. Tickets are numbers chosen by the caller that name a microbatch's kept graph. Addends are numbered gradient sums.
+    blocks. Tickets are numbers chosen by the caller that name a microbatch's kept graph. Partial sums are numbered gradient sums.
     """
 
     # -- state
@@ -102,8 +102,8 @@ class Engine(Protocol):
         """Blocks of this stage on (B, T, D) in wire dtype; keeps the graph under `ticket`."""
         ...
 
-    def backward(self, ticket: int, gradient: bytes, addend: int) -> bytes:
-        """Add the weight gradient to `addend`, drop the graph, return the input gradient."""
+    def backward(self, ticket: int, gradient: bytes, partial_sum: int) -> bytes:
+        """Add the weight gradient to `partial_sum`, drop the graph, return the input gradient."""
         ...
 
     def forward_only(self, activations: bytes) -> bytes:
@@ -142,12 +142,12 @@ class Engine(Protocol):
         """The same without keeping anything."""
         ...
 
-    def embed_backward(self, ticket: int, gradient: bytes, addend: int) -> None:
-        """Add the embedding's gradient to `addend`."""
+    def embed_backward(self, ticket: int, gradient: bytes, partial_sum: int) -> None:
+        """Add the embedding's gradient to `partial_sum`."""
         ...
 
-    def loss(self, activations: bytes, tokens: bytes, addend: int) -> tuple[bytes, float]:
-        """Norm, head and cross-entropy divided by the iteration's tokens; adds the head's gradient to `addend`.
+    def loss(self, activations: bytes, tokens: bytes, partial_sum: int) -> tuple[bytes, float]:
+        """Norm, head and cross-entropy divided by the iteration's tokens; adds the head's gradient to `partial_sum`.
 
         Returns:
             The gradient of `activations` in wire dtype, and the loss as float64.
@@ -167,8 +167,8 @@ class Engine(Protocol):
         """How long one part of a sum of the held stage is; from any thread."""
         ...
 
-    def contribution(self, addends: Sequence[int], part: int) -> bytes:
-        """One part of the sum of these addends, added in this order, float32."""
+    def contribution(self, partial_sums: Sequence[int], part: int) -> bytes:
+        """One part of the sum of these partial sums, added in this order, float32."""
         ...
 
     def reduce(self, contributions: Sequence[bytes]) -> tuple[bytes, float]:
@@ -199,7 +199,7 @@ class Engine(Protocol):
         """
         ...
 
-    def void(self, addend: int) -> None:
+    def void(self, partial_sum: int) -> None:
         """Forget one sum."""
         ...
 

@@ -259,9 +259,9 @@ class TimingSection:
     """Limits on silence and waits, in seconds.
 
     Args:
-        beat_s: the coordinator hears from every member at least this often.
+        heartbeat_s: the coordinator hears from every member at least this often.
         silence_s: a peer that sends no frame for so long is taken for dead by its direct caller.
-        coordinator_silence_s: a member without a beat for so long takes the coordinator for gone, and may claim its place.
+        coordinator_silence_s: a member without a heartbeat for so long takes the coordinator for gone, and may claim its place.
         join_wait_s: the others wait at most so long for a joiner that loads its state.
         hold_s: a call that is early is held so long before it is answered "not yet".
         split_wait_s: without a majority for so long the coordinator goes on, forced, and the record says so.
@@ -272,7 +272,7 @@ class TimingSection:
             `policy.deadline`.
     """
 
-    beat_s: float = 1.0
+    heartbeat_s: float = 1.0
     silence_s: float = 2.0
     coordinator_silence_s: float = 4.0
     join_wait_s: float = 60.0
@@ -288,7 +288,7 @@ class TimingSection:
 
     @property
     def stall_s(self) -> float:
-        """A coordinator that beats, waits for nobody and gets nowhere for so long counts as gone; no replay takes as long."""
+        """A coordinator that heartbeats, waits for nobody and gets nowhere for so long counts as gone; no replay takes as long."""
         return STALL_FACTOR * self.join_wait_s
 
     @property

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from swarmfree.protocol.actions import BuildAction
 from swarmfree.protocol.names import Endpoint, Member, Position, Side, Term, WorkKey
 from swarmfree.protocol.plan import Plan
-from swarmfree.protocol.records import Addend, Evaluation, MicrobatchSet, Microloss, Record, Roll
+from swarmfree.protocol.records import Evaluation, MicrobatchSet, Microloss, PartialSum, Record, Roll
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Promise:
         plan: the newest plan it has, so that a successor goes on where the last coordinator was; only in answer to a Claim.
         stage: whose state it holds, -1 for none.
         base: that its state was last opened in, empty if none.
-        vouched: its state came out of a decided step, so it is that of its lineage in any base.
+        is_committed_state: its state came out of a decided step, so it is that of its lineage in any base.
         newer_lives: heard from by the receiver, of peers whose earlier lives are in its electorate: those have ended.
     """
 
@@ -158,12 +158,12 @@ class Promise:
     plan: Plan | None = None
     stage: int = -1
     base: str = ""
-    vouched: bool = False
+    is_committed_state: bool = False
     newer_lives: tuple[Member, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """Coordinator to each member, always one under way: answered at once when there is news, else after `hold_s`.
 
     Args:
@@ -171,7 +171,7 @@ class Beat:
         seen: number of the last news it has got from this member, 0 for none.
         hold_s: how long the member may wait for news, seconds; 0 = answer now.
         waiting_for: what the swarm waits for, for people; empty if nothing.
-        progress: grows whenever the coordinator gets somewhere; a lead that only beats is none.
+        progress: grows whenever the coordinator gets somewhere; a lead that only heartbeats is none.
     """
 
     position: Position
@@ -183,7 +183,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class KeptShadow:
-    """A complete shadow that the sender of a beat's answer keeps.
+    """A complete shadow that the sender of a heartbeat's answer keeps.
 
     Args:
         stage: whose.
@@ -199,7 +199,7 @@ class KeptShadow:
 
 
 @dataclass(frozen=True, slots=True)
-class BeatAnswer:
+class HeartbeatAnswer:
     """How a member stands.
 
     Args:
@@ -207,7 +207,7 @@ class BeatAnswer:
         position: the highest claim it has promised; None before the first.
         iteration: the iteration its state is ready for.
         base: base of the work it holds.
-        addends: its sums of this base.
+        partial_sums: its sums of this base.
         stored: microbatches whose output and answer it can still give to a repair.
         share_done: (source) every microbatch of its share came back.
         losses: (source) of the microbatches that came back.
@@ -226,7 +226,7 @@ class BeatAnswer:
     position: Position | None
     iteration: int
     base: str
-    addends: tuple[Addend, ...]
+    partial_sums: tuple[PartialSum, ...]
     stored: MicrobatchSet
     share_done: bool
     losses: tuple[Microloss, ...]
@@ -320,10 +320,10 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class OtherAddends:
-    """A member's addends differ from the roll: here is its own list. The round does not take place."""
+class OtherPartialSums:
+    """A member's partial sums differ from the roll: here is its own list. The round does not take place."""
 
-    addends: tuple[Addend, ...]
+    partial_sums: tuple[PartialSum, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,7 +440,7 @@ class Reduce:
     """Member to part owner: my contribution to this part, float32; the response brings the sum (message `Broadcast`).
 
     Args:
-        contributes: False where the member has no addend in the roll; then the payload is empty.
+        contributes: False where the member has no partial sum in the roll; then the payload is empty.
     """
 
     round: str
@@ -576,7 +576,7 @@ class Goodbye:
         finished: the run did all its iterations.
         why: one line for people.
         write_weights: with `run_over`: the receiver writes its stage's weights, answers when that is done, and stays.
-        heir: from a coordinator that leaves: who may claim at once; from one that lost against another lineage: whom to join anew.
+        successor: from a coordinator that leaves: who may claim at once; from one that lost against another lineage: whom to join anew.
         rejoin: that other lineage won: what is held here counts for nothing there.
         all_written: with `write_weights`: every stage is written, and whoever leads next need not rebuild one that has ended since.
 
@@ -587,7 +587,7 @@ class Goodbye:
     finished: bool
     why: str
     write_weights: bool = False
-    heir: Endpoint | None = None
+    successor: Endpoint | None = None
     rejoin: bool = False
     all_written: bool = False
 
@@ -648,7 +648,7 @@ Request = (
     | Build
     | Claim
     | Open
-    | Beat
+    | Heartbeat
     | Redo
     | TakeRoll
     | Seal
@@ -670,10 +670,10 @@ Response = (
     Place
     | Built
     | Promise
-    | BeatAnswer
+    | HeartbeatAnswer
     | Redone
     | Report
-    | OtherAddends
+    | OtherPartialSums
     | RoundFailed
     | Sealed
     | Committed

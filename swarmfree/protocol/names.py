@@ -137,7 +137,7 @@ class WorkKey:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class AddendId:
+class PartialSumId:
     """The name of one gradient sum: who holds it and its number in that member's book."""
 
     member: Member

@@ -1,4 +1,4 @@
-"""The books: addends, rolls, records and the lineage they chain into.
+"""The books: partial sums, rolls, records and the lineage they chain into.
 
 Pure values with canonical bytes. Nothing here decides; `policy` does. Floats that must be the same on all peers travel as bits.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from swarmfree.protocol.names import AddendId, Endpoint, Member, Term
+from swarmfree.protocol.names import Endpoint, Member, PartialSumId, Term
 
 GENESIS_LINEAGE = "0" * 64
 
@@ -86,7 +86,7 @@ class MicrobatchSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Addend:
+class PartialSum:
     """A gradient sum of one member and the microbatches in it; sums are final (already divided by the iteration's tokens).
 
     Args:
@@ -97,21 +97,21 @@ class Addend:
     Source: protocol section 3.5.
     """
 
-    id: AddendId
+    id: PartialSumId
     microbatches: MicrobatchSet
     order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """The disjoint addends of one stage that count, and who reduces which part.
+    """The disjoint partial sums of one stage that count, and who reduces which part.
 
     Args:
         iteration: the optimizer step.
         base: what the work started from.
         stage: whose gradient.
-        addends: in the order in which they are summed.
-        members: sorted; all of them end up with the average, also those without an addend.
+        partial_sums: in the order in which they are summed.
+        members: sorted; all of them end up with the average, also those without an partial sum.
         rotation: raised after a mismatch, so that parts change owner.
 
     Part p is owned by ``members[(p + rotation) % len(members)]``. The round is the digest of all of it, so one name means one roll.
@@ -121,7 +121,7 @@ class Roll:
     iteration: int
     base: str
     stage: int
-    addends: tuple[Addend, ...]
+    partial_sums: tuple[PartialSum, ...]
     members: tuple[Endpoint, ...]
     rotation: int = 0
 
@@ -131,7 +131,7 @@ class Roll:
             self.iteration,
             self.base,
             self.stage,
-            [[a.id.member.peer_id, a.id.member.incarnation, a.id.number, a.microbatches.mask] for a in self.addends],
+            [[a.id.member.peer_id, a.id.member.incarnation, a.id.number, a.microbatches.mask] for a in self.partial_sums],
             [[e.member.peer_id, e.member.incarnation] for e in self.members],
             self.rotation,
         ]
@@ -141,16 +141,16 @@ class Roll:
         """Who sums part `part`."""
         return self.members[(part + self.rotation) % len(self.members)]
 
-    def of(self, member: Member) -> tuple[Addend, ...]:
-        """The member's own addends, in the roll's order."""
-        return tuple(a for a in self.addends if a.id.member == member)
+    def of(self, member: Member) -> tuple[PartialSum, ...]:
+        """The member's own partial sums, in the roll's order."""
+        return tuple(a for a in self.partial_sums if a.id.member == member)
 
     def contributors(self) -> tuple[Member, ...]:
-        """Members with an addend in the roll, in the order in which their sums are added."""
-        return tuple(dict.fromkeys(a.id.member for a in self.addends))
+        """Members with an partial sum in the roll, in the order in which their sums are added."""
+        return tuple(dict.fromkeys(a.id.member for a in self.partial_sums))
 
     def sums(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """How the average is added up: by contributor, by its addends, offsets in order."""
+        """How the average is added up: by contributor, by its partial sums, offsets in order."""
         return tuple(tuple(a.order for a in self.of(member)) for member in self.contributors())
 
 
@@ -189,7 +189,7 @@ class StageEntry:
         rate_scale_bits: float32 bits of the stage's own rate factor (1 unless rebuilt).
         scalars: what to step with.
         members: who reported.
-        sums: how the average was added up, where the run keeps border logs: by contributor, by its addends, offsets in order; else empty.
+        sums: how the average was added up, where the run keeps border logs: by contributor, by its partial sums, offsets in order; else empty.
     """
 
     sum_digest: str
@@ -279,7 +279,7 @@ def record_to_json(record: Record) -> dict[str, Any]:
                 "rate_scale": s.rate_scale_bits,
                 "scalars": [getattr(s.scalars, name) for name in StepScalars.__slots__],
                 "members": [_member_to_json(m) for m in s.members],
-                "sums": [[list(offsets) for offsets in addends] for addends in s.sums],
+                "sums": [[list(offsets) for offsets in partial_sums] for partial_sums in s.sums],
             }
             for s in record.stages
         ],
@@ -313,7 +313,9 @@ def record_from_json(content: Mapping[str, Any]) -> Record:
                 rate_scale_bits=int(s["rate_scale"]),
                 scalars=StepScalars(*[int(x) for x in s["scalars"]]),
                 members=tuple(Member(*m) for m in s["members"]),
-                sums=tuple(tuple(tuple(int(offset) for offset in offsets) for offsets in addends) for addends in s["sums"]),
+                sums=tuple(
+                    tuple(tuple(int(offset) for offset in offsets) for offsets in partial_sums) for partial_sums in s["sums"]
+                ),
             )
             for s in content["stages"]
         ),

@@ -1,6 +1,7 @@
 """Who holds the state of which stage, as engines and answers tell, and whether a stage is rebuilt without need (N1).
 
-A state counts as held by a member of a plan, and by a joiner some seconds after it was copied. Copies of the ends are known from beats: one that its
+A state counts as held by a member of a plan, and by a joiner some seconds after it was copied. Copies of the ends are known from heartbeats: one
+that its
 keeper gives up while nobody else holds the ends still counts, since it was the last.
 
 What was made in place of a lost state and has not stepped since is no better than what the same way, or one that loses no more, makes again.
@@ -140,7 +141,7 @@ class Holdings:
         if held is not None and (held.stage, held.lineage) == (plan.stage_of(member), plan.lineage):
             self._held[member] = replace(held, is_vouched=True, base=plan.base)
 
-    def beaten(self, member: Member, ends_iteration: int, ends_lineage: str) -> None:
+    def heartbeat_came(self, member: Member, ends_iteration: int, ends_lineage: str) -> None:
         """A member tells of its copy of the ends, and of the last record in it; -1 for none."""
         if ends_iteration >= 0:
             self._copies[member] = ends_iteration, ends_lineage

@@ -138,7 +138,7 @@ class IntegerEngine:
         self._tickets[ticket] = tensor
         return arithmetic.forward(self._stage, self._weights, tensor).encode()
 
-    def backward(self, ticket: int, gradient: bytes, addend: int) -> bytes:
+    def backward(self, ticket: int, gradient: bytes, partial_sum: int) -> bytes:
         """Add the weight gradient, return the input gradient."""
         activations, returned = self._tickets.pop(ticket), Tensor.decode(gradient)
         assert isinstance(activations, Tensor), f"ticket {ticket} is an embedding's"
@@ -146,7 +146,7 @@ class IntegerEngine:
             f"the gradient of microbatch {returned.number} came back for microbatch {activations.number}"
         )
         pieces = (self._weights, activations.encode(), gradient)
-        self._add(addend, range(self.part_count(self._stage)), returned.number, pieces)
+        self._add(partial_sum, range(self.part_count(self._stage)), returned.number, pieces)
         return arithmetic.backward(self._stage, self._weights, activations, returned).encode()
 
     def forward_only(self, activations: bytes) -> bytes:
@@ -180,21 +180,21 @@ class IntegerEngine:
         assert self._stage == 0, "only the ends embed"
         return arithmetic.embed(self._weights, tokens).encode()
 
-    def embed_backward(self, ticket: int, gradient: bytes, addend: int) -> None:
+    def embed_backward(self, ticket: int, gradient: bytes, partial_sum: int) -> None:
         """Add the embedding's gradient."""
         tokens, returned = self._tickets.pop(ticket), Tensor.decode(gradient)
         assert isinstance(tokens, bytes), f"ticket {ticket} is a body stage's"
         assert arithmetic.tokens_name(tokens) == (returned.kind, returned.number), (
             f"the gradient of microbatch {returned.number} came back for tokens of {arithmetic.tokens_name(tokens)}"
         )
-        self._add(addend, range(EMBEDDING_PARTS), returned.number, (self._weights, tokens, gradient))
+        self._add(partial_sum, range(EMBEDDING_PARTS), returned.number, (self._weights, tokens, gradient))
 
-    def loss(self, activations: bytes, tokens: bytes, addend: int) -> tuple[bytes, float]:
+    def loss(self, activations: bytes, tokens: bytes, partial_sum: int) -> tuple[bytes, float]:
         """Loss and the gradient of `activations`; adds the head's gradient."""
         tensor = self._checked(activations, tokens)
         gradient, value = arithmetic.loss(self._weights, tensor, tokens)
         pieces = (self._weights, activations, tokens)
-        self._add(addend, range(EMBEDDING_PARTS, self.part_count(0)), tensor.number, pieces)
+        self._add(partial_sum, range(EMBEDDING_PARTS, self.part_count(0)), tensor.number, pieces)
         return gradient.encode(), value
 
     def loss_only(self, activations: bytes, tokens: bytes) -> float:
@@ -219,10 +219,10 @@ class IntegerEngine:
         return tuple(t.number if isinstance(t, Tensor) else arithmetic.tokens_name(t)[1] for t in self._tickets.values())
 
     # -- sums
-    def _add(self, addend: int, parts: range, number: int, pieces: tuple[bytes, ...]) -> None:
-        held = self._sums.get(addend)
+    def _add(self, partial_sum: int, parts: range, number: int, pieces: tuple[bytes, ...]) -> None:
+        held = self._sums.get(partial_sum)
         if held is None:
-            held = self._sums[addend] = [self._zero() for _ in range(self.part_count(self._stage))]
+            held = self._sums[partial_sum] = [self._zero() for _ in range(self.part_count(self._stage))]
         for part in parts:
             held[part] += arithmetic.weight_gradient(self._stage, part, self._microbatches, number, pieces)
 
@@ -234,11 +234,11 @@ class IntegerEngine:
         assert 0 <= part < len(self._state), f"part {part} of a stage of {len(self._state)}"
         return 8 * (arithmetic.VALUE_WORDS + self._microbatches)
 
-    def contribution(self, addends: Sequence[int], part: int) -> bytes:
-        """One part of the sum of these addends; one that is not there is an error."""
+    def contribution(self, partial_sums: Sequence[int], part: int) -> bytes:
+        """One part of the sum of these partial sums; one that is not there is an error."""
         total = self._zero()
-        for addend in addends:
-            total += self._sums[addend][part]
+        for partial_sum in partial_sums:
+            total += self._sums[partial_sum][part]
         return total.tobytes()
 
     def reduce(self, contributions: Sequence[bytes]) -> tuple[bytes, float]:
@@ -276,9 +276,9 @@ class IntegerEngine:
             raise ValueError(f"{len(average)} bytes for a part of an average")
         self._set(part, arithmetic.stepped(self._state[part], average, scalars))
 
-    def void(self, addend: int) -> None:
+    def void(self, partial_sum: int) -> None:
         """Forget one sum."""
-        self._sums.pop(addend, None)
+        self._sums.pop(partial_sum, None)
 
     def clear(self) -> None:
         """Forget all sums and graphs."""

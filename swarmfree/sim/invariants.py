@@ -19,13 +19,13 @@ from swarmfree.protocol.actions import Stay
 from swarmfree.protocol.events import Event, IterationCommitted, LineageDropped
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import (
-    BeatAnswer,
     Build,
     Built,
     Claim,
     Commit,
     Farewell,
     Goodbye,
+    HeartbeatAnswer,
     Loss,
     Open,
     Promise,
@@ -258,9 +258,9 @@ class Checks:
                 if isinstance(request, Open) or (isinstance(request, Claim) and not request.only_asking):
                     position = request.plan.position if isinstance(request, Open) else request.position
                     self._found_fault("I3", self._votes.promised(member, position, self._now_s()))
-            case BeatAnswer(position=Position() as position) as answer:
+            case HeartbeatAnswer(position=Position() as position) as answer:
                 self._found_fault("I3", self._votes.promised(member, position, self._now_s()))
-                self._holdings.beaten(member, answer.ends_iteration, answer.ends_lineage)
+                self._holdings.heartbeat_came(member, answer.ends_iteration, answer.ends_lineage)
             case RecordAnswer(record=record):
                 self._learn(record)
             case Built() as built if isinstance(request, Build):

@@ -1,6 +1,6 @@
 """What goes over the network of a rehearsal, counted: messages and bytes by kind and, for control, by peer.
 
-A request and its response are two messages. A kind is *data* where a tensor travels with it, else *control*: Hello, Build, Open, Beat, Redo,
+A request and its response are two messages. A kind is *data* where a tensor travels with it, else *control*: Hello, Build, Open, Heartbeat, Redo,
 Roll, Seal, Commit and the like. Bytes are those of the message without its tensor, as a `Scales` weighs it; what a peer tells itself, frames of
 HTTP/2 and progress frames are not counted.
 """

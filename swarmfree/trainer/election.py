@@ -79,19 +79,19 @@ class Election:
 
     async def campaign(self) -> Takeover | None:
         """Try to become coordinator; None where there is one after all, or this member is no use as one."""
-        standing, timing = self._books.standing, self._context.timing
+        replica_state, timing = self._books.replica_state, self._context.timing
         longest_s = FORCED_WITHOUT_ALL * timing.split_wait_s
         self._has_waited = not self._is_led() and self._context.now_s() - self._alone_since_s >= longest_s
-        plan = standing.known_plan
-        if plan is None or (plan.stage_of(self._context.me) is None and not standing.is_over):
+        plan = replica_state.known_plan
+        if plan is None or (plan.stage_of(self._context.me) is None and not replica_state.is_over):
             return None  # a joiner that no Open has made a member would only keep the members from it
-        last = standing.coordinator
+        last = replica_state.coordinator
         gone = {last.member} if last is not None and last.member != self._context.me else set()
         gone |= self._context.lives.ended(self._electorate(plan))
-        heir = self._books.heir
-        place = 0 if heir == self._context.me else rank(plan, self._electorate(plan), self._context.me, gone)
+        successor = self._books.successor
+        place = 0 if successor == self._context.me else rank(plan, self._electorate(plan), self._context.me, gone)
         if self._is_led():  # else this peer goes on with a campaign that it only interrupted
-            self._beats_before = self._books.beat_count
+            self._beats_before = self._books.heartbeat_count
             is_fenced = place > 0 and await self._waits(place * timing.silence_s / 2)
             self._alone_since_s = self._context.now_s()
             if is_fenced:
@@ -105,11 +105,13 @@ class Election:
             if self._is_led() or poll.is_led or not await self._catch_up(poll):
                 return None
             plan = newest_plan((plan, *(p.plan for p in poll.promises.values()))) or plan
-            if plan.stage_of(self._context.me) is None and not standing.is_over:
-                standing.known_plan = plan
+            if plan.stage_of(self._context.me) is None and not replica_state.is_over:
+                replica_state.known_plan = plan
                 return None  # it was a member once
-            may_force = waited_s >= timing.split_wait_s * (1 if poll.covers(plan) or standing.is_over else FORCED_WITHOUT_ALL)
-            may_force |= standing.is_over and not poll.silent  # nothing is left to decide, and who is missing has ended
+            may_force = waited_s >= timing.split_wait_s * (
+                1 if poll.covers(plan) or replica_state.is_over else FORCED_WITHOUT_ALL
+            )
+            may_force |= replica_state.is_over and not poll.silent  # nothing is left to decide, and who is missing has ended
             may_claim = not poll.behind and await self._may_claim(term, plan, poll)
             if poll.behind:
                 number = max(number, poll.behind) + 1
@@ -124,7 +126,7 @@ class Election:
                     return None
             if self._context.now_s() >= look_at_s:
                 return None  # others may lead elsewhere: look into the directory, and then go on
-            if await self._books.beaten.wait(pause_s * (0.5 + self._context.rng.random())):
+            if await self._books.heartbeat_came.wait(pause_s * (0.5 + self._context.rng.random())):
                 return None
             pause_s = min(PAUSE_GROWTH * pause_s, timing.silence_s / 2)
         return None
@@ -136,17 +138,17 @@ class Election:
 
     def _is_led(self) -> bool:
         """Whether a coordinator has been heard since the campaign began."""
-        return self._books.beat_count != self._beats_before
+        return self._books.heartbeat_count != self._beats_before
 
     async def _is_passed_over(self, plan: Plan) -> bool:
         """Whether a later founder was named than this plan's, and nothing is sealed: nobody goes on with it."""
-        if self._books.standing.records_held:
+        if self._books.replica_state.records_held:
             return False
         founder = await self._context.ports.directory.founder()
         return founder is not None and plan.position.term.number < founders_term(founder.number)
 
     def _next_number(self) -> int:
-        promised = self._books.standing.promised
+        promised = self._books.replica_state.promised
         return (promised.term.number if promised is not None else 0) + 1
 
     async def _waits(self, wait_s: float) -> bool:
@@ -155,12 +157,12 @@ class Election:
         The last coordinator is asked meanwhile: if it has fenced this peer, or follows another one, a stage may be lost before this one's rank
         comes that is held here.
         """
-        poll, until_s, coordinator = Poll(), self._context.now_s() + wait_s, self._books.standing.coordinator
+        poll, until_s, coordinator = Poll(), self._context.now_s() + wait_s, self._books.replica_state.coordinator
         if coordinator is not None:
             term = Term(self._next_number(), self._context.me)
             await self._ask_one(poll, coordinator, Claim(self._position(term), only_asking=True))
         left_s = until_s - self._context.now_s()
-        return poll.is_led or poll.behind > 0 or (left_s > 0 and await self._books.beaten.wait(left_s))
+        return poll.is_led or poll.behind > 0 or (left_s > 0 and await self._books.heartbeat_came.wait(left_s))
 
     async def _may_claim(self, term: Term, plan: Plan, poll: Poll) -> bool:
         """Whether these decide: where it takes proof that others have died, only if nobody is further, since they may have decided before that.
@@ -177,7 +179,7 @@ class Election:
                     group.create_task(self._ask_one(others, a.endpoint, Claim(self._position(term), only_asking=True)))
         poll.behind = max(poll.behind, others.behind)
         told = [a.iteration for a in announced] + [promise.iteration for promise in others.promises.values()]
-        is_further = max(told, default=0) > self._books.standing.iteration
+        is_further = max(told, default=0) > self._books.replica_state.iteration
         return bool(announced) and not (is_further or others.behind or others.fresh or others.silent)
 
     def _may_decide(self, plan: Plan, poll: Poll) -> bool:
@@ -185,7 +187,7 @@ class Election:
         return may_decide(electorate, poll.members(), self._context.lives.ended(electorate))
 
     def _electorate(self, plan: Plan) -> tuple[Member, ...]:
-        return electorate_of(self._books.standing.record_of(-1), plan)
+        return electorate_of(self._books.replica_state.record_of(-1), plan)
 
     async def _claim(self, term: Term, plan: Plan, *, may_force: bool) -> Takeover | None:
         poll = await self._ask(term, plan, only_asking=False)
@@ -195,13 +197,13 @@ class Election:
         majority = await self._may_claim(term, plan, poll)
         if not (majority or may_force):
             return None
-        standing = self._books.standing
-        promised = standing.promised
+        replica_state = self._books.replica_state
+        promised = replica_state.promised
         if promised is None or promised.term != term:
             return None  # this peer has promised somebody else meanwhile
-        known = [p for p in poll.promises.values() if p.iteration == standing.iteration]
+        known = [p for p in poll.promises.values() if p.iteration == replica_state.iteration]
         newest = newest_plan((plan, *(p.plan for p in poll.promises.values())))
-        if not majority and not standing.is_over:
+        if not majority and not replica_state.is_over:
             self._context.tell(
                 Note(f"no majority for {self._context.timing.split_wait_s:g} s: going on with {len(poll.promises)} members")
             )
@@ -209,15 +211,15 @@ class Election:
         return Takeover(
             term=term,
             revision=next(self._revisions),
-            iteration=standing.iteration,
-            lineage=standing.lineage,
-            record=standing.record_of(-1),
+            iteration=replica_state.iteration,
+            lineage=replica_state.lineage,
+            record=replica_state.record_of(-1),
             plan=newest,
-            sealed=newest_sealed(known, standing.lineage),
+            sealed=newest_sealed(known, replica_state.lineage),
             forced=not majority,
             promises=poll.promises,
             seniority=tuple(sorted(poll.promises, key=lambda e: (order.get(e.member, len(order)), e.member))),
-            past=dict(standing.past),
+            past=dict(replica_state.past),
         )
 
     async def _ask(self, term: Term, plan: Plan, *, only_asking: bool) -> Poll:
@@ -231,7 +233,7 @@ class Election:
         return poll
 
     def _position(self, term: Term) -> Position:
-        return Position(term, self._books.standing.iteration, 0, next(self._revisions))
+        return Position(term, self._books.replica_state.iteration, 0, next(self._revisions))
 
     async def _ask_one(self, poll: Poll, endpoint: Endpoint, claim: Claim) -> None:
         timing = self._context.timing
@@ -243,7 +245,7 @@ class Election:
                 poll.behind = max(poll.behind, refusal.term_number, claim.position.term.number)
             elif refusal.kind is RefusalKind.FRESH:
                 poll.fresh = True
-                is_led = endpoint == self._books.standing.coordinator or refusal.term_number >= self._next_number()
+                is_led = endpoint == self._books.replica_state.coordinator or refusal.term_number >= self._next_number()
                 poll.is_led |= is_led and not self._books.is_stalled
         except (CallFailed, TimeoutError) as error:
             poll.silent |= not (isinstance(error, PeerUnreachable) and error.refused)
@@ -257,17 +259,17 @@ class Election:
 
     async def _catch_up(self, poll: Poll) -> bool:
         """Apply what others have committed already; False where this peer cannot, so that somebody else has to lead."""
-        standing = self._books.standing
+        replica_state = self._books.replica_state
         ahead = sorted(((p.iteration, e.member, e) for e, p in poll.promises.items()), reverse=True)
-        while ahead and ahead[0][0] > standing.iteration:
+        while ahead and ahead[0][0] > replica_state.iteration:
             try:
-                reply = await self._context.call(ahead[0][2], GetRecord(standing.iteration))
+                reply = await self._context.call(ahead[0][2], GetRecord(replica_state.iteration))
                 assert isinstance(reply.message, RecordAnswer), "the network checks response types"
-                record = fitting_record(reply.message.record, standing.iteration, self._context.manifest.stage_count)
+                record = fitting_record(reply.message.record, replica_state.iteration, self._context.manifest.stage_count)
                 if record is None:
-                    raise ProtocolViolation(f"{ahead[0][2].member} gave another record than {standing.iteration}")
+                    raise ProtocolViolation(f"{ahead[0][2].member} gave another record than {replica_state.iteration}")
                 await self._books.commit(Commit(record))
             except CallFailed as error:
-                self._context.tell(Note(f"cannot lead from iteration {standing.iteration}: {error}"))
+                self._context.tell(Note(f"cannot lead from iteration {replica_state.iteration}: {error}"))
                 return False
         return True

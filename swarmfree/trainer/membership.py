@@ -1,4 +1,4 @@
-"""Finding the coordinator, getting a place, and noticing when nobody beats any more.
+"""Finding the coordinator, getting a place, and noticing when nobody heartbeats any more.
 
 Silence is counted in ticks of this peer's own loop, not by the clock: a peer that was paused itself has not been silent to.
 Source: protocol sections 3.2 (own pause), 3.3 (fenced is not expelled), 6 (Hello).
@@ -69,17 +69,17 @@ class Membership:
         """What this peer says about itself."""
         can_feed = self._context.ports.tokens is not None
         corpus_hash = self._context.manifest.data.corpus_hash if can_feed else ""
-        standing = self._books.standing
-        if standing.stage == NO_STAGE or not (standing.vouched or standing.plan):
+        replica_state = self._books.replica_state
+        if replica_state.stage == NO_STAGE or not (replica_state.is_committed_state or replica_state.plan):
             return Hello(can_feed, self._context.local.standby, corpus_hash, 0)
         # A member that cannot vouch for its state may lead its lineage, or be led there, all the same.
-        stage = standing.stage if standing.vouched else NO_STAGE
-        last, held = standing.record_of(-1), (stage, standing.iteration, standing.lineage)
+        stage = replica_state.stage if replica_state.is_committed_state else NO_STAGE
+        last, held = replica_state.record_of(-1), (stage, replica_state.iteration, replica_state.lineage)
         forced = (last.forced if last is not None else ()) if self._election.hopes else (-1,)
         return Hello(can_feed, self._context.local.standby, corpus_hash, 0, *held, forced)
 
     async def keep(self) -> None:
-        """Get a place; stay until beats stop; claim the lead or find who has it; for ever.
+        """Get a place; stay until heartbeats stop; claim the lead or find who has it; for ever.
 
         Raises:
             Excluded: the swarm wants no such peer.
@@ -87,7 +87,7 @@ class Membership:
         while True:
             if await self._ask_for_place():
                 await self._listen()
-            while self._books.standing.stage != NO_STAGE:
+            while self._books.replica_state.stage != NO_STAGE:
                 inheritance = await self._election.campaign()
                 if inheritance is None or await self._lead(inheritance):
                     break
@@ -120,14 +120,14 @@ class Membership:
             pause_s = wait_s * (0.5 + 0.5 * self._context.rng.random())
             await asyncio.sleep(pause_s)
             wait_s, silent_s = min(ASK_AGAIN_S_MAX, 1.5 * wait_s), silent_s + pause_s
-            if self._books.standing.stage != NO_STAGE and silent_s >= self._context.timing.silence_s:
+            if self._books.replica_state.stage != NO_STAGE and silent_s >= self._context.timing.silence_s:
                 return False
 
     def _whom_it_knows(self) -> list[Endpoint]:
         """The last coordinator, and members of the last plan."""
-        standing = self._books.standing
-        known = [standing.coordinator] if standing.coordinator is not None else []
-        return known + list(standing.known_plan.members() if standing.known_plan is not None else ())
+        replica_state = self._books.replica_state
+        known = [replica_state.coordinator] if replica_state.coordinator is not None else []
+        return known + list(replica_state.known_plan.members() if replica_state.known_plan is not None else ())
 
     async def _strangers(self, announced: Sequence[Announcement]) -> list[Endpoint]:
         """Some announced peers: the founder and those that serve first."""
@@ -140,7 +140,7 @@ class Membership:
 
     async def _ask_each(self, endpoints: Sequence[Endpoint]) -> bool:
         """Say hello to one after the other, but to no coordinator that gets nowhere: it would only take this peer back; whether that gave a place."""
-        stalled = self._books.standing.coordinator if self._books.is_stalled else None
+        stalled = self._books.replica_state.coordinator if self._books.is_stalled else None
         for endpoint in dict.fromkeys(endpoints):
             if endpoint.member not in {self._context.me, stalled and stalled.member} and await self._ask(endpoint):
                 self._has_begun = True
@@ -183,7 +183,7 @@ class Membership:
             assert isinstance(reply.message, Place), "the network checks response types"
             self._is_heard = True
             if reply.message.accepted:
-                self._books.standing.coordinator = reply.message.coordinator
+                self._books.replica_state.coordinator = reply.message.coordinator
                 self._is_unknown = hello.stage == reply.message.stage == NO_STAGE
                 self._keep_up()
                 self._say(reply.message.waiting_for)
@@ -195,11 +195,11 @@ class Membership:
 
     def _keep_up(self) -> None:
         """A member that was fenced keeps its state up to date until it is a member again."""
-        standing = self._books.standing
-        if standing.stage == NO_STAGE or standing.known_plan is None:
+        replica_state = self._books.replica_state
+        if replica_state.stage == NO_STAGE or replica_state.known_plan is None:
             return
         siblings = tuple(
-            r.endpoint for r in standing.known_plan.replicas[standing.stage] if r.endpoint.member != self._context.me
+            r.endpoint for r in replica_state.known_plan.replicas[replica_state.stage] if r.endpoint.member != self._context.me
         )
         self._keeping.cancel_all()
         if siblings:
@@ -212,10 +212,10 @@ class Membership:
             return None
         if founder.number > self.genesis:
             self.genesis, self._has_begun, self._rounds = founder.number, False, 0
-        standing = self._books.standing
-        plan = standing.known_plan
+        replica_state = self._books.replica_state
+        plan = replica_state.known_plan
         is_earlier = plan is not None and plan.position.term.number < founders_term(self.genesis)
-        if is_earlier and not (standing.records_held or self._books.hears_coordinator):
+        if is_earlier and not (replica_state.records_held or self._books.hears_coordinator):
             await self._books.forget_plan()
         return founder
 
@@ -240,9 +240,9 @@ class Membership:
             return False  # a directory that does not even show this peer does not show all others either
         self._rounds += 1
         has_asked = self._all_answered or self._rounds >= (FOUND_ROUNDS if is_first else FOUND_ROUNDS_LATER)
-        if self._has_begun or not has_asked or self._books.standing.has_begun:
+        if self._has_begun or not has_asked or self._books.replica_state.has_begun:
             return False
-        if self._books.standing.stage != NO_STAGE:
+        if self._books.replica_state.stage != NO_STAGE:
             await self._books.let_go()  # first weights, under a founder that is gone
         return not await self._lead(None)
 
@@ -257,7 +257,7 @@ class Membership:
         return f"waiting for founder {shown[0].member} to lead{why}"
 
     async def count_ticks(self) -> None:
-        """Count this peer's ticks, for ever; each beat begins anew.
+        """Count this peer's ticks, for ever; each heartbeat begins anew.
 
         Raises:
             DeviceStuck: the device does not come back.
@@ -270,14 +270,14 @@ class Membership:
             self._books.count_tick()
 
     async def _listen(self) -> None:
-        """Return when no beat came for `coordinator_silence_s` of this peer's own ticks, or the coordinator has left."""
+        """Return when no heartbeat came for `coordinator_silence_s` of this peer's own ticks, or the coordinator has left."""
         books = self._books
         books.silent_ticks = 0
-        while books.hears_coordinator and books.heir is None:
+        while books.hears_coordinator and books.successor is None:
             await books.tied.wait()
             self._say(books.waiting_for)
-            if self._is_unknown and self.hello().stage != NO_STAGE and books.standing.coordinator is not None:
-                await self._ask(books.standing.coordinator)  # it stands by, with a state that it could not vouch for before
+            if self._is_unknown and self.hello().stage != NO_STAGE and books.replica_state.coordinator is not None:
+                await self._ask(books.replica_state.coordinator)  # it stands by, with a state that it could not vouch for before
 
     def _say(self, waiting_for: str) -> None:
         if waiting_for != self._said:

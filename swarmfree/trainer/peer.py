@@ -21,7 +21,6 @@ from swarmfree.protocol.events import Ended, Note, Started, TookOver
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import (
-    Beat,
     Build,
     Claim,
     Commit,
@@ -34,6 +33,7 @@ from swarmfree.protocol.messages import (
     GetState,
     Goodbye,
     Header,
+    Heartbeat,
     Hello,
     Loss,
     ManifestAnswer,
@@ -92,8 +92,8 @@ class Peer:
         self.coordinator: Coordinator | None = None
         self._keeping = Tasks(group)
         self.joining = Membership(context, self.books, self._keeping, self._lead)
-        self.keeper = EndsKeeper(context, self.books.standing, self.books.device, Tasks(group))
-        self.shadows = ShadowKeeper(context, self.books.standing, self.books.device, self.books.borders)
+        self.keeper = EndsKeeper(context, self.books.replica_state, self.books.device, Tasks(group))
+        self.shadows = ShadowKeeper(context, self.books.replica_state, self.books.device, self.books.borders)
         self.books.after_step = self.shadows.after_step
         self._coordination = Tasks(group)
         self.ending = RunEnd(context, self.books, self.tasks)
@@ -112,7 +112,7 @@ class Peer:
         self.tasks.start(self.keeper.keep(), "keeper of the ends")
         self.tasks.start(self.shadows.keep(), "keeper of shadows")
         self.tasks.start(self.shadows.keep_own(), "own shadows")
-        self.tasks.start(keep_room(self.context, self.books.standing, self.books.device), "room for a stage")
+        self.tasks.start(keep_room(self.context, self.books.replica_state, self.books.device), "room for a stage")
         self.tasks.start(self._join(), "join")
 
     def everything(self) -> tuple[Tasks, ...]:
@@ -152,8 +152,8 @@ class Peer:
     async def _handle_books(self, header: Header, request: Request) -> Reply:
         books = self.books
         match request:
-            case Beat():
-                return await books.beat(header.sender, request)
+            case Heartbeat():
+                return await books.heartbeat(header.sender, request)
             case Claim():
                 return await books.claim(header.sender, request)
             case Open():
@@ -164,7 +164,9 @@ class Peer:
                 return reply
             case Commit():
                 return await books.commit(request)
-            case GetState(stage=stage) if stage == ENDS_STAGE and (books.standing.stage != stage or self.keeper.has(request)):
+            case GetState(stage=stage) if stage == ENDS_STAGE and (
+                books.replica_state.stage != stage or self.keeper.has(request)
+            ):
                 return await self.keeper.get_state(request)
             case GetState():
                 return await queries.get_state(books, request)
@@ -191,26 +193,26 @@ class Peer:
         self.context.lives.hear([sender.member])
         if self.coordinator is not None:
             return await self.coordinator.receive(sender, request)
-        coordinator = self.books.standing.coordinator
+        coordinator = self.books.replica_state.coordinator
         led = coordinator is not None and self.books.hears_coordinator
-        if not led and self.books.standing.stage != NO_STAGE and self.books.standing.has_begun:
+        if not led and self.books.replica_state.stage != NO_STAGE and self.books.replica_state.has_begun:
             raise Refused(RefusalKind.BEHIND, "the run has begun, and its members are choosing a coordinator")
         if coordinator is None or not led:
             raise Refused(RefusalKind.NOT_YET, "this peer hears no coordinator")
         return Place(coordinator, NO_STAGE, self.books.waiting_for, accepted=False)
 
     def _meet(self, sender: Endpoint, request: Meet) -> Met:
-        tip = Tip.of(self.books.standing.record_of(-1))
+        tip = Tip.of(self.books.replica_state.record_of(-1))
         if self.coordinator is not None:
             tip = self.coordinator.meeting.tip()
             self.coordinator.meeting.hear(
                 Rival(Tip(request.forced, request.iteration, request.lineage), request.term, sender, request.whole)
             )
-        leads = self.context.here if self.coordinator is not None else self.books.standing.coordinator
-        promised = self.books.standing.promised
+        leads = self.context.here if self.coordinator is not None else self.books.replica_state.coordinator
+        promised = self.books.replica_state.promised
         term = self.coordinator.meeting.term if self.coordinator is not None else promised.term if promised is not None else None
         whole = self.coordinator is not None and self.coordinator.is_whole()
-        past = self.coordinator.assembly.past if self.coordinator is not None else self.books.standing.past
+        past = self.coordinator.assignment.past if self.coordinator is not None else self.books.replica_state.past
         follows = request.lineage != tip.lineage and past.get(request.iteration) == request.lineage
         return Met(tip.iterations, tip.lineage, tip.forced, leads if self.books.hears_coordinator else None, term, whole, follows)
 
@@ -225,12 +227,12 @@ class Peer:
                 self.ending.all_written |= request.all_written
                 return await self.ending.write()
             self.end(End(0 if request.finished else 1, request.why))
-        elif request.rejoin and request.heir is not None:
-            await self.books.rejoin(sender, request.heir)
-        elif request.heir is not None:
-            coordinator = self.books.standing.coordinator
+        elif request.rejoin and request.successor is not None:
+            await self.books.rejoin(sender, request.successor)
+        elif request.successor is not None:
+            coordinator = self.books.replica_state.coordinator
             if coordinator is not None and coordinator.member == sender.member:
-                self.books.name_heir(request.heir.member)
+                self.books.name_successor(request.successor.member)
         elif self.coordinator is not None:
             await self.coordinator.release(sender)
         else:
@@ -242,13 +244,13 @@ class Peer:
         waits = self.context.backoff_s()
         if self.coordinator is not None:
             await self.coordinator.hand_over()
-        wait_s = self.context.timing.leave_s if self.books.standing.stage != NO_STAGE else 0.0
+        wait_s = self.context.timing.leave_s if self.books.replica_state.stage != NO_STAGE else 0.0
         until_s = self.context.now_s() + wait_s
         while self.context.now_s() < until_s:
             request = Goodbye(run_over=False, finished=False, why="this peer leaves")
-            coordinator = self.books.standing.coordinator
+            coordinator = self.books.replica_state.coordinator
             if coordinator is None or coordinator.member == self.context.me:
-                if self.books.standing.plan is None:
+                if self.books.replica_state.plan is None:
                     break  # never had a place
                 await asyncio.sleep(next(waits))
                 continue
@@ -303,18 +305,18 @@ class Peer:
 
     async def _announce(self) -> None:
         """Keep announcement and papers up to date; at once when its place changes, the run begins or ends, or a neighbour is lost."""
-        timing, standing = self.context.timing, self.books.standing
+        timing, replica_state = self.context.timing, self.books.replica_state
         stage_told, lineage_told, announced_s, published_s = NO_STAGE - 1, "", -math.inf, -math.inf
         phase_told = (False, False)
         while True:
             now_s = self.context.now_s()
-            is_wanted = lineage_told != standing.lineage == standing.wanted
+            is_wanted = lineage_told != replica_state.lineage == replica_state.wanted
             phase = (
-                standing.iteration > 0,
-                standing.is_over,
+                replica_state.iteration > 0,
+                replica_state.is_over,
             )  # others found nothing as soon as they know; who watches learns the end
-            if standing.stage != stage_told or phase != phase_told or is_wanted or now_s - announced_s >= timing.lease_s / 3:
-                stage_told, lineage_told, announced_s = standing.stage, standing.lineage, now_s
+            if replica_state.stage != stage_told or phase != phase_told or is_wanted or now_s - announced_s >= timing.lease_s / 3:
+                stage_told, lineage_told, announced_s = replica_state.stage, replica_state.lineage, now_s
                 phase_told = phase
                 await self.context.ports.directory.announce(self._announcement())
                 self.has_announced = True
@@ -322,26 +324,26 @@ class Peer:
             if now_s - published_s >= timing.papers_lease_s / 3:
                 await self.context.ports.directory.publish_run(timing.papers_lease_s)
                 published_s = now_s
-            await self.books.standing.moved.wait(timing.lease_s / 3)
+            await self.books.replica_state.moved.wait(timing.lease_s / 3)
 
     def _announcement(self) -> Announcement:
-        standing, context = self.books.standing, self.context
-        record = standing.record_of(-1)
-        entry = record.stages[standing.stage] if record is not None and standing.stage != NO_STAGE else None
-        state = PeerState.SERVING if standing.stage != NO_STAGE else PeerState.STANDBY
+        replica_state, context = self.books.replica_state, self.context
+        record = replica_state.record_of(-1)
+        entry = record.stages[replica_state.stage] if record is not None and replica_state.stage != NO_STAGE else None
+        state = PeerState.SERVING if replica_state.stage != NO_STAGE else PeerState.STANDBY
         return Announcement(
             endpoint=context.here,
             state=state,
-            stage=standing.stage,
-            iteration=standing.iteration,
-            lineage=standing.lineage,
+            stage=replica_state.stage,
+            iteration=replica_state.iteration,
+            lineage=replica_state.lineage,
             squared_norm=entry.squared_norm if entry is not None else 0.0,
             clip_factor=bits_float32(entry.scalars.grad_scale) if entry is not None else 1.0,
             seconds_per_microbatch=self.books.worker.seconds_per_microbatch,
             memory_bytes=0,
             # Who stands by founds no run that others would: it offers to feed with its second word, or once it knows of a coordinator.
             can_feed=context.ports.tokens is not None
-            and (not context.local.standby or self.has_announced or standing.coordinator is not None),
+            and (not context.local.standby or self.has_announced or replica_state.coordinator is not None),
             revision=PROTOCOL_REVISION,
             expires_s=context.ports.clock.wall_s() + context.timing.lease_s,
         )

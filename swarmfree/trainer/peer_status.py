@@ -14,17 +14,17 @@ def glance_of(peer: Peer, told: Plan | None = None) -> Glance:
         peer: that has begun.
         told: a plan that somebody else told it: who stands by is sent none.
     """
-    books, standing = peer.books, peer.books.standing
-    coordinator = standing.coordinator
-    known = standing.known_plan
+    books, replica_state = peer.books, peer.books.replica_state
+    coordinator = replica_state.coordinator
+    known = replica_state.known_plan
     plan = known if told is None or (known is not None and known.position >= told.position) else told
     last = plan.last_record if plan is not None else None
-    records = tuple(standing.records[-16:])
+    records = tuple(replica_state.records[-16:])
     if last is not None and (not records or last.iteration > records[-1].iteration):
         records = (*records, last)
     return Glance(
         here=peer.context.me,
-        stage=standing.stage,
+        stage=replica_state.stage,
         coordinator=coordinator.member if coordinator is not None else None,
         waiting_for=books.waiting_for,
         plan=plan,

@@ -31,7 +31,8 @@ class ReplicaState:
         stage: held, `NO_STAGE` for none.
         iteration: the iteration the state is ready for; also how many records are applied.
         lineage: of the last applied record.
-        vouched: the state came out of a step that a record decided, or is what everybody draws for iteration 0, or was opened by a plan in which
+        is_committed_state: the state came out of a step that a record decided, or is what everybody draws for iteration 0, or was opened by a plan
+            in which
             its stage is not rebuilt; another one that was just built is its lineage's only in the base it was built for.
         plan: in force, None before the first Open, and after the state was built anew.
         known_plan: the newest one seen, in force or not: who else there is.
@@ -57,7 +58,7 @@ class ReplicaState:
         self.stage = NO_STAGE
         self.iteration = 0
         self.lineage = GENESIS_LINEAGE
-        self.vouched = False
+        self.is_committed_state = False
         self.plan: Plan | None = None
         self.known_plan: Plan | None = None
         self.base = ""
@@ -114,7 +115,7 @@ class ReplicaState:
 
     def install(self, stage: int, iteration: int, lineage: str, record: Record | None, past: Mapping[int, str] = NO_PAST) -> None:
         """A stage's state was built here; `past` is what is known of the lineages before it."""
-        self.stage, self.iteration, self.lineage, self.vouched = stage, iteration, lineage, iteration == 0
+        self.stage, self.iteration, self.lineage, self.is_committed_state = stage, iteration, lineage, iteration == 0
         self.plan, self.base, self.opened = None, "", ""
         if self.sealed is not None and self.sealed.iteration < iteration:  # else it is a vote, and stays
             self.sealed = self.sealed_at = None
@@ -126,7 +127,7 @@ class ReplicaState:
         """The state has stepped with this record. Called in the same device work as the step; tell `moved` afterwards."""
         self.iteration = record.iteration + 1
         self.lineage = record.lineage()
-        self.vouched = True
+        self.is_committed_state = True
         self.sealed, self.sealed_at = None, None
         self.records = [*self.records, record][-self._records_kept :]
         self.past[self.iteration] = self.lineage
@@ -135,7 +136,7 @@ class ReplicaState:
     def goes_on_from(self, iteration: int, lineage: str) -> bool:
         """Whether the state held here is further than that one, the first step by a record that a majority decided; later ones may be forced."""
         newest = self.record_of(-1)
-        is_beyond = self.vouched and iteration < self.iteration and self.past.get(iteration) == lineage
+        is_beyond = self.is_committed_state and iteration < self.iteration and self.past.get(iteration) == lineage
         return is_beyond and newest is not None and iteration not in newest.forced
 
     def record_of(self, iteration: int) -> Record | None:

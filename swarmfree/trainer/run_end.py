@@ -40,12 +40,12 @@ class RunEnd:
         Raises:
             Refused: `stale`; the sender may lead another side of a split, which is through, and this side is not.
         """
-        books, coordinator = self._books, self._books.standing.coordinator
+        books, coordinator = self._books, self._books.replica_state.coordinator
         is_own = sender.member == self._context.me or (coordinator is not None and coordinator.member == sender.member)
         follows_nobody = coordinator is None or not books.hears_coordinator
         # A peer that has lost its coordinator at a stroke counts from there.
         silent_s = books.silent_ticks % SILENT_FOR_LONG * TICK_S
-        is_alone = books.standing.stage == NO_STAGE or silent_s >= self._context.timing.split_wait_s
+        is_alone = books.replica_state.stage == NO_STAGE or silent_s >= self._context.timing.split_wait_s
         if not is_own and not (follows_nobody and is_alone):
             raise Refused(RefusalKind.STALE, f"{sender.member} is not this peer's coordinator")
 
@@ -55,14 +55,19 @@ class RunEnd:
         Raises:
             Refused: `gone`, what is held here is not the last state of a stage; `failed`, with the reason.
         """
-        standing = self._books.standing
-        if standing.stage == NO_STAGE or not standing.is_over:
-            raise Refused(RefusalKind.GONE, f"this peer holds stage {standing.stage}, ready for iteration {standing.iteration}")
-        if self._writes != standing.stage:
-            self._writing, self._writes = None, standing.stage  # it was moved to a lost stage after it had written another one
+        replica_state = self._books.replica_state
+        if replica_state.stage == NO_STAGE or not replica_state.is_over:
+            raise Refused(
+                RefusalKind.GONE, f"this peer holds stage {replica_state.stage}, ready for iteration {replica_state.iteration}"
+            )
+        if self._writes != replica_state.stage:
+            self._writing, self._writes = (
+                None,
+                replica_state.stage,
+            )  # it was moved to a lost stage after it had written another one
         note = "it was written before" if self._writing is not None and self._writing.done() else ""
         if self._writing is None:
-            self._writing = self._tasks.start(self._write(standing.stage), "write weights")
+            self._writing = self._tasks.start(self._write(replica_state.stage), "write weights")
         self.failure = await asyncio.shield(self._writing)
         if self.failure:
             self._writing = None  # it may be asked again
@@ -71,18 +76,18 @@ class RunEnd:
 
     async def keep(self) -> None:
         """Write the weights of the stage as they are now, for whoever wants them before the run ends; without a stage nothing."""
-        standing, ports = self._books.standing, self._context.ports
+        replica_state, ports = self._books.replica_state, self._context.ports
 
         def export() -> str:
             # Iteration and weights change in one piece of device work, so here they are of one moment.
-            return ports.weights.write(standing.stage, ports.engine.export(), standing.iteration)
+            return ports.weights.write(replica_state.stage, ports.engine.export(), replica_state.iteration)
 
-        if standing.stage == NO_STAGE:
+        if replica_state.stage == NO_STAGE:
             return
         try:
             await self._books.device.run(Rank.BOOKS, 0, export)
         except CallFailed as error:
-            self._context.tell(Note(f"the weights of stage {standing.stage} are not kept: {error.__cause__ or error}"))
+            self._context.tell(Note(f"the weights of stage {replica_state.stage} are not kept: {error.__cause__ or error}"))
 
     async def _write(self, stage: int) -> str:
         ports, device = self._context.ports, self._books.device

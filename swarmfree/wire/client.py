@@ -166,19 +166,19 @@ class Download:
         payload_bytes_max: larger ones are refused.
     """
 
-    __slots__ = ("_assembly", "_payload_bytes_max", "_rpc", "response")
+    __slots__ = ("_assignment", "_payload_bytes_max", "_rpc", "response")
 
     def __init__(self, rpc: Rpc, payload_bytes_max: int) -> None:
         """Expect everything."""
         self._rpc = rpc
         self._payload_bytes_max = payload_bytes_max
-        self._assembly = PayloadReader(0, 0)
+        self._assignment = PayloadReader(0, 0)
         self.response: Response | None = None
 
     @property
     def is_complete(self) -> bool:
         """The response and all of its payload are there."""
-        return self.response is not None and self._assembly.is_complete
+        return self.response is not None and self._assignment.is_complete
 
     def take(self, kind: FrameKind, content: memoryview) -> None:
         """Take a RESPONSE or CHUNK frame.
@@ -187,10 +187,10 @@ class Download:
             Malformed: out of turn, or it does not add up.
         """
         if kind is FrameKind.CHUNK and self.response is not None:
-            self._assembly.add(content)
+            self._assignment.add(content)
         elif kind is FrameKind.RESPONSE and self.response is None:
             self.response, size_bytes = decode_response(self._rpc, content)
-            self._assembly = PayloadReader(size_bytes, self._payload_bytes_max)
+            self._assignment = PayloadReader(size_bytes, self._payload_bytes_max)
         else:
             raise Malformed(f"a {kind.name} frame out of turn")
 
@@ -202,9 +202,9 @@ class Download:
         """
         if self.response is None:
             raise Malformed("an end where the response was expected")
-        if not self._assembly.is_complete:
-            raise Malformed(f"an end before all {self._assembly.size_bytes:,} bytes of the payload")
-        return Reply(self.response, pieces=self._assembly.pieces())
+        if not self._assignment.is_complete:
+            raise Malformed(f"an end before all {self._assignment.size_bytes:,} bytes of the payload")
+        return Reply(self.response, pieces=self._assignment.pieces())
 
 
 class Sending:

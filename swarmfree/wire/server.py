@@ -86,7 +86,7 @@ class Upload:
     """
 
     __slots__ = (
-        "_assembly",
+        "_assignment",
         "_context",
         "_group",
         "_is_discarding",
@@ -101,7 +101,7 @@ class Upload:
     def __init__(self, context: Context, group: asyncio.TaskGroup, bell: asyncio.Event) -> None:
         """Expect nothing yet."""
         self._context = context
-        self._assembly: PayloadReader | None = None
+        self._assignment: PayloadReader | None = None
         self._group = group
         self._payload: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
@@ -114,25 +114,25 @@ class Upload:
     @property
     def is_complete(self) -> bool:
         """Nothing more can come: the caller closes its side without being told."""
-        return self._assembly is not None and self._assembly.is_complete
+        return self._assignment is not None and self._assignment.is_complete
 
-    def expect(self, assembly: PayloadReader, chunk: memoryview | None, *, waits: bool) -> None:
+    def expect(self, assignment: PayloadReader, chunk: memoryview | None, *, waits: bool) -> None:
         """Know what must come, and take what came with the request.
 
         Args:
-            assembly: knows how many bytes.
+            assignment: knows how many bytes.
             chunk: the first of them.
             waits: the others come only when asked for.
 
         Raises:
             Malformed: the chunk does not fit.
         """
-        self._assembly = assembly
+        self._assignment = assignment
         self._waits = waits
         if chunk is not None:
-            assembly.add(chunk)
-        if assembly.is_complete:
-            self._payload.set_result(assembly.payload())
+            assignment.add(chunk)
+        if assignment.is_complete:
+            self._payload.set_result(assignment.payload())
 
     async def read(self) -> bytes:
         """The whole payload; for the handler.
@@ -173,16 +173,16 @@ class Upload:
         self._fail(PeerUnreachable("the caller closed its side before its payload was here"))
 
     def _take(self, data: bytes) -> None:
-        assert self._assembly is not None, "chunks come after the request"
+        assert self._assignment is not None, "chunks come after the request"
         try:
-            self._assembly.add(_content(data, FrameKind.CHUNK)[0])
+            self._assignment.add(_content(data, FrameKind.CHUNK)[0])
         except Malformed as error:
             self.violation = error
             self._is_discarding = True
             self._fail(ProtocolViolation(f"the caller sent {error}"))
             return
-        if self._assembly.is_complete and not self._payload.done():
-            self._payload.set_result(self._assembly.payload())
+        if self._assignment.is_complete and not self._payload.done():
+            self._payload.set_result(self._assignment.payload())
 
     def _fail(self, error: PeerUnreachable | ProtocolViolation) -> None:
         if not self._payload.done():

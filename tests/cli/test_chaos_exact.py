@@ -114,8 +114,8 @@ class Story:
 def judged(told: Sequence[ObservedEvent]) -> ExactJudge:
     """A judge that has heard it all."""
     judge = ExactJudge(MANIFEST)
-    for happening in told:
-        judge.hear(happening)
+    for observed_event in told:
+        judge.hear(observed_event)
     judge.finish()
     return judge
 
@@ -124,10 +124,10 @@ def changed(told: Sequence[ObservedEvent], kind: type[Event], at: int, **fields:
     """The same story, with one event told otherwise; `at` counts events of its kind."""
     places = [place for place, h in enumerate(told) if isinstance(h, PeerEvent) and isinstance(h.event, kind)]
     place = places[at]
-    happening = told[place]
-    assert isinstance(happening, PeerEvent)
-    event = dataclasses.replace(happening.event, **fields)  # type: ignore[type-var]
-    return [*told[:place], dataclasses.replace(happening, event=event), *told[place + 1 :]]
+    observed_event = told[place]
+    assert isinstance(observed_event, PeerEvent)
+    event = dataclasses.replace(observed_event.event, **fields)  # type: ignore[type-var]
+    return [*told[:place], dataclasses.replace(observed_event, event=event), *told[place + 1 :]]
 
 
 @pytest.fixture
@@ -148,9 +148,9 @@ def test_a_right_story_is_right(story: Story) -> None:
 
 def test_what_is_told_survives_the_way_through_json(story: Story) -> None:
     """Told as lines of JSON and read again, the story is the same one."""
-    from swarmfree.cockpit.observed_events import happening_from_json, happening_to_json
+    from swarmfree.cockpit.observed_events import observed_event_from_json, observed_event_to_json
 
-    assert judged([happening_from_json(happening_to_json(h)) for h in story.told]).checked_count == 3
+    assert judged([observed_event_from_json(observed_event_to_json(h)) for h in story.told]).checked_count == 3
 
 
 def test_a_merged_stage_is_computed_again(story: Story) -> None:

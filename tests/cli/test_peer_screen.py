@@ -77,11 +77,11 @@ async def test_a_plan_of_another_shape_is_not_shown(tmp_path: Path) -> None:
 
         ports = SimpleNamespace(directory=SimpleNamespace(announcements=announcements))
         context = SimpleNamespace(ports=ports, me="me", manifest=manifest, call=call)
-        standing = SimpleNamespace(stage=-1, coordinator=SimpleNamespace(member="lead"))
+        replica_state = SimpleNamespace(stage=-1, coordinator=SimpleNamespace(member="lead"))
         screen = PeerScreen(io.StringIO(), tmp_path)
         async with asyncio.TaskGroup() as tasks:
             asking = tasks.create_task(
-                screen._ask(cast("Any", SimpleNamespace(books=SimpleNamespace(standing=standing), context=context)))
+                screen._ask(cast("Any", SimpleNamespace(books=SimpleNamespace(replica_state=replica_state), context=context)))
             )
             await asked.wait()
             asking.cancel()

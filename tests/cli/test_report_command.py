@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from swarmfree.cli.main import app
 from swarmfree.cli.report import sample_lines
 from swarmfree.cli.sample import written
-from swarmfree.cockpit.observed_events import happening_to_json
+from swarmfree.cockpit.observed_events import observed_event_to_json
 from swarmfree.lab.kept_weights import BEFORE
 from swarmfree.lab.report import EVENTS_FILE
 from swarmfree.model.engine import TorchEngine
@@ -26,7 +26,7 @@ from tests.cockpit.stories import whole_story
 def write_events(folder: Path) -> Path:
     """A report of which nothing is left but its events."""
     folder.mkdir()
-    (folder / EVENTS_FILE).write_text("".join(json.dumps(happening_to_json(h)) + "\n" for h in whole_story()))
+    (folder / EVENTS_FILE).write_text("".join(json.dumps(observed_event_to_json(h)) + "\n" for h in whole_story()))
     return folder
 
 

@@ -33,7 +33,7 @@ from tests.cockpit.stories import START_S, member_of, told
 
 ITERATIONS, TOKENS, EACH_S, FIRST_S = 440, 8192, 0.9, 6.0
 PLACES = {"peer-1": 0, "peer-4": 1, "peer-5": 1, "peer-3": 2, "peer-7": 2, "peer-2": 3, "peer-6": 3, "standby-1": -1}
-GRPC = "Beat: peer cannot be reached: UNAVAILABLE: ipv4:127.0.0.1:46839: recvmsg:Connection reset by peer (104)"
+GRPC = "Heartbeat: peer cannot be reached: UNAVAILABLE: ipv4:127.0.0.1:46839: recvmsg:Connection reset by peer (104)"
 LOST_AT = 150
 NO_TOKENS = "00" * 8
 

@@ -1,4 +1,4 @@
-"""A made-up but realistic run as happenings: six peers and a standby, stage 2 wiped out in iteration 3 and rebuilt by merge."""
+"""A made-up but realistic run as events: six peers and a standby, stage 2 wiped out in iteration 3 and rebuilt by merge."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def told(at_s: float, name: str, event: Event) -> PeerEvent:
 
 def beginning() -> list[ObservedEvent]:
     """Everybody starts, is placed, and iteration 0 is about to open."""
-    happenings: list[ObservedEvent] = [
+    observed_events: list[ObservedEvent] = [
         RunDescribed(START_S, "made-up", 6, 4, 8192),
         ProcessStarted(START_S, "bootstrap", "bootstrap", 100),
     ]
     for number, (name, stage) in enumerate(STAGES.items(), start=1):
         member = member_of(name)
-        happenings += [
+        observed_events += [
             ProcessStarted(START_S + 1, name, name.partition("-")[0], 100 + number),
             told(3 + number / 10, name, Started(member.peer_id, member.incarnation, f"/ip4/127.0.0.1/tcp/{4000 + number}")),
             told(4 + number / 10, name, Waiting("1 more replica of stage 3")),
             told(5 + number / 10, name, Placed(member.peer_id, stage)),
             told(6, name, Waiting("")),
         ]
-    return happenings
+    return observed_events
 
 
 def iteration(
@@ -66,14 +66,14 @@ def iteration(
     commit = IterationCommitted(
         number, 0, 5.5 - number / 2, None, 8192, 1.0, norms, f"{number:064x}", redone=1 if number == 4 else 0
     )
-    happenings: list[ObservedEvent] = [
+    observed_events: list[ObservedEvent] = [
         told(at_s, "peer-1", Opened(number, 0, "00" * 8, members)),
         told(at_s + 1, "peer-1", commit),
     ]
-    happenings += [
+    observed_events += [
         told(at_s + 1.01, name, Stepped(number + 1, f"{number:064x}")) for name, stage in serving.items() if stage >= 0
     ]
-    return happenings
+    return observed_events
 
 
 def wiped_out() -> list[ObservedEvent]:
@@ -83,11 +83,11 @@ def wiped_out() -> list[ObservedEvent]:
     standby = member_of("standby-1").peer_id
     members = [[member_of(n).peer_id for n, s in STAGES.items() if s == stage] for stage in range(4)]
     reason = "no replica of stage 2 is left; both neighbours are there, so it is merged, weighted by squared norms 3 and 1"
-    happenings: list[ObservedEvent] = [told(19, "peer-1", Opened(3, 0, "00" * 8, members))]
+    observed_events: list[ObservedEvent] = [told(19, "peer-1", Opened(3, 0, "00" * 8, members))]
     for name in ("peer-3", "peer-6"):
-        happenings.append(ProcessKilled(START_S + killed_s, name, "peer", "--kill stage=2,iteration=3"))
-        happenings.append(ProcessEnded(START_S + killed_s + 0.01, name, -9, True, ""))
-    happenings += [
+        observed_events.append(ProcessKilled(START_S + killed_s, name, "peer", "--kill stage=2,iteration=3"))
+        observed_events.append(ProcessEnded(START_S + killed_s + 0.01, name, -9, True, ""))
+    observed_events += [
         told(19.9, "peer-1", MemberLost(three, member_of("peer-3").peer_id, 2, "connection broke")),
         told(20.0, "peer-1", MemberLost(six, member_of("peer-6").peer_id, 2, "connection broke")),
         told(20.0, "peer-1", StageLost(2, 3, six)),
@@ -96,7 +96,7 @@ def wiped_out() -> list[ObservedEvent]:
         told(20.9, "peer-1", StageBuilt(2, 3, "Merge", standby, 0.6, 2_400_000, "ab" * 32)),
         told(21.2, "peer-1", Evaluated(3, 4.5 * math.log(2), [2])),
     ]
-    return [*happenings, *iteration(3, 21.5, without=("peer-3", "peer-6"), extra={"standby-1": 2})]
+    return [*observed_events, *iteration(3, 21.5, without=("peer-3", "peer-6"), extra={"standby-1": 2})]
 
 
 def a_join() -> list[ObservedEvent]:
@@ -112,13 +112,13 @@ def a_join() -> list[ObservedEvent]:
 
 def the_end() -> list[ObservedEvent]:
     """The closing evaluation, the weights, and everybody's goodbye."""
-    happenings: list[ObservedEvent] = [told(27, "peer-1", Evaluated(6, 2.8 * math.log(2)))]
+    observed_events: list[ObservedEvent] = [told(27, "peer-1", Evaluated(6, 2.8 * math.log(2)))]
     for name, stage in (("peer-1", 0), ("peer-2", 1), ("standby-1", 2), ("peer-4", 3)):
-        happenings.append(told(27.1, name, WeightsWritten(stage, f"weights/stage-{stage}.safetensors")))
+        observed_events.append(told(27.1, name, WeightsWritten(stage, f"weights/stage-{stage}.safetensors")))
     for name in ("peer-1", "peer-2", "peer-3", "peer-4", "peer-5", "standby-1"):
-        happenings.append(told(27.5, name, Ended(0, "the run is over")))
-        happenings.append(ProcessEnded(START_S + 27.6, name, 0, True, ""))
-    return happenings
+        observed_events.append(told(27.5, name, Ended(0, "the run is over")))
+        observed_events.append(ProcessEnded(START_S + 27.6, name, 0, True, ""))
+    return observed_events
 
 
 def whole_story() -> list[ObservedEvent]:

@@ -1,4 +1,4 @@
-"""The fold of happenings into what an observer knows."""
+"""The fold of events into what an observer knows."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from swarmfree.cockpit.observed_events import (
     ProcessEnded,
     ProcessKilled,
     ProcessStarted,
-    happening_from_json,
-    happening_to_json,
+    observed_event_from_json,
+    observed_event_to_json,
 )
 from swarmfree.cockpit.state import NEWS_MAX, SwarmState
 from swarmfree.protocol.events import (
@@ -34,27 +34,27 @@ from swarmfree.protocol.events import (
 from tests.cockpit.stories import START_S, a_join, beginning, iteration, member_of, the_end, told, whole_story, wiped_out
 
 
-def test_every_happening_survives_its_line() -> None:
-    """A happening written as a line of JSON and read again makes the same line, and folds to the same state."""
-    lines = [json.dumps(happening_to_json(happening, 2)) for happening in whole_story()]
-    again = [happening_from_json(json.loads(line)) for line in lines]
-    assert [json.dumps(happening_to_json(happening, 2)) for happening in again] == lines
+def test_every_observed_event_survives_its_line() -> None:
+    """A event written as a line of JSON and read again makes the same line, and folds to the same state."""
+    lines = [json.dumps(observed_event_to_json(observed_event, 2)) for observed_event in whole_story()]
+    again = [observed_event_from_json(json.loads(line)) for line in lines]
+    assert [json.dumps(observed_event_to_json(observed_event, 2)) for observed_event in again] == lines
     assert fold_all(again) == fold_all(whole_story())
 
 
 def test_a_line_names_peer_and_stage() -> None:
     """A line of the report says who told the event and which stage that peer served."""
-    line = happening_to_json(told(1, "peer-2", Note("hello")), 1)
+    line = observed_event_to_json(told(1, "peer-2", Note("hello")), 1)
     assert (line["peer"], line["peer_stage"], line["kind"], line["text"]) == ("peer-2", 1, "Note", "hello")
 
 
 @pytest.mark.parametrize(
     "line", [{}, {"kind": "Nothing"}, {"kind": "Note", "time_s": 1, "text": "no peer"}, {"kind": "ProcessEnded"}]
 )
-def test_what_is_no_happening_is_refused(line: dict[str, object]) -> None:
+def test_what_is_no_observed_event_is_refused(line: dict[str, object]) -> None:
     """A line that no swarm of ours wrote is an error, not a guess."""
     with pytest.raises((KeyError, TypeError, ValueError)):
-        happening_from_json(line)
+        observed_event_from_json(line)
 
 
 def test_the_beginning_shows_who_serves_what() -> None:
@@ -122,12 +122,12 @@ def test_the_story_of_a_lost_stage_is_whole() -> None:
 
 def test_the_loss_after_a_rebuild_may_be_told_after_the_next_commit() -> None:
     """It is told by a source, the commit by the coordinator: whichever comes first, the story has both."""
-    happenings = [*beginning(), *iteration(2, 14), *wiped_out()]
-    evaluated = next(h for h in happenings if isinstance(h, PeerEvent) and isinstance(h.event, Evaluated))
-    late = fold_all([*(h for h in happenings if h is not evaluated), evaluated])
+    observed_events = [*beginning(), *iteration(2, 14), *wiped_out()]
+    evaluated = next(h for h in observed_events if isinstance(h, PeerEvent) and isinstance(h.event, Evaluated))
+    late = fold_all([*(h for h in observed_events if h is not evaluated), evaluated])
     (story,) = late.lost_stages
     assert story.resumed_s is not None
-    assert story.loss_after == fold_all(happenings).lost_stages[0].loss_after == evaluated.event.loss
+    assert story.loss_after == fold_all(observed_events).lost_stages[0].loss_after == evaluated.event.loss
 
 
 def test_a_stage_lost_twice_has_two_stories() -> None:
@@ -184,13 +184,13 @@ def test_a_joiner_is_a_join_and_a_builder_is_not() -> None:
 
 def test_swapped_lines_tell_the_same_story() -> None:
     """Lines of different processes that arrive in another order than they were told change nothing but the news."""
-    happenings = whole_story()
-    swapped = list(happenings)
-    for index, (one, two) in enumerate(itertools.pairwise(happenings)):
+    observed_events = whole_story()
+    swapped = list(observed_events)
+    for index, (one, two) in enumerate(itertools.pairwise(observed_events)):
         if isinstance(one, PeerEvent) and isinstance(two, PeerEvent) and one.name != two.name and index % 3 == 0:
             swapped[index], swapped[index + 1] = two, one
-    assert swapped != happenings
-    straight, other = fold_all(happenings), fold_all(swapped)
+    assert swapped != observed_events
+    straight, other = fold_all(observed_events), fold_all(swapped)
     assert straight.lost_stages == other.lost_stages
     assert straight.commits == other.commits
     assert straight.evaluations == other.evaluations
@@ -232,8 +232,8 @@ def test_the_fold_leaves_its_input_alone() -> None:
 
 def test_every_event_has_one_bounded_line() -> None:
     """Each event of a whole story is described in one line without breaks, and a long one is cut."""
-    for happening in whole_story():
-        if isinstance(happening, PeerEvent):
-            line = describe(happening.event)
+    for observed_event in whole_story():
+        if isinstance(observed_event, PeerEvent):
+            line = describe(observed_event.event)
             assert line and "\n" not in line
     assert len(describe(Note("word " * 1000 + "\n"))) <= TEXT_MAX

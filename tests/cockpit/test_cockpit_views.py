@@ -38,8 +38,8 @@ def test_plain_lines_tell_news_and_progress() -> None:
     """Without a terminal each news is a line, and progress comes at most every so many seconds, the last one at the end."""
     out, state = io.StringIO(), SwarmState()
     view = PlainView(out, interval_s=5.0)
-    for happening in whole_story():
-        state = fold(state, happening)
+    for observed_event in whole_story():
+        state = fold(state, observed_event)
         view.show(state)
     view.close(state)
     lines = out.getvalue().splitlines()
@@ -59,7 +59,7 @@ def test_plain_lines_never_fall_silent() -> None:
 
 
 def test_plain_lines_tell_all_news_that_came_at_once() -> None:
-    """One happening may bring several lines of news: none is left out, and none is told twice."""
+    """One event may bring several lines of news: none is left out, and none is told twice."""
     out, state = io.StringIO(), fold_all(whole_story())
     view = PlainView(out)
     view.show(state)

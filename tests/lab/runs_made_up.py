@@ -1,4 +1,4 @@
-"""Runs of any length with any losses, made up as happenings: what figures, pages and comparisons are drawn from in tests."""
+"""Runs of any length with any losses, made up as events: what figures, pages and comparisons are drawn from in tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from swarmfree.protocol.events import (
 from swarmfree.protocol.names import Member
 
 BEGIN_S = 1_800_000_000.0
-THEIR_WORDS = "Beat: UNAVAILABLE: ipv4:127.0.0.1:46839: recvmsg:Connection reset by peer (104)"
+THEIR_WORDS = "Heartbeat: UNAVAILABLE: ipv4:127.0.0.1:46839: recvmsg:Connection reset by peer (104)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class RunMadeUp:
 
     def __init__(self, losses: tuple[Loss, ...] = (), *, iterations: int = 60, seed: int = 1, name: str = "made-up") -> None:
         """Make it."""
-        self.happenings: list[ObservedEvent] = [RunDescribed(BEGIN_S, name, iterations, 4, 2048)]
+        self.observed_events: list[ObservedEvent] = [RunDescribed(BEGIN_S, name, iterations, 4, 2048)]
         self._draw = random.Random(seed)
         self._serving = {f"peer-{number}": stage for number, stage in enumerate((0, 1, 1, 2, 2, 3, 3), start=1)}
         self._spare = [f"standby-{number}" for number in range(1, len(losses) + 1)]
         self._now_s, self._risen = BEGIN_S, 0.0
         for name_of in ("bootstrap", *self._serving, *self._spare):
-            self.happenings.append(ProcessStarted(BEGIN_S, name_of, name_of.partition("-")[0], 1))
+            self.observed_events.append(ProcessStarted(BEGIN_S, name_of, name_of.partition("-")[0], 1))
             self._tell(name_of, Started(member(name_of).peer_id, member(name_of).incarnation, "/ip4/127.0.0.1"))
         self._evaluate(0)
         for iteration in range(iterations):
@@ -66,20 +66,20 @@ class RunMadeUp:
             self._commit(iteration)
         for name_of in self._serving:
             self._tell(name_of, Ended(0, "the run is over"))
-            self.happenings.append(ProcessEnded(self._now_s, name_of, 0, True, ""))
+            self.observed_events.append(ProcessEnded(self._now_s, name_of, 0, True, ""))
 
     def write(self, folder: Path) -> SwarmState:
         """Write it as a report's events; the state after them."""
         folder.mkdir(parents=True, exist_ok=True)
         log, state = EventLog(folder), SwarmState()
-        for happening in self.happenings:
-            state = fold(state, happening)
-            log.write(happening, state)
+        for observed_event in self.observed_events:
+            state = fold(state, observed_event)
+            log.write(observed_event, state)
         log.close()
         return state
 
     def _tell(self, name: str, event: Event) -> None:
-        self.happenings.append(PeerEvent(self._now_s, name, event))
+        self.observed_events.append(PeerEvent(self._now_s, name, event))
 
     def _loss(self, iteration: int, noise: float = 0.0) -> float:
         return (2.6 + 5.8 * math.exp(-iteration / 14) + math.exp(-iteration / 110) + self._risen + noise) * math.log(2)
@@ -95,8 +95,8 @@ class RunMadeUp:
         gone = [name for name, stage in self._serving.items() if stage == loss.stage]
         self._now_s += 0.05
         for name in gone:
-            self.happenings.append(ProcessKilled(self._now_s, name, "peer", "--kill"))
-            self.happenings.append(ProcessEnded(self._now_s, name, -9, True, ""))
+            self.observed_events.append(ProcessKilled(self._now_s, name, "peer", "--kill"))
+            self.observed_events.append(ProcessEnded(self._now_s, name, -9, True, ""))
             del self._serving[name]
         self._now_s += 0.1
         for name in gone:

@@ -108,18 +108,18 @@ def test_a_disturbance_is_felt_until_it_has_been_noticed() -> None:
 
 
 class Hearing:
-    """A watch that hears happenings with the state after them."""
+    """A watch that hears events with the state after them."""
 
     def __init__(self) -> None:
         self.state = SwarmState()
         self.watch = Watch(MANIFEST)
         self.hear(RunDescribed(0.0, "test", 100, 2, 100))
 
-    def hear(self, *happenings: ObservedEvent) -> None:
+    def hear(self, *observed_events: ObservedEvent) -> None:
         """Hear them in order."""
-        for happening in happenings:
-            self.state = fold(self.state, happening)
-            self.watch.hear(happening, self.state)
+        for observed_event in observed_events:
+            self.state = fold(self.state, observed_event)
+            self.watch.hear(observed_event, self.state)
 
     def start(self, name: str, stage: int, life: str = "1") -> None:
         """A peer starts and is placed."""

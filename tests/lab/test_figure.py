@@ -53,12 +53,12 @@ def boxes_of(figure: Any, texts: list[Any]) -> list[Any]:
 )
 def test_the_title_is_the_finding(losses: tuple[Loss, ...], told: str) -> None:
     """A run without losses, with one and with three says in one sentence how it came out."""
-    assert story_of(RunMadeUp(losses).happenings).title.startswith(f"made-up: {told}")
+    assert story_of(RunMadeUp(losses).observed_events).title.startswith(f"made-up: {told}")
 
 
 def test_what_was_interrupted_is_told_so() -> None:
     """A run that ended early says after how much and why, and then what it lost."""
-    state = fold_all(RunMadeUp((Loss(30, 1),)).happenings)
+    state = fold_all(RunMadeUp((Loss(30, 1),)).observed_events)
     assert headline(state, 130, "interrupted").startswith(
         "made-up: ended early, after 60 of 60 iterations: interrupted; stage 1 was lost"
     )
@@ -67,7 +67,7 @@ def test_what_was_interrupted_is_told_so() -> None:
 
 def test_a_run_that_got_worse_is_told_so() -> None:
     """A model that ends worse than it began and than guessing has learned nothing, and the first line says so; one below that is not told it."""
-    state = fold_all(RunMadeUp(()).happenings)
+    state = fold_all(RunMadeUp(()).observed_events)
     first, *_, last = state.evaluations
     better = replace(state, evaluations=(replace(first, loss=3.0), replace(last, loss=4.0)))
     assert "nothing was learned" not in headline(better, 0, ""), "worse than at first, but better than guessing"
@@ -81,7 +81,7 @@ def test_a_run_that_got_worse_is_told_so() -> None:
 
 def test_a_merge_costs_what_the_held_out_loss_rose_by() -> None:
     """The cost is the held-out loss right after less the one before; exact replays cost nothing; regained is when training is where it was."""
-    state = fold_all(RunMadeUp((Loss(40, 2, "Merge", 0.9), Loss(55, 1))).happenings)
+    state = fold_all(RunMadeUp((Loss(40, 2, "Merge", 0.9), Loss(55, 1))).observed_events)
     merged, replayed = state.lost_stages
     assert cost_of(merged) == pytest.approx(0.9, abs=0.02)
     assert 5 <= (regained_after(merged, state) or 0) <= 20
@@ -91,7 +91,7 @@ def test_a_merge_costs_what_the_held_out_loss_rose_by() -> None:
 @pytest.mark.parametrize("iteration", [0, 3])
 def test_nothing_is_regained_that_was_not_there(iteration: int) -> None:
     """A stage that is lost among the first iterations has no mean of five before it; that is no error, and no number is told."""
-    state = fold_all(RunMadeUp((Loss(40, 2, "Merge", 0.9),)).happenings)
+    state = fold_all(RunMadeUp((Loss(40, 2, "Merge", 0.9),)).observed_events)
     story = replace(state.lost_stages[0], resumed_iteration=iteration)
     assert (cost_of(story) or 0.0) > 0.0
     assert regained_after(story, state) is None
@@ -133,7 +133,7 @@ def test_who_served_what_when() -> None:
 )
 def test_no_label_lies_on_another_or_outside(losses: tuple[Loss, ...], width: float) -> None:
     """Titles, labels of losses and names at line ends lie within the picture and beside each other, in a wide figure and in a narrow one."""
-    figure = draw(story_of(RunMadeUp(losses).happenings), width)
+    figure = draw(story_of(RunMadeUp(losses).observed_events), width)
     texts = texts_of(figure)
     boxes = boxes_of(figure, texts)
     high, wide = figure.get_figheight() * figure.dpi, figure.get_figwidth() * figure.dpi
@@ -145,7 +145,7 @@ def test_no_label_lies_on_another_or_outside(losses: tuple[Loss, ...], width: fl
 
 def test_labels_of_losses_stand_above_the_curves_and_off_each_others_lines() -> None:
     """No label of a loss lies in the panel of the loss, and no line of another loss goes through it."""
-    figure = draw(story_of(RunMadeUp(THREE).happenings))
+    figure = draw(story_of(RunMadeUp(THREE).observed_events))
     labels = [text for text in figure.texts if text.get_text().startswith("stage ")]
     assert len(labels) == 3
     top = figure.axes[0].get_position().y1 * figure.get_figheight() * figure.dpi
@@ -160,7 +160,7 @@ def test_labels_of_losses_stand_above_the_curves_and_off_each_others_lines() -> 
 
 def test_the_held_out_line_is_broken_at_each_rebuild() -> None:
     """Three rebuilds make four pieces, and each jump up is an arrow."""
-    axes = draw(story_of(RunMadeUp(THREE).happenings)).axes[0]
+    axes = draw(story_of(RunMadeUp(THREE).observed_events)).axes[0]
     pieces = [line for line in axes.lines if line.get_marker() == "o"]
     assert len(pieces) == 4
     arrows = [text for text in axes.texts if text.arrow_patch is not None and not text.get_text()]
@@ -169,7 +169,7 @@ def test_the_held_out_line_is_broken_at_each_rebuild() -> None:
 
 def test_the_steep_beginning_is_clipped_and_said() -> None:
     """The y axis ends far below where the loss began, and a note says where that was; every later rise is inside."""
-    axes = draw(story_of(RunMadeUp((Loss(40, 2, "Merge", 1.5),), iterations=100).happenings)).axes[0]
+    axes = draw(story_of(RunMadeUp((Loss(40, 2, "Merge", 1.5),), iterations=100).observed_events)).axes[0]
     assert axes.get_ylim()[1] < 7
     assert any(text.get_text().startswith("begins at\n9.") for text in axes.texts)
     highest = max(y for line in axes.lines if line.get_marker() == "o" for x, y in zip(*line.get_data(), strict=True) if x >= 40)
@@ -178,7 +178,7 @@ def test_the_steep_beginning_is_clipped_and_said() -> None:
 
 def test_many_losses_have_numbers() -> None:
     """Where labels would need too many rows, the losses are numbered, in few rows."""
-    figure = draw(story_of(RunMadeUp(tuple(Loss(20 + 2 * k, 1 + k % 3) for k in range(12))).happenings))
+    figure = draw(story_of(RunMadeUp(tuple(Loss(20 + 2 * k, 1 + k % 3) for k in range(12))).observed_events))
     numbers = [text.get_text() for text in figure.texts if text.get_text().isdigit()]
     assert numbers == [str(number) for number in range(1, 13)]
     assert figure.get_figheight() < 12, "rows are few"
@@ -187,7 +187,7 @@ def test_many_losses_have_numbers() -> None:
 
 def test_equal_runs_have_equal_pictures() -> None:
     """The figure holds neither a clock nor a draw: twice drawn it is byte for byte the same, as PNG and as SVG."""
-    story = story_of(RunMadeUp((Loss(30, 1),)).happenings)
+    story = story_of(RunMadeUp((Loss(30, 1),)).observed_events)
     assert as_png(draw(story)) == as_png(draw(story))
     assert as_svg(draw(story), "a") == as_svg(draw(story), "a")
     assert 'id="a-' in as_svg(draw(story), "a"), "two figures of one page do not share names"

@@ -85,7 +85,7 @@ class Struck:
 
     def kills(self) -> list[tuple[str, str, str, bool]]:
         """Who was killed, what, why, whether from outside."""
-        return [(h.name, h.target, h.why, h.from_outside) for h in self.heard.happenings if isinstance(h, ProcessKilled)]
+        return [(h.name, h.target, h.why, h.from_outside) for h in self.heard.observed_events if isinstance(h, ProcessKilled)]
 
 
 @contextlib.asynccontextmanager

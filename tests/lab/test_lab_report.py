@@ -31,9 +31,9 @@ from tests.cockpit.stories import START_S, beginning, told, whole_story
 
 def _write_story(folder: Path) -> SwarmState:
     log, state = EventLog(folder), SwarmState()
-    for happening in whole_story():
-        state = fold(state, happening)
-        log.write(happening, state)
+    for observed_event in whole_story():
+        state = fold(state, observed_event)
+        log.write(observed_event, state)
     log.close()
     return state
 
@@ -81,9 +81,11 @@ def test_a_window_gets_the_outcome_first_and_little_more() -> None:
 
 def test_what_a_network_library_says_stays_out_of_the_summary() -> None:
     """A reason that only a library's author understands is told as a broken connection; one of our own is told as it is."""
-    theirs = "Beat: UNAVAILABLE: ipv4:127.0.0.1:46839: recvmsg:Connection reset by peer (104)"
+    theirs = "Heartbeat: UNAVAILABLE: ipv4:127.0.0.1:46839: recvmsg:Connection reset by peer (104)"
     assert plain_reason(theirs) == "its connection broke"
-    assert plain_reason("Beat: peer AAsXrs.db0 cannot be reached: failed to connect to all addresses") == "it cannot be reached"
+    assert (
+        plain_reason("Heartbeat: peer AAsXrs.db0 cannot be reached: failed to connect to all addresses") == "it cannot be reached"
+    )
     assert plain_reason("no answer for 2.0 s; asked three times") == "no answer for 2.0 s"
 
 

@@ -44,13 +44,13 @@ class Heard:
     """Keeps what a swarm tells; makes a file for the stand-ins to wait for as soon as the state shows what the file is named after."""
 
     def __init__(self, folder: Path, **marks: Callable[[SwarmState], bool]) -> None:
-        self.happenings: list[ObservedEvent] = []
+        self.observed_events: list[ObservedEvent] = []
         self._folder = folder
         self._marks = marks
 
-    def __call__(self, happening: ObservedEvent, state: SwarmState) -> None:
-        """Hear one happening."""
-        self.happenings.append(happening)
+    def __call__(self, observed_event: ObservedEvent, state: SwarmState) -> None:
+        """Hear one event."""
+        self.observed_events.append(observed_event)
         for name, is_so in list(self._marks.items()):
             if is_so(state):
                 del self._marks[name]
@@ -58,11 +58,11 @@ class Heard:
 
     def pids(self) -> list[int]:
         """Every process that was started."""
-        return [h.pid for h in self.happenings if isinstance(h, ProcessStarted)]
+        return [h.pid for h in self.observed_events if isinstance(h, ProcessStarted)]
 
     def told(self, kind: type[Event]) -> list[Any]:
         """What was told of one kind of event."""
-        return [h for h in self.happenings if isinstance(h, PeerEvent) and isinstance(h.event, kind) and h.name != "local"]
+        return [h for h in self.observed_events if isinstance(h, PeerEvent) and isinstance(h.event, kind) and h.name != "local"]
 
 
 def _all_up(state: SwarmState) -> bool:
@@ -97,7 +97,7 @@ async def test_a_run_ends_when_every_peer_has_ended(tmp_path: Path) -> None:
     heard = Heard(tmp_path, up=_all_up)
     done = [{"until": "up"}, DONE]
     assert await _run(tmp_path, {"peer-1": done, "peer-2": done}, heard) == SwarmExit(0)
-    ended = {h.name: h.code for h in heard.happenings if isinstance(h, ProcessEnded)}
+    ended = {h.name: h.code for h in heard.observed_events if isinstance(h, ProcessEnded)}
     assert ended == {"peer-1": 0, "peer-2": 0, "bootstrap": 143}
     assert {h.name for h in heard.told(Started)} == set(ended)
 
@@ -154,7 +154,7 @@ async def test_a_stop_ends_all_within_the_grace(tmp_path: Path) -> None:
         assert await running == SwarmExit(130, "interrupted")
         assert time.monotonic() - began_s < 3
     assert not any(psutil.pid_exists(pid) for pid in heard.pids())
-    own = [h.event for h in heard.happenings if isinstance(h, PeerEvent) and h.name == "local"]
+    own = [h.event for h in heard.observed_events if isinstance(h, PeerEvent) and h.name == "local"]
     assert own == [Note("killed because they did not end within 0.5 s: peer-1, peer-2")]
     assert (tmp_path / "report" / "invite").read_text(encoding="utf-8") == "swarmfree1invite\n"
 
@@ -172,9 +172,9 @@ async def test_a_script_kills_the_replicas_of_a_stage_and_they_come_back(tmp_pat
         "peer-2#2": [_placed("peer-2", 2, life=2), {"until": "again"}, DONE],
     }
     assert await _run(tmp_path, behaviour, heard, kills=(Kill(3, 2),), respawn=True) == SwarmExit(0)
-    kills = [h for h in heard.happenings if isinstance(h, ProcessKilled)]
+    kills = [h for h in heard.observed_events if isinstance(h, ProcessKilled)]
     assert [(k.name, k.target, k.why) for k in kills] == [("peer-2", "peer", "--kill stage=2,iteration=3,replicas=all")]
-    ended = [(h.name, h.code, h.expected) for h in heard.happenings if isinstance(h, ProcessEnded) and h.name == "peer-2"]
+    ended = [(h.name, h.code, h.expected) for h in heard.observed_events if isinstance(h, ProcessEnded) and h.name == "peer-2"]
     assert ended == [("peer-2", -9, True), ("peer-2", 0, True)]
     assert heard.told(Started)[-1].event.incarnation == f"{2:016x}"
 
@@ -193,7 +193,7 @@ async def test_a_kill_without_a_victim_waits_for_the_next_iteration(tmp_path: Pa
         "peer-2": [{"until": "missed"}, _placed("peer-2", 2)],
     }
     assert await _run(tmp_path, behaviour, heard, kills=(Kill(3, 2),)) == SwarmExit(0)
-    assert [k.why for k in heard.happenings if isinstance(k, ProcessKilled)] == ["--kill stage=2,iteration=3,replicas=all"]
+    assert [k.why for k in heard.observed_events if isinstance(k, ProcessKilled)] == ["--kill stage=2,iteration=3,replicas=all"]
 
 
 async def test_what_a_killed_peer_had_started_is_ended_too(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ async def test_a_standby_that_nobody_told_is_dismissed_and_a_member_that_stays_i
     ending = await _run(tmp_path, behaviour, heard, standby_count=1, end_grace_s=0.6)
     assert ending.code == 1
     assert ending.line.endswith("still there: peer-2")
-    assert [h.code for h in heard.happenings if isinstance(h, ProcessEnded) and h.name == "standby-1"] == [143]
+    assert [h.code for h in heard.observed_events if isinstance(h, ProcessEnded) and h.name == "standby-1"] == [143]
 
 
 async def test_lines_that_are_no_events_are_noted(tmp_path: Path) -> None:
@@ -251,9 +251,9 @@ class Late(Heard):
         self._meddle, self._is_time = meddle, is_time
         self.meddling: asyncio.Event = asyncio.Event()
 
-    def __call__(self, happening: ObservedEvent, state: SwarmState) -> None:
-        """Hear one happening."""
-        super().__call__(happening, state)
+    def __call__(self, observed_event: ObservedEvent, state: SwarmState) -> None:
+        """Hear one event."""
+        super().__call__(observed_event, state)
         if self._is_time(state):
             self.meddling.set()
 
@@ -297,7 +297,7 @@ async def test_somebody_may_join_later_and_come_back_by_name(tmp_path: Path) -> 
 
     assert await _run_meddled(tmp_path, {}, late, own_arguments=own) == SwarmExit(0)
     assert asked == ["bootstrap", "peer-1", "peer-2", "joiner-1", "joiner-1"]
-    ended = [h for h in late.happenings if isinstance(h, ProcessEnded) and h.name == "joiner-1"]
+    ended = [h for h in late.observed_events if isinstance(h, ProcessEnded) and h.name == "joiner-1"]
     assert (ended[0].code, ended[0].expected) == (143, True)
 
 
@@ -312,7 +312,7 @@ async def test_who_was_frozen_ends_with_the_others(tmp_path: Path) -> None:
 
     late = Late(tmp_path, meddle, _all_up)
     assert await _run_meddled(tmp_path, {}, late, stop_grace_s=5.0) == SwarmExit(0)
-    assert [h.code for h in late.happenings if isinstance(h, ProcessEnded) and h.name == "peer-2"] == [143]
+    assert [h.code for h in late.observed_events if isinstance(h, ProcessEnded) and h.name == "peer-2"] == [143]
 
 
 def _lives(swarm: LocalSwarm, name: str) -> int:
@@ -364,7 +364,9 @@ async def test_a_stage_that_nobody_can_take_is_told(tmp_path: Path, monkeypatch:
         swarm.stop(SwarmExit(130, "interrupted"))
         await running
     said = [
-        h.event.text for h in heard.happenings if isinstance(h, PeerEvent) and h.name == "local" and "nobody here" in h.event.text
+        h.event.text
+        for h in heard.observed_events
+        if isinstance(h, PeerEvent) and h.name == "local" and "nobody here" in h.event.text
     ]
     assert len(said) == 1
     assert "2 peers live for 3 stages" in said[0]

@@ -126,7 +126,7 @@ def test_the_timeline_tells_each_loss_in_order() -> None:
     """Killed, missed, decided, back, by time; without the words of a network library; a very long one is cut."""
     from swarmfree.cockpit.fold import fold_all
 
-    rows = timeline_of(fold_all(RunMadeUp((Loss(30, 1),)).happenings))
+    rows = timeline_of(fold_all(RunMadeUp((Loss(30, 1),)).observed_events))
     texts = [row.text for row in rows]
     assert [row.time_s for row in rows] == sorted(row.time_s for row in rows)
     assert texts[0].startswith("training begins")
@@ -136,12 +136,12 @@ def test_the_timeline_tells_each_loss_in_order() -> None:
     assert texts[-1] == "iteration 59 is the last one that is committed"
     assert THEIR_WORDS not in " ".join(texts)
     many = tuple(Loss(1 + k, 1 + k % 3) for k in range(58))
-    assert len(timeline_of(fold_all(RunMadeUp(many).happenings))) <= ROWS_MAX
+    assert len(timeline_of(fold_all(RunMadeUp(many).observed_events))) <= ROWS_MAX
 
 
 def test_a_long_timeline_keeps_its_end() -> None:
     """Where there are more lines than anybody reads, the last one stays, and how many are left out is said; who joins as the run begins is none."""
-    state = fold_all(RunMadeUp(THREE).happenings)
+    state = fold_all(RunMadeUp(THREE).observed_events)
     joins = tuple(Joined(state.first_opened_s, f"early-{number}", 1) for number in range(3))
     rows = timeline_of(replace(state, joins=joins))
     assert rows == timeline_of(state)
@@ -154,7 +154,7 @@ def test_a_long_timeline_keeps_its_end() -> None:
 
 def test_what_is_not_known_is_no_part_of_a_sum(tmp_path: Path) -> None:
     """Where the held-out loss after one of several rebuilds is not known, neither the table nor the finding has a cost of all of them."""
-    state = fold_all(RunMadeUp(THREE).happenings)
+    state = fold_all(RunMadeUp(THREE).observed_events)
     stories = (replace(state.lost_stages[0], loss_after=None), *state.lost_stages[1:])
     known, unknown = (Compared("a", tmp_path, each, "") for each in (state, replace(state, lost_stages=stories)))
     told = f"{lines_of([known])[0].cost_bits_per_byte:.2f} bits"

@@ -89,18 +89,18 @@ class EngineRing:
             activations = engine.forward(ticket, activations)
         return activations
 
-    def train(self, ticket: int, tokens: bytes, addend: int = 0) -> float:
+    def train(self, ticket: int, tokens: bytes, partial_sum: int = 0) -> float:
         """One microbatch down and back up; returns its share of the loss."""
-        gradient, loss = self.engines[0].loss(self.descend(ticket, tokens), tokens, addend)
+        gradient, loss = self.engines[0].loss(self.descend(ticket, tokens), tokens, partial_sum)
         for engine in reversed(self.engines[1:]):
-            gradient = engine.backward(ticket, gradient, addend)
-        self.engines[0].embed_backward(ticket, gradient, addend)
+            gradient = engine.backward(ticket, gradient, partial_sum)
+        self.engines[0].embed_backward(ticket, gradient, partial_sum)
         return loss
 
-    def gradient(self, stage: int, addends: tuple[int, ...] = (0,)) -> Tensor:
+    def gradient(self, stage: int, partial_sums: tuple[int, ...] = (0,)) -> Tensor:
         """The flat sum of a stage."""
         engine = self.engines[stage]
-        parts = [engine.contribution(addends, part) for part in range(engine.part_count(stage))]
+        parts = [engine.contribution(partial_sums, part) for part in range(engine.part_count(stage))]
         return torch.from_numpy(np.frombuffer(b"".join(parts), dtype=np.float32).copy())
 
     def step(self, scalars: StepScalars) -> list[float]:

@@ -60,14 +60,14 @@ def test_several_microbatches_in_flight_do_not_disturb_each_other() -> None:
         assert bits_equal(crowded.gradient(stage), one_by_one.gradient(stage))
 
 
-def test_addends_of_disjoint_microbatches_sum_to_the_whole() -> None:
-    """Two addends of two microbatches each differ from one sum of four by rounding only."""
+def test_partial_sums_of_disjoint_microbatches_sum_to_the_whole() -> None:
+    """Two partial sums of two microbatches each differ from one sum of four by rounding only."""
     manifest = manifest_of()
     tokens = RandomTokens(manifest)
     together, apart = EngineRing(manifest), EngineRing(manifest)
     for m in range(4):
         together.train(m, tokens.microbatch(m))
-        apart.train(m, tokens.microbatch(m), addend=m % 2)
+        apart.train(m, tokens.microbatch(m), partial_sum=m % 2)
     for stage in range(manifest.stage_count):
         whole = together.gradient(stage)
         torch.testing.assert_close(apart.gradient(stage, (0, 1)), whole, rtol=0, atol=1e-6 * float(whole.abs().max()))

@@ -22,17 +22,17 @@ def parameters() -> list[torch.nn.Parameter]:
 
 @pytest.fixture
 def sums(parameters: list[torch.nn.Parameter]) -> GradientSums:
-    """No addend yet."""
+    """No partial sum yet."""
     return GradientSums(LAYOUT, parameters)
 
 
 @pytest.fixture
 def add(sums: GradientSums, parameters: list[torch.nn.Parameter]) -> Callable[[int, float], None]:
-    """Run a backward pass whose gradient is `value` in every float, into an addend."""
+    """Run a backward pass whose gradient is `value` in every float, into an partial sum."""
 
-    def run(addend: int, value: float) -> None:
+    def run(partial_sum: int, value: float) -> None:
         total: Tensor = sum((p * value).sum() for p in parameters)  # type: ignore[assignment]
-        with sums.adding_to(addend):
+        with sums.adding_to(partial_sum):
             torch.autograd.backward(total)
 
     return run
@@ -48,8 +48,8 @@ def test_gradients_land_at_their_parameters_place(sums: GradientSums, add: Calla
     assert torch.equal(sums.read([0], 16, 18), torch.tensor([5.0, 5.0]))
 
 
-def test_addends_do_not_mix(sums: GradientSums, add: Callable[[int, float], None]) -> None:
-    """Work that alternates between two addends is summed in each alone."""
+def test_partial_sums_do_not_mix(sums: GradientSums, add: Callable[[int, float], None]) -> None:
+    """Work that alternates between two partial sums is summed in each alone."""
     add(0, 1.0)
     add(7, 10.0)
     add(0, 2.0)
@@ -60,10 +60,10 @@ def test_addends_do_not_mix(sums: GradientSums, add: Callable[[int, float], None
     assert sums.read([0], 0, 1).item() == 3.0, "reading several must not add into the first"
 
 
-def test_addends_are_added_in_the_order_given(sums: GradientSums, add: Callable[[int, float], None]) -> None:
+def test_partial_sums_are_added_in_the_order_given(sums: GradientSums, add: Callable[[int, float], None]) -> None:
     """Float32 sums depend on order, and the order is the caller's."""
-    for addend, value in enumerate((1e8, 1.0, -1e8)):
-        add(addend, value)
+    for partial_sum, value in enumerate((1e8, 1.0, -1e8)):
+        add(partial_sum, value)
     assert sums.read([0, 1, 2], 0, 1).item() == 0.0
     assert sums.read([0, 2, 1], 0, 1).item() == 1.0
 
@@ -74,15 +74,15 @@ def test_the_first_gradient_keeps_its_bits(sums: GradientSums, add: Callable[[in
     assert torch.signbit(sums.read([0], 0, 2)).all()
 
 
-def test_a_failed_backward_pass_voids_the_addend(sums: GradientSums, add: Callable[[int, float], None]) -> None:
-    """After an exception in the middle, the addend can neither be added to nor read until it is forgotten; others can."""
+def test_a_failed_backward_pass_voids_the_partial_sum(sums: GradientSums, add: Callable[[int, float], None]) -> None:
+    """After an exception in the middle, the partial sum can neither be added to nor read until it is forgotten; others can."""
     add(0, 1.0)
     add(1, 1.0)
     with pytest.raises(ZeroDivisionError), sums.adding_to(0):
         raise ZeroDivisionError
-    with pytest.raises(RuntimeError, match="addend 0 holds half a gradient"):
+    with pytest.raises(RuntimeError, match="partial sum 0 holds half a gradient"):
         add(0, 1.0)
-    with pytest.raises(RuntimeError, match="addend 0"):
+    with pytest.raises(RuntimeError, match="partial sum 0"):
         sums.read([1, 0], 0, 1)
     add(1, 1.0)
     assert sums.read([1], 0, 1).item() == 2.0
@@ -94,18 +94,18 @@ def test_a_failed_backward_pass_voids_the_addend(sums: GradientSums, add: Callab
 def test_forgotten_sums_leave_nothing_behind(
     sums: GradientSums, add: Callable[[int, float], None], parameters: list[torch.nn.Parameter]
 ) -> None:
-    """After `clear` the next addend of the same number starts from nothing, and parameters point at no old sum."""
+    """After `clear` the next partial sum of the same number starts from nothing, and parameters point at no old sum."""
     add(0, 1.0)
     add(1, 5.0)
     sums.clear()
     assert all(p.grad is None for p in parameters)
-    with pytest.raises(KeyError, match="addend 0"):
+    with pytest.raises(KeyError, match="partial sum 0"):
         sums.read([0], 0, 1)
     add(0, 2.0)
     assert sums.read([0], 0, 1).item() == 2.0
     sums.forget(99)
 
 
-def test_no_addend_is_a_sum_of_zeros(sums: GradientSums) -> None:
-    """A member without an addend contributes zeros."""
+def test_no_partial_sum_is_a_sum_of_zeros(sums: GradientSums) -> None:
+    """A member without an partial sum contributes zeros."""
     assert sums.read([], 3, 5).tolist() == [0.0, 0.0]

@@ -192,7 +192,7 @@ def test_an_average_is_kept_until_the_next_begins() -> None:
 
 
 def test_replicas_that_step_with_the_same_average_stay_equal() -> None:
-    """Two replicas with different addends keep the same averages, step to the same bytes, and start again from nothing."""
+    """Two replicas with different partial sums keep the same averages, step to the same bytes, and start again from nothing."""
     replicas = [drawn(1), drawn(1)]
     for iteration in range(2):
         for number, engine in enumerate(replicas):
@@ -229,8 +229,8 @@ def test_a_wrong_length_harms_nothing() -> None:
     assert [engine.contribution([0], p) for p in parts(engine, 1)] == [untouched.contribution([0], p) for p in parts(engine, 1)]
 
 
-def test_a_failure_in_the_middle_of_a_backward_pass_voids_the_addend() -> None:
-    """After an exception inside autograd the addend is refused until it is voided, and then begins anew."""
+def test_a_failure_in_the_middle_of_a_backward_pass_voids_the_partial_sum() -> None:
+    """After an exception inside autograd the partial sum is refused until it is voided, and then begins anew."""
     engine = drawn(1)
     engine.forward(0, activations())
 
@@ -243,7 +243,7 @@ def test_a_failure_in_the_middle_of_a_backward_pass_voids_the_addend() -> None:
     with pytest.raises(ZeroDivisionError):
         engine.backward(0, activations(1), 5)
     handle.remove()
-    with pytest.raises(RuntimeError, match="addend 5"):
+    with pytest.raises(RuntimeError, match="partial sum 5"):
         engine.contribution([5], 0)
     engine.forward(1, activations())
     engine.void(5)

@@ -13,7 +13,7 @@ from swarmfree.protocol.errors import CallFailed, PeerSilent, Refused
 from swarmfree.protocol.events import Event
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, StagesSection
-from swarmfree.protocol.messages import BeatAnswer, Request
+from swarmfree.protocol.messages import HeartbeatAnswer, Request
 from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica, Share
 from swarmfree.protocol.ports import Handler, Ports, Reply
@@ -113,8 +113,8 @@ class Alone:
         ports = Ports(line, Nowhere(), machine, machine, self.engine, None, None, None, line, lambda: IntegerEngine(MANIFEST))  # type: ignore[arg-type]
         self.context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
         self.books = StageMember(self.context, group)
-        self.standing = self.books.standing
-        self.standing.install(1, 0, GENESIS_LINEAGE, None)
+        self.replica_state = self.books.replica_state
+        self.replica_state.install(1, 0, GENESIS_LINEAGE, None)
         self.tasks, self.building = Tasks(group), Tasks(group)
         self.builder = Builder(self.context, self.books, self.building, partial(keep_up, self.context, self.books))
         self.tasks.start(self.books.device.serve(), "device")
@@ -177,9 +177,9 @@ def record(
     return Record(0, before, TERM, 0, "b0", (entry,) * 3, float64_bits(loss), 1, "", electorate, forced)
 
 
-def beat_answer(stage: int, *, iteration: int = 0, base: str = "b0") -> BeatAnswer:
+def beat_answer(stage: int, *, iteration: int = 0, base: str = "b0") -> HeartbeatAnswer:
     """A member that has nothing to say."""
-    return BeatAnswer(1, at(1), iteration, base, (), MicrobatchSet(), False, (), None, 0.0, stage=stage)
+    return HeartbeatAnswer(1, at(1), iteration, base, (), MicrobatchSet(), False, (), None, 0.0, stage=stage)
 
 
 def second_life(of: Endpoint) -> Endpoint:

@@ -15,7 +15,7 @@ from swarmfree.protocol.messages import Hello
 from swarmfree.protocol.names import Endpoint, Member, WorkKey
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
-from swarmfree.protocol.records import Addend, MicrobatchSet, Roll
+from swarmfree.protocol.records import MicrobatchSet, PartialSum, Roll
 from swarmfree.trainer import election
 from swarmfree.trainer.coordinator import coordinator as coordination
 from swarmfree.trainer.coordinator import roster, rounds
@@ -63,7 +63,7 @@ def base_in_the_key(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicaState, "check", careless)
 
 
-def addend_for_retries(patch: pytest.MonkeyPatch) -> None:
+def partial_sum_for_retries(patch: pytest.MonkeyPatch) -> None:
     """What was asked for twice goes to the same sum as everything else (3.5)."""
     number_for = SumBook.number_for
 
@@ -80,26 +80,26 @@ def addend_for_retries(patch: pytest.MonkeyPatch) -> None:
 def disjoint_cover(patch: pytest.MonkeyPatch) -> None:
     """Everything that somebody holds is summed, whatever is in it (3.6)."""
 
-    def everything(addends: Sequence[Addend], count: int) -> Cover:
+    def everything(partial_sums: Sequence[PartialSum], count: int) -> Cover:
         held = MicrobatchSet()
-        for addend in addends:
-            held |= addend.microbatches
-        return Cover(tuple(sorted(addends, key=lambda a: a.id)), MicrobatchSet.full(count) - held)
+        for partial_sum in partial_sums:
+            held |= partial_sum.microbatches
+        return Cover(tuple(sorted(partial_sums, key=lambda a: a.id)), MicrobatchSet.full(count) - held)
 
-    patch.setattr(rounds, "choose_addends", everything)
+    patch.setattr(rounds, "choose_partial_sums", everything)
 
 
 def repair(patch: pytest.MonkeyPatch) -> None:
     """What nobody holds any more is left out (3.8)."""
-    choose = rounds.choose_addends
+    choose = rounds.choose_partial_sums
 
-    def careless(addends: Sequence[Addend], count: int) -> Cover:
-        return Cover(choose(addends, count).addends, MicrobatchSet())
+    def careless(partial_sums: Sequence[PartialSum], count: int) -> Cover:
+        return Cover(choose(partial_sums, count).partial_sums, MicrobatchSet())
 
-    patch.setattr(rounds, "choose_addends", careless)
+    patch.setattr(rounds, "choose_partial_sums", careless)
 
 
-def frozen_addends(patch: pytest.MonkeyPatch) -> None:
+def frozen_partial_sums(patch: pytest.MonkeyPatch) -> None:
     """A sum that stands in a roll goes on taking microbatches (3.6)."""
     patch.setattr(SumBook, "freeze", lambda self: None)
 
@@ -163,20 +163,20 @@ def term_at_members(patch: pytest.MonkeyPatch) -> None:
     """A member obeys whoever speaks, also one whose term is over (6)."""
 
     async def seal(self: StageMember, request: Any) -> Reply:
-        self.standing.promised = None
+        self.replica_state.promised = None
         return await _seal(self, request)
 
-    async def beat(self: StageMember, sender: Endpoint, request: Any) -> Reply:
-        self.standing.promised = None
-        return await _beat(self, sender, request)
+    async def heartbeat(self: StageMember, sender: Endpoint, request: Any) -> Reply:
+        self.replica_state.promised = None
+        return await _heartbeat(self, sender, request)
 
     async def take(self: Averaging, request: Any) -> Reply:
-        self._standing.promised = self._latest = None
+        self._replica_state.promised = self._latest = None
         return await _take(self, request)
 
-    _seal, _beat, _take = StageMember._seal, StageMember.beat, Averaging.take
+    _seal, _heartbeat, _take = StageMember._seal, StageMember.heartbeat, Averaging.take
     patch.setattr(StageMember, "_seal", seal)
-    patch.setattr(StageMember, "beat", beat)
+    patch.setattr(StageMember, "heartbeat", heartbeat)
     patch.setattr(Averaging, "take", take)
     patch.setattr(StageMember, "admit_claim", lambda self, sender, position: None)
 
@@ -185,12 +185,12 @@ def vouched_state(patch: pytest.MonkeyPatch) -> None:
     """A state that was just rebuilt says hello as if a record had decided it."""
 
     def hello(self: Membership) -> Hello:
-        standing, vouched = self._books.standing, self._books.standing.vouched
-        standing.vouched = True
+        replica_state, is_committed_state = self._books.replica_state, self._books.replica_state.is_committed_state
+        replica_state.is_committed_state = True
         try:
             return _hello(self)
         finally:
-            standing.vouched = vouched
+            replica_state.is_committed_state = is_committed_state
 
     _hello = Membership.hello
     patch.setattr(Membership, "hello", hello)
@@ -201,27 +201,27 @@ def own_pause(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(roster, "ASKED_AGAIN", 0)
 
 
-def fenced_addends(patch: pytest.MonkeyPatch) -> None:
+def fenced_partial_sums(patch: pytest.MonkeyPatch) -> None:
     """What a fenced member told last goes on counting (3.3)."""
-    fence, addends = Roster.fence, rounds.Rounds._addends
+    fence, partial_sums = Roster.fence, rounds.Rounds._partial_sums
     kept: dict[int, dict[Member, Any]] = {}
 
     def keeping(self: Roster, member: Member, why: str) -> None:
-        guest = self.get(member)
-        if guest is not None and guest.answer is not None:
-            kept.setdefault(id(self), {})[member] = guest.answer
+        participant = self.get(member)
+        if participant is not None and participant.answer is not None:
+            kept.setdefault(id(self), {})[member] = participant.answer
         fence(self, member, why)
 
-    def also(self: rounds.Rounds, plan: Plan, stage: int) -> list[Addend]:
-        found = addends(self, plan, stage)
+    def also(self: rounds.Rounds, plan: Plan, stage: int) -> list[PartialSum]:
+        found = partial_sums(self, plan, stage)
         there = {a.id for a in found}
         for member, answer in sorted(kept.get(id(self._roster), {}).items()):
             if answer.base == plan.base and plan.stage_of(member) == stage:
-                found += [a for a in answer.addends if a.id not in there]
+                found += [a for a in answer.partial_sums if a.id not in there]
         return found
 
     patch.setattr(Roster, "fence", keeping)
-    patch.setattr(rounds.Rounds, "_addends", also)
+    patch.setattr(rounds.Rounds, "_partial_sums", also)
 
 
 def half_contributions(patch: pytest.MonkeyPatch) -> None:
@@ -233,13 +233,13 @@ def half_contributions(patch: pytest.MonkeyPatch) -> None:
             self.enter(number, offset)
         halves.add(offset)
 
-    def addends(self: SumBook) -> tuple[Addend, ...]:
+    def partial_sums(self: SumBook) -> tuple[PartialSum, ...]:
         kept, self._halves = self._halves, {}
         try:
-            return _addends(self)
+            return _partial_sums(self)
         finally:
             self._halves = kept
 
-    _addends = SumBook.addends
+    _partial_sums = SumBook.partial_sums
     patch.setattr(SumBook, "half", half)
-    patch.setattr(SumBook, "addends", addends)
+    patch.setattr(SumBook, "partial_sums", partial_sums)

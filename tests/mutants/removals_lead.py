@@ -12,7 +12,7 @@ from swarmfree.policy import fork_choice, quorum
 from swarmfree.policy.takeover import InheritedParticipant, Takeover
 from swarmfree.protocol.actions import BuildAction, CopyNeighbour, Fresh, Merge
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, Refused
-from swarmfree.protocol.messages import BeatAnswer, Hello, Met, Promise, Report
+from swarmfree.protocol.messages import HeartbeatAnswer, Hello, Met, Promise, Report
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
@@ -95,7 +95,7 @@ def lineage_of_a_vote(patch: pytest.MonkeyPatch) -> None:
 def share_of_this_plan(patch: pytest.MonkeyPatch) -> None:
     """What a source says of any plan of this base counts for this one (3.7)."""
 
-    def careless(answer: BeatAnswer | None, plan: Plan) -> bool:
+    def careless(answer: HeartbeatAnswer | None, plan: Plan) -> bool:
         return answer is not None and answer.base == plan.base and answer.share_done
 
     patch.setattr(coordination, "has_fed", careless)
@@ -142,12 +142,12 @@ def proof_before_the_claim(patch: pytest.MonkeyPatch) -> None:
 
 def vouched_voters(patch: pytest.MonkeyPatch) -> None:
     """A successor takes what anybody has built for the state of its stage (3.1)."""
-    guests = Takeover.guests
+    participants = Takeover.participants
 
     def careless(self: Takeover) -> tuple[InheritedParticipant, ...]:
-        return guests(replace(self, promises={e: replace(p, vouched=True) for e, p in self.promises.items()}))
+        return participants(replace(self, promises={e: replace(p, is_committed_state=True) for e, p in self.promises.items()}))
 
-    patch.setattr(Takeover, "guests", careless)
+    patch.setattr(Takeover, "participants", careless)
 
 
 # ---- rounds --------------------------------------------------------------------------------------------------------
@@ -156,10 +156,10 @@ def vouched_voters(patch: pytest.MonkeyPatch) -> None:
 def _reports_as(patch: pytest.MonkeyPatch, change: Callable[[Report, Report], Report]) -> None:
     judge = Rounds._judge
 
-    def careless(self: Rounds, roll: Any, guests: list[Participant], replies: Mapping[Member, Any]) -> Any:
+    def careless(self: Rounds, roll: Any, participants: list[Participant], replies: Mapping[Member, Any]) -> Any:
         first = next(reply for reply in replies.values() if isinstance(reply, Report))
         alike = {m: change(reply, first) if isinstance(reply, Report) else reply for m, reply in replies.items()}
-        return judge(self, roll, guests, alike)
+        return judge(self, roll, participants, alike)
 
     patch.setattr(Rounds, "_judge", careless)
 
@@ -178,8 +178,13 @@ def average_of_everybody(patch: pytest.MonkeyPatch) -> None:
     """An average is complete when one member has it (3.6)."""
     judge = Rounds._judge
 
-    def careless(self: Rounds, roll: Any, guests: list[Participant], replies: Mapping[Member, Any]) -> Any:
-        return judge(self, roll, [guest for guest in guests if isinstance(replies.get(guest.member), Report)], replies)
+    def careless(self: Rounds, roll: Any, participants: list[Participant], replies: Mapping[Member, Any]) -> Any:
+        return judge(
+            self,
+            roll,
+            [participant for participant in participants if isinstance(replies.get(participant.member), Report)],
+            replies,
+        )
 
     patch.setattr(Rounds, "_judge", careless)
 
@@ -189,14 +194,16 @@ def average_of_everybody(patch: pytest.MonkeyPatch) -> None:
 
 def patience_with_the_last(patch: pytest.MonkeyPatch) -> None:
     """Silence is death, also that of a stage's last replica (3.2)."""
-    patch.setattr(Roster, "_is_worth_waiting_for", lambda self, guest, error: False)
+    patch.setattr(Roster, "_is_worth_waiting_for", lambda self, participant, error: False)
 
 
 def silent_joiners(patch: pytest.MonkeyPatch) -> None:
     """A plan is made anew for one that is called for and does not answer, as often as it is looked (3.3)."""
 
     def careless(self: Coordinator, plan: Plan) -> None:
-        if any(g.built and g.opened is None and self.assembly.admissible(g, plan.iteration) for g in self.roster.guests()):
+        if any(
+            g.built and g.opened is None and self.assignment.admissible(g, plan.iteration) for g in self.roster.participants()
+        ):
             raise Replanned("a joiner")
 
     patch.setattr(Coordinator, "_look_for_joiners", careless)
@@ -213,16 +220,16 @@ def joiners_that_cannot_step(patch: pytest.MonkeyPatch) -> None:
 
 def open_to_who_is_back(patch: pytest.MonkeyPatch) -> None:
     """Whoever was silent when a plan was opened goes on by the one before it (3.3)."""
-    patch.setattr(Roster, "_is_heard_again", lambda self, guest: setattr(guest, "silent_since_s", None))
+    patch.setattr(Roster, "_is_heard_again", lambda self, participant: setattr(participant, "silent_since_s", None))
 
 
 def call_after_a_leave(patch: pytest.MonkeyPatch) -> None:
     """The last replica of a stage leaves, and nobody calls for one that was fenced beside it (3.2)."""
     recall, let_go = Roster._recall, Roster.let_go
 
-    def careless(self: Roster, guest: Participant) -> None:
+    def careless(self: Roster, participant: Participant) -> None:
         patch.setattr(Roster, "_recall", lambda self, stage: None)
-        let_go(self, guest)
+        let_go(self, participant)
         patch.setattr(Roster, "_recall", recall)
 
     patch.setattr(Roster, "let_go", careless)
@@ -253,8 +260,8 @@ def refused_is_dead(patch: pytest.MonkeyPatch) -> None:
     """A life that has ended is waited for like one that is silent (3.2)."""
     worth = Roster._is_worth_waiting_for
 
-    def careless(self: Roster, guest: Participant, error: CallFailed) -> bool:
-        return worth(self, guest, PeerSilent(str(error)) if isinstance(error, PeerUnreachable) else error)
+    def careless(self: Roster, participant: Participant, error: CallFailed) -> bool:
+        return worth(self, participant, PeerSilent(str(error)) if isinstance(error, PeerUnreachable) else error)
 
     patch.setattr(Roster, "_is_worth_waiting_for", careless)
 
@@ -274,10 +281,10 @@ def sibling_is_enough(patch: pytest.MonkeyPatch) -> None:
     """A silent replica is waited for also where its sibling lives (3.2)."""
     worth, holders = Roster._is_worth_waiting_for, Roster.holders
 
-    def careless(self: Roster, guest: Participant, error: CallFailed) -> bool:
-        patch.setattr(Roster, "holders", lambda self, stage: (guest,))
+    def careless(self: Roster, participant: Participant, error: CallFailed) -> bool:
+        patch.setattr(Roster, "holders", lambda self, stage: (participant,))
         try:
-            return worth(self, guest, error)
+            return worth(self, participant, error)
         finally:
             patch.setattr(Roster, "holders", holders)
 
@@ -288,10 +295,10 @@ def sibling_of_today(patch: pytest.MonkeyPatch) -> None:
     """A silent replica is given up for any other one, however old its state is (3.2)."""
     worth = Roster._is_worth_waiting_for
 
-    def careless(self: Roster, guest: Participant, error: CallFailed) -> bool:
-        for other in self.holders(guest.stage):
-            other.built_at = guest.iteration
-        return worth(self, guest, error)
+    def careless(self: Roster, participant: Participant, error: CallFailed) -> bool:
+        for other in self.holders(participant.stage):
+            other.built_at = participant.iteration
+        return worth(self, participant, error)
 
     patch.setattr(Roster, "_is_worth_waiting_for", careless)
 
@@ -300,11 +307,11 @@ def step_since_its_answer(patch: pytest.MonkeyPatch) -> None:
     """A member that falls silent stands where it stood as it answered last, though it has stepped since (3.2)."""
     worth = Roster._is_worth_waiting_for
 
-    def careless(self: Roster, guest: Participant, error: CallFailed) -> bool:
-        for other in self.holders(guest.stage):
-            if other.iteration >= guest.iteration:
+    def careless(self: Roster, participant: Participant, error: CallFailed) -> bool:
+        for other in self.holders(participant.stage):
+            if other.iteration >= participant.iteration:
                 other.opened = self._position()
-        return worth(self, guest, error)
+        return worth(self, participant, error)
 
     patch.setattr(Roster, "_is_worth_waiting_for", careless)
 
@@ -312,7 +319,9 @@ def step_since_its_answer(patch: pytest.MonkeyPatch) -> None:
 def called_for_again(patch: pytest.MonkeyPatch) -> None:
     """A silent replica for which a sibling came is forgotten, also where that sibling dies at once (3.2)."""
     add = Absent.add
-    patch.setattr(Absent, "add", lambda self, guest: None if guest.silent_since_s is not None else add(self, guest))
+    patch.setattr(
+        Absent, "add", lambda self, participant: None if participant.silent_since_s is not None else add(self, participant)
+    )
 
 
 def silent_beside_a_joiner(patch: pytest.MonkeyPatch) -> None:
@@ -363,7 +372,7 @@ def past_of_a_decision(patch: pytest.MonkeyPatch) -> None:
 
     async def late(self: Coordinator, record: Record) -> None:
         await decide(self, record)
-        decided(self.assembly, record)
+        decided(self.assignment, record)
 
     patch.setattr(Assignment, "decided", lambda self, record: None)
     patch.setattr(Coordinator, "_decide", late)
@@ -374,20 +383,20 @@ def holder_of_a_higher_term(patch: pytest.MonkeyPatch) -> None:
     yield_to = Roster.yield_to
 
     async def careless(self: Roster, member: Member, error: Refused) -> None:
-        self.holders = lambda stage: self.guests()  # type: ignore[method-assign]
+        self.holders = lambda stage: self.participants()  # type: ignore[method-assign]
         await yield_to(self, member, error)
 
     patch.setattr(Roster, "yield_to", careless)
 
 
 def one_life_at_a_time(patch: pytest.MonkeyPatch) -> None:
-    """A peer that was started again is a guest beside its earlier life (3.3)."""
+    """A peer that was started again is a participant beside its earlier life (3.3)."""
 
     def also(self: Roster, endpoint: Endpoint, hello: Hello, stage: int, *, built: bool = False) -> Participant:
-        guest = Participant(endpoint, hello, stage, self._admitted, built)
+        participant = Participant(endpoint, hello, stage, self._admitted, built)
         self._admitted += 1
-        self._guests[endpoint.member] = guest
-        return guest
+        self._participants[endpoint.member] = participant
+        return participant
 
     patch.setattr(Roster, "admit", also)
 
@@ -400,7 +409,7 @@ def later_life_stays(patch: pytest.MonkeyPatch) -> None:
 def losses_only_grow(patch: pytest.MonkeyPatch) -> None:
     """The last answer of a source counts, also one that was overtaken (3.7)."""
 
-    def last(self: Roster, member: Member, answer: BeatAnswer) -> None:
+    def last(self: Roster, member: Member, answer: HeartbeatAnswer) -> None:
         self.told[member, answer.base] = answer
 
     patch.setattr(Roster, "_keep_told", last)
@@ -482,8 +491,8 @@ def state_behind_a_bar(patch: pytest.MonkeyPatch) -> None:
 
     def careless(self: Roster) -> None:
         end_bars(self)
-        for guest, _ in list(self._absent._gone.values()):
-            self._absent.discard(guest.member.peer_id)
+        for participant, _ in list(self._absent._gone.values()):
+            self._absent.discard(participant.member.peer_id)
 
     patch.setattr(Roster, "end_bars", careless)
 
@@ -538,8 +547,8 @@ def word_of_who_replaces(patch: pytest.MonkeyPatch) -> None:
     """A member that leaves is let go though whoever replaces it has just died (Leaving)."""
     release = Coordinator.release
 
-    async def nobody(guest: Participant) -> None:
-        del guest
+    async def nobody(participant: Participant) -> None:
+        del participant
 
     async def careless(self: Coordinator, sender: Endpoint) -> None:
         patch.setattr(self.roster, "ask", nobody)

@@ -98,17 +98,17 @@ def _before_seal(patch: pytest.MonkeyPatch, forget: Callable[[StageMember, Seal]
 
 def order_of_seals(patch: pytest.MonkeyPatch) -> None:
     """An older Seal replaces a newer one (3.1)."""
-    _before_seal(patch, lambda books, request: setattr(books.standing, "sealed_at", None))
+    _before_seal(patch, lambda books, request: setattr(books.replica_state, "sealed_at", None))
 
 
 def term_of_a_seal(patch: pytest.MonkeyPatch) -> None:
     """A Seal of a lower term is stored (3.1)."""
-    _before_seal(patch, lambda books, request: setattr(books.standing, "promised", None))
+    _before_seal(patch, lambda books, request: setattr(books.replica_state, "promised", None))
 
 
 def lineage_of_a_seal(patch: pytest.MonkeyPatch) -> None:
     """A record is stored whatever it follows (3.1)."""
-    _before_seal(patch, lambda books, request: setattr(books.standing, "lineage", request.record.before))
+    _before_seal(patch, lambda books, request: setattr(books.replica_state, "lineage", request.record.before))
 
 
 def renounced_vote(patch: pytest.MonkeyPatch) -> None:
@@ -120,22 +120,22 @@ def highest_renounced_promise(patch: pytest.MonkeyPatch) -> None:
     """Whoever leaves coordinators of one lineage twice knows only what it promised the second one (3.4)."""
     rejoin = StageMember.rejoin
 
-    async def careless(self: StageMember, sender: Endpoint, heir: Endpoint) -> None:
+    async def careless(self: StageMember, sender: Endpoint, successor: Endpoint) -> None:
         self._renounced = None
-        await rejoin(self, sender, heir)
+        await rejoin(self, sender, successor)
 
     patch.setattr(StageMember, "rejoin", careless)
 
 
-def term_of_the_heir(patch: pytest.MonkeyPatch) -> None:
+def term_of_the_successor(patch: pytest.MonkeyPatch) -> None:
     """Whoever is told to come back to a coordinator obeys no term of it that it followed, or that it left before (3.2)."""
     rejoin = StageMember.rejoin
 
-    async def careless(self: StageMember, sender: Endpoint, heir: Endpoint) -> None:
-        if self.standing.promised is not None:
-            self._abandoned.add(self.standing.promised.term)
+    async def careless(self: StageMember, sender: Endpoint, successor: Endpoint) -> None:
+        if self.replica_state.promised is not None:
+            self._abandoned.add(self.replica_state.promised.term)
         left = set(self._abandoned)
-        await rejoin(self, sender, heir)
+        await rejoin(self, sender, successor)
         self._abandoned |= left
 
     patch.setattr(StageMember, "rejoin", careless)
@@ -145,8 +145,8 @@ def abandoned_terms(patch: pytest.MonkeyPatch) -> None:
     """Whoever leaves a lineage for another one goes on obeying its coordinator (3.4)."""
     rejoin = StageMember.rejoin
 
-    async def careless(self: StageMember, sender: Endpoint, heir: Endpoint) -> None:
-        await rejoin(self, sender, heir)
+    async def careless(self: StageMember, sender: Endpoint, successor: Endpoint) -> None:
+        await rejoin(self, sender, successor)
         self._abandoned.clear()
 
     patch.setattr(StageMember, "rejoin", careless)
@@ -156,9 +156,9 @@ def base_outlives_the_work(patch: pytest.MonkeyPatch) -> None:
     """Whoever ends its work forgets which base its state belongs to: what was rebuilt there counts as lost (3.4)."""
     rejoin = StageMember.rejoin
 
-    async def careless(self: StageMember, sender: Endpoint, heir: Endpoint) -> None:
-        await rejoin(self, sender, heir)
-        self.standing.opened = ""
+    async def careless(self: StageMember, sender: Endpoint, successor: Endpoint) -> None:
+        await rejoin(self, sender, successor)
+        self.replica_state.opened = ""
 
     patch.setattr(StageMember, "rejoin", careless)
 
@@ -186,14 +186,14 @@ def promise_after_a_wait(patch: pytest.MonkeyPatch) -> None:
     async def and_promise(self: StageMember, why: Refused) -> None:
         await end_work(self, why)
         if asked:
-            self.standing.promised = asked[0]
+            self.replica_state.promised = asked[0]
 
     patch.setattr(StageMember, "_open", careless)
     patch.setattr(StageMember, "_end_work", and_promise)
 
 
 def stalled_coordinator(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator that beats is followed, whether it gets anywhere or not (3.2)."""
+    """A coordinator that heartbeats is followed, whether it gets anywhere or not (3.2)."""
     patch.setattr(StageMember, "is_stalled", False)
 
 
@@ -203,7 +203,7 @@ def state_before_the_step(patch: pytest.MonkeyPatch) -> None:
 
     async def careless(self: StageMember, request: Commit) -> Reply:
         async def as_recorded() -> str:
-            return request.record.stages[self.standing.stage].state_digest
+            return request.record.stages[self.replica_state.stage].state_digest
 
         self.averaging.state_digest = as_recorded  # type: ignore[method-assign, assignment]
         return await commit(self, request)
@@ -238,7 +238,7 @@ def term_of_a_roll(patch: pytest.MonkeyPatch) -> None:
     take = Averaging.take
 
     async def careless(self: Averaging, request: TakeRoll) -> Reply:
-        self._standing.promised = None
+        self._replica_state.promised = None
         return await take(self, request)
 
     patch.setattr(Averaging, "take", careless)
@@ -249,7 +249,7 @@ def lineage_of_a_step(patch: pytest.MonkeyPatch) -> None:
     commit = StageMember.commit
 
     async def careless(self: StageMember, request: Commit) -> Reply:
-        self.standing.lineage = request.record.before
+        self.replica_state.lineage = request.record.before
         return await commit(self, request)
 
     patch.setattr(StageMember, "commit", careless)
@@ -281,7 +281,7 @@ def share_of_a_loss(patch: pytest.MonkeyPatch) -> None:
     answer = Source.loss
 
     async def careless(self: Source, request: Loss, incoming: Incoming) -> Reply:
-        self._begun.add(self._standing.offset_of(request.key))
+        self._begun.add(self._replica_state.offset_of(request.key))
         return await answer(self, request, incoming)
 
     patch.setattr(Source, "loss", careless)
@@ -292,10 +292,10 @@ def copy_in_a_plan(patch: pytest.MonkeyPatch) -> None:
     answer = StageMember._open
 
     async def careless(self: StageMember, sender: Endpoint, request: Open) -> Reply:
-        vouched = self.standing.vouched
+        is_committed_state = self.replica_state.is_committed_state
         try:
             return await answer(self, sender, request)
         finally:
-            self.standing.vouched = vouched
+            self.replica_state.is_committed_state = is_committed_state
 
     patch.setattr(StageMember, "_open", careless)

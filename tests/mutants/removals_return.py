@@ -103,7 +103,7 @@ def lineage_of_whoever_rebuilt(patch: pytest.MonkeyPatch) -> None:
 
     def careless(self: Membership) -> Hello:
         said = hello(self)
-        return said if self._books.standing.vouched else Hello(said.can_feed, said.standby, said.corpus_hash, 0)
+        return said if self._books.replica_state.is_committed_state else Hello(said.can_feed, said.standby, said.corpus_hash, 0)
 
     patch.setattr(Membership, "hello", careless)
 
@@ -113,9 +113,9 @@ def voucher_of_a_state(patch: pytest.MonkeyPatch) -> None:
     hello = Assignment.hello
 
     def careless(self: Assignment, sender: Endpoint, said: Any, iteration: int) -> Any:
-        place, guest = hello(self, sender, said, iteration), self._roster.get(sender.member)
-        if guest is not None:
-            guest.is_ours = self.past.get(said.iteration) == said.lineage
+        place, participant = hello(self, sender, said, iteration), self._roster.get(sender.member)
+        if participant is not None:
+            participant.is_ours = self.past.get(said.iteration) == said.lineage
         return place
 
     patch.setattr(Assignment, "hello", careless)
@@ -249,21 +249,21 @@ def state_of_a_standby(patch: pytest.MonkeyPatch) -> None:
 
     def careless(self: Assignment, sender: Endpoint, said: Any, iteration: int) -> Any:
         place = hello(self, sender, said, iteration)
-        guest = self._roster.get(sender.member)
-        assert guest is not None
-        guest.is_ours = guest.is_ours and guest.built
+        participant = self._roster.get(sender.member)
+        assert participant is not None
+        participant.is_ours = participant.is_ours and participant.built
         return place
 
     patch.setattr(Assignment, "hello", careless)
 
 
 def word_of_a_standby(patch: pytest.MonkeyPatch) -> None:
-    """A standby's state counts only once it has answered a beat (3.3)."""
+    """A standby's state counts only once it has answered a heartbeat (3.3)."""
     use = Assignment._use_standbys
 
     def careless(self: Assignment) -> None:
-        for guest in self._roster.guests():
-            guest.is_ours = guest.is_ours and guest.answer is not None
+        for participant in self._roster.participants():
+            participant.is_ours = participant.is_ours and participant.answer is not None
         use(self)
 
     patch.setattr(Assignment, "_use_standbys", careless)
@@ -274,11 +274,11 @@ def second_word_of_a_barred_one(patch: pytest.MonkeyPatch) -> None:
     hello = Assignment.hello
 
     def careless(self: Assignment, sender: Endpoint, said: Any, iteration: int) -> Any:
-        guest = self._roster.get(sender.member)
-        before = guest is not None and (guest.hello, guest.is_ours)
+        participant = self._roster.get(sender.member)
+        before = participant is not None and (participant.hello, participant.is_ours)
         place = hello(self, sender, said, iteration)
-        if guest is not None and before and self._roster.is_barred(sender.member):
-            guest.hello, guest.is_ours = before
+        if participant is not None and before and self._roster.is_barred(sender.member):
+            participant.hello, participant.is_ours = before
         return place
 
     patch.setattr(Assignment, "hello", careless)
@@ -289,8 +289,8 @@ def place_of_a_feeder(patch: pytest.MonkeyPatch) -> None:
     move_to = Assignment._move_to
 
     def careless(self: Assignment, stage: int) -> None:
-        able = [guest for guest in self._roster.guests() if self._may_feed(guest.hello)]
-        if stage != ENDS_STAGE or any(len(self._roster.holders(guest.stage)) > 1 for guest in able):
+        able = [participant for participant in self._roster.participants() if self._may_feed(participant.hello)]
+        if stage != ENDS_STAGE or any(len(self._roster.holders(participant.stage)) > 1 for participant in able):
             move_to(self, stage)
 
     patch.setattr(Assignment, "_move_to", careless)
@@ -301,12 +301,12 @@ def standby_for_a_feeder(patch: pytest.MonkeyPatch) -> None:
     move_to = Assignment._move_to
 
     def careless(self: Assignment, stage: int) -> None:
-        standbys = [guest for guest in self._roster.guests() if guest.stage == STANDBY]
-        for guest in standbys:
-            guest.leaving = True
+        standbys = [participant for participant in self._roster.participants() if participant.stage == STANDBY]
+        for participant in standbys:
+            participant.leaving = True
         move_to(self, stage)
-        for guest in standbys:
-            guest.leaving = False
+        for participant in standbys:
+            participant.leaving = False
 
     patch.setattr(Assignment, "_move_to", careless)
 
@@ -388,12 +388,12 @@ def copies_for_a_late_builder(patch: pytest.MonkeyPatch) -> None:
     """Nobody is asked for copies of the ends where their builder came while members were brought up (3.10)."""
     bring_up, kept, there = Broadcast.bring_up, assemblies.kept_copies, set[Member]()
 
-    async def noting(self: Broadcast, guests: Sequence[Participant], record: Record) -> None:
-        there.update(guest.member for guest in self._roster.guests())
-        await bring_up(self, guests, record)
+    async def noting(self: Broadcast, participants: Sequence[Participant], record: Record) -> None:
+        there.update(participant.member for participant in self._roster.participants())
+        await bring_up(self, participants, record)
 
     async def careless(context: Context, roster: Roster, iteration: int, past: Mapping[int, str]) -> tuple[KeptCopy, ...]:
-        is_known = any(guest.member in there for guest in roster.of_stage(ENDS_STAGE))
+        is_known = any(participant.member in there for participant in roster.of_stage(ENDS_STAGE))
         return await kept(context, roster, iteration, past) if is_known else ()
 
     patch.setattr(Broadcast, "bring_up", noting)
@@ -416,11 +416,11 @@ def back_during_a_build(patch: pytest.MonkeyPatch) -> None:
     """What was built counts also where a replica came back meanwhile (3.3)."""
     run = Assignment._build
 
-    async def careless(self: Assignment, guest: Participant, *args: Any, **kwargs: Any) -> None:
+    async def careless(self: Assignment, participant: Participant, *args: Any, **kwargs: Any) -> None:
         holders = Roster.holders
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(Roster, "holders", lambda roster, stage: tuple(g for g in holders(roster, stage) if g is guest))
-            await run(self, guest, *args, **kwargs)
+            inner.setattr(Roster, "holders", lambda roster, stage: tuple(g for g in holders(roster, stage) if g is participant))
+            await run(self, participant, *args, **kwargs)
 
     patch.setattr(Assignment, "_build", careless)
 
@@ -502,7 +502,7 @@ def answer_of_a_build(patch: pytest.MonkeyPatch) -> None:
     answer = Builder.build
 
     async def careless(self: Builder, sender: Endpoint, request: Build) -> Reply:
-        if self._books.standing.goes_on_from(request.iteration, request.lineage):
+        if self._books.replica_state.goes_on_from(request.iteration, request.lineage):
             raise Refused(RefusalKind.PAST, "it is decided")
         return await answer(self, sender, request)
 

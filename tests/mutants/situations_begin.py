@@ -70,7 +70,7 @@ def member_with_an_old_plan() -> object:
         asks = []
         for number in (1, 2):
             ports = replace(alone.context.ports, directory=_named(number))  # type: ignore[arg-type]
-            alone.standing.known_plan, alone.standing.coordinator = plan(1), None
+            alone.replica_state.known_plan, alone.replica_state.coordinator = plan(1), None
             alone.line.asked.clear()
             election = Election(replace(alone.context, ports=ports), alone.books)
             campaign = alone.tasks.start(election.campaign(), "campaign")
@@ -106,10 +106,10 @@ def feeder_with_first_weights() -> object:
         context = replace(alone.context, manifest=replace(alone.context.manifest, stages=stages))
         for can_feed in (True, False):
             roster = Roster(context, alone.tasks, lambda: at(1))
-            assembly = Assignment(context, roster, lambda: at(1), alone.tasks)
+            assignment = Assignment(context, roster, lambda: at(1), alone.tasks)
             roster.admit(A, Hello(True, False, "", 0), 0, built=True)
             corpus = context.manifest.data.corpus_hash
-            places.append(assembly.hello(ME, Hello(can_feed, False, corpus, 0, 1, 0, GENESIS_LINEAGE), 0).stage)
+            places.append(assignment.hello(ME, Hello(can_feed, False, corpus, 0, 1, 0, GENESIS_LINEAGE), 0).stage)
         return places
 
     return play(story, D)

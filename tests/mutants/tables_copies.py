@@ -40,7 +40,7 @@ def _build(request: Build, donors: Callable[[Endpoint, Request], Reply] | None =
         if donors is not None:
             alone.line.answer = donors
         builder = alone.builder
-        return await word(builder.build(A, request)), alone.standing.stage, alone.standing.iteration
+        return await word(builder.build(A, request)), alone.replica_state.stage, alone.replica_state.iteration
 
     return play(story)
 
@@ -55,8 +55,8 @@ def build_of_what_is_decided() -> object:
 
     async def story(alone: Alone, iteration: int, forced: tuple[int, ...]) -> str:
         newest = replace(record(forced=forced), iteration=iteration)
-        alone.standing.install(1, iteration + 1, newest.lineage(), newest)
-        alone.standing.vouched = True
+        alone.replica_state.install(1, iteration + 1, newest.lineage(), newest)
+        alone.replica_state.is_committed_state = True
         builder = alone.builder
         return await word(builder.build(A, Build(at(2), Fresh(1, 0, "draw it"), 0, GENESIS_LINEAGE, None, 0)))
 
@@ -70,8 +70,8 @@ def build_asked_for_again() -> object:
         builder = alone.builder
         request = Build(at(2), Fresh(1, 0, "draw it"), 0, GENESIS_LINEAGE, None, 0)
         await word(builder.build(A, request))
-        alone.standing.apply(record())
-        return await word(builder.build(A, request)), alone.standing.iteration
+        alone.replica_state.apply(record())
+        return await word(builder.build(A, request)), alone.replica_state.iteration
 
     return play(story)
 
@@ -81,7 +81,7 @@ def state_of_another_lineage() -> object:
 
     async def story(alone: Alone, held: tuple[int, ...], led: tuple[int, ...]) -> str:
         newest, asked = record(forced=held), record(forced=led)
-        alone.standing.install(1, 1, newest.lineage(), newest)
+        alone.replica_state.install(1, 1, newest.lineage(), newest)
         builder = alone.builder
         return await word(builder.build(A, Build(at(2), Stay(1, 1, "it holds it"), 1, asked.lineage(), asked, 0)))
 

@@ -16,10 +16,10 @@ from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.actions import Copy, CopyKept, CopyNeighbour, Restore, Stay
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.messages import (
-    Beat,
     Build,
     Commit,
     Committed,
+    Heartbeat,
     Hello,
     Meet,
     Met,
@@ -31,10 +31,10 @@ from swarmfree.protocol.messages import (
     Seal,
     Sealed,
 )
-from swarmfree.protocol.names import AddendId, Endpoint
+from swarmfree.protocol.names import Endpoint, PartialSumId
 from swarmfree.protocol.plan import Replica
 from swarmfree.protocol.ports import Reply
-from swarmfree.protocol.records import GENESIS_LINEAGE, Addend, MicrobatchSet, Roll, float64_bits
+from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, PartialSum, Roll, float64_bits
 from swarmfree.trainer.coordinator import coordinator as coordination
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.partition_merge import Rival
@@ -65,10 +65,10 @@ def answer(to: Endpoint, request: Request) -> Reply:
     """What a member says that has nothing against it."""
     stage = PLACES[to.member]
     match request:
-        case Beat():
+        case Heartbeat():
             return Reply(beat_answer(stage))
         case Open():
-            return Reply(Promise(0, None, None, None, stage, "b0", vouched=True))
+            return Reply(Promise(0, None, None, None, stage, "b0", is_committed_state=True))
         case Seal(record=sealed):
             return Reply(Sealed(sealed.lineage()))
         case Commit(record=decided):
@@ -99,7 +99,7 @@ def _lead(story: Callable[[Alone, Coordinator], Awaitable[T]], *, forced: bool =
 
 
 def _inheritance(*, forced: bool) -> Takeover:
-    promise = Promise(0, None, None, None, -1, "b0", vouched=True)
+    promise = Promise(0, None, None, None, -1, "b0", is_committed_state=True)
     return Takeover(
         term=LATER,
         revision=5,
@@ -132,7 +132,7 @@ def peer_of_another_lineage() -> object:
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[str]:
         coordinator._record, said = replace(record(forced=(0,)), iteration=3), list[str]()
-        coordinator.assembly.past[2] = "c" * 64
+        coordinator.assignment.past[2] = "c" * 64
         for forced, iterations, lineage in (((), 9, "e" * 64), ((0,), 9, "e" * 64), ((-1,), 9, "e" * 64), ((), 2, "c" * 64)):
             try:
                 said.append(
@@ -150,7 +150,7 @@ def rival_while_a_record_is_told() -> object:
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[bool]:
         coordinator._iteration, coordinator._record = 1, record()
-        coordinator.assembly.past[1] = record().lineage()
+        coordinator.assignment.past[1] = record().lineage()
         rival, found = Rival(coordinator.meeting.tip(), replace(LATER, number=LATER.number + 1), D, is_whole=True), list[bool]()
 
         def one(to: Endpoint, request: Request) -> Reply:
@@ -172,13 +172,13 @@ def rival_that_gives_way() -> object:
     """
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[bool]:
-        coordinator.assembly.past |= {1: "c" * 64, 2: "d" * 64}
+        coordinator.assignment.past |= {1: "c" * 64, 2: "d" * 64}
         found, action = list[bool](), CopyNeighbour(1, D, 2, "stage 1 is an end of the body")
         calls = (1, "e", False, 0), (1, "c", True, 0), (1, "c", False, 0), (1, "c", False, 60), (2, "d", False, 0)
         for iterations, lineage, whole, wait_s in calls:
             coordinator.meeting.hear(Rival(Tip((), iterations, lineage * 64), LATER, D, is_whole=whole))
             await asyncio.sleep(wait_s)
-            found.append(not coordinator.assembly._waits_for_others(action))
+            found.append(not coordinator.assignment._waits_for_others(action))
         return found
 
     return _lead(story)
@@ -209,7 +209,7 @@ def ways_that_wait_for_members() -> object:
     """Another coordinator of this lineage has called: which ways of bringing a stage back wait for its members."""
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[str]:
-        coordinator.assembly.past[2] = "d" * 64
+        coordinator.assignment.past[2] = "d" * 64
         coordinator.meeting.hear(Rival(Tip((), 2, "d" * 64), LATER, D, is_whole=False))
         ways = (
             Copy(1, (D,), ""),
@@ -218,7 +218,7 @@ def ways_that_wait_for_members() -> object:
             Stay(1, 1, ""),
             CopyNeighbour(1, D, 2, ""),
         )
-        return [type(action).__name__ for action in ways if coordinator.assembly._waits_for_others(action)]
+        return [type(action).__name__ for action in ways if coordinator.assignment._waits_for_others(action)]
 
     return _lead(story)
 
@@ -233,10 +233,10 @@ def stage_lost_before_giving_way() -> object:
         alone.tasks.start(coordinator.meeting.keep(), "meet strangers")
         coordinator.meeting.hear(Rival(Tip((), 9, "e" * 64), LATER, D, is_whole=True))
         await asyncio.sleep(0.5)
-        found = [not coordinator.assembly._waits_for_others(action)]
+        found = [not coordinator.assignment._waits_for_others(action)]
         met = replace(met, coordinator=None)
         await asyncio.sleep(alone.context.timing.coordinator_silence_s)
-        return [*found, not coordinator.assembly._waits_for_others(action)]
+        return [*found, not coordinator.assignment._waits_for_others(action)]
 
     return _lead(story)
 
@@ -275,8 +275,8 @@ def majority_of_followers() -> object:
     """All follow, and three of four hold nothing that they could vote with: whether a stage may be built, and whether anything may be opened."""
 
     async def story(alone: Alone, coordinator: Coordinator) -> tuple[bool, bool]:
-        for guest in coordinator.roster.guests()[1:]:
-            guest.built = False
+        for participant in coordinator.roster.participants()[1:]:
+            participant.built = False
         return coordinator._check_quorum(building=True), coordinator._check_quorum()
 
     return _lead(story)
@@ -296,7 +296,7 @@ def forced_once() -> object:
     """Who went on forced has decided, with one member of four; then that one has no majority of those who decide next: whether it goes on."""
 
     async def story(alone: Alone, coordinator: Coordinator) -> str:
-        alone.line.answer = deaf_to(Seal, Beat, Commit)
+        alone.line.answer = deaf_to(Seal, Heartbeat, Commit)
         await coordinator._decide(record(forced=(0,)))
 
         async def go_on() -> None:
@@ -323,8 +323,8 @@ def hello_before_all_are_told() -> object:
 
         alone.line.answer = reply
         await coordinator._decide(made)
-        guest = coordinator.roster.get(early.member)
-        return guest is not None and guest.is_ours
+        participant = coordinator.roster.get(early.member)
+        return participant is not None and participant.is_ours
 
     return _lead(story)
 
@@ -333,7 +333,7 @@ def without_majority() -> object:
     """Nobody answers the coordinator any more."""
 
     async def story(alone: Alone, coordinator: Coordinator) -> str:
-        alone.line.answer = deaf_to(Beat)
+        alone.line.answer = deaf_to(Heartbeat)
 
         async def go_on() -> None:
             for _ in range(20):
@@ -365,10 +365,10 @@ def joiner_that_is_silent() -> object:
     """A member is called for that has promised nothing yet, and then it answers: whether the plan is made again."""
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[bool]:
-        guest = coordinator.roster.get(SIBLING.member)
-        assert guest is not None
-        guest.opened, guest.built_at, found = None, 0, list[bool]()
-        for guest.silent_since_s in (1.0, None):
+        participant = coordinator.roster.get(SIBLING.member)
+        assert participant is not None
+        participant.opened, participant.built_at, found = None, 0, list[bool]()
+        for participant.silent_since_s in (1.0, None):
             try:
                 coordinator._look_for_joiners(plan(6))
             except Replanned:
@@ -389,9 +389,9 @@ def joiner_that_cannot_step() -> object:
                 raise Refused(RefusalKind.GONE, "nobody keeps the average")
             return answer(to, request)
 
-        guest = coordinator.roster.get(SIBLING.member)
-        assert guest is not None
-        guest.opened, alone.line.answer = None, gone
+        participant = coordinator.roster.get(SIBLING.member)
+        assert participant is not None
+        participant.opened, alone.line.answer = None, gone
         await coordinator._decide(record())
         await asyncio.sleep(1.0)
         asked = dict.fromkeys(type(request).__name__ for member, request in alone.line.asked if member == SIBLING.member)
@@ -456,9 +456,11 @@ def voter_with_a_built_state() -> object:
 
     async def story(alone: Alone, coordinator: Coordinator) -> bool:
         inherited = _inheritance(forced=False)
-        promises = {e: replace(p, base="another", vouched=e != ME) for e, p in inherited.promises.items()}
-        (guest,) = (guest for guest in replace(inherited, promises=promises).guests() if guest.endpoint == ME)
-        return guest.built
+        promises = {e: replace(p, base="another", is_committed_state=e != ME) for e, p in inherited.promises.items()}
+        (participant,) = (
+            participant for participant in replace(inherited, promises=promises).participants() if participant.endpoint == ME
+        )
+        return participant.built
 
     return _lead(story)
 
@@ -470,8 +472,8 @@ def _judged(first: Response | CallFailed, second: Response | CallFailed) -> str:
     """What comes of a round in which the replicas of stage 1 answer so: the name of what is found, or its first word."""
 
     async def story(alone: Alone, coordinator: Coordinator) -> str:
-        guests = [g for g in coordinator.roster.guests() if g.stage == 1]
-        found = coordinator._rolling._judge(_roll(), guests, {ME.member: first, SIBLING.member: second})
+        participants = [g for g in coordinator.roster.participants() if g.stage == 1]
+        found = coordinator._rolling._judge(_roll(), participants, {ME.member: first, SIBLING.member: second})
         return type(found).__name__
 
     return _lead(story)
@@ -507,8 +509,8 @@ def average_of_who_is_gone() -> object:
         rolling, roster = coordinator._rolling, coordinator.roster
         reported = {0: A, 1: SIBLING, 2: D}
         rolling._averages = {stage: StageAverage("sum", "", "state", (one.member,)) for stage, one in reported.items()}
-        for guest in roster.guests():
-            guest.opened = at(1)
+        for participant in roster.participants():
+            participant.opened = at(1)
         roster.fence(SIBLING.member, "it does not answer")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.01):
@@ -522,12 +524,12 @@ def sums_of_a_fenced_member() -> object:
     """A member told of a sum, and is fenced: the microbatches that count."""
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[tuple[int, ...]]:
-        guest = coordinator.roster.get(ME.member)
-        assert guest is not None
-        addend = Addend(AddendId(ME.member, 0), MicrobatchSet.of([3]), (3,))
-        guest.answer = replace(beat_answer(1), addends=(addend,))
+        participant = coordinator.roster.get(ME.member)
+        assert participant is not None
+        partial_sum = PartialSum(PartialSumId(ME.member, 0), MicrobatchSet.of([3]), (3,))
+        participant.answer = replace(beat_answer(1), partial_sums=(partial_sum,))
         rolling, roster = coordinator._rolling, coordinator.roster
         roster.fence(ME.member, "it does not answer")
-        return [found.order for found in Rounds._addends(rolling, plan(1), 1)]
+        return [found.order for found in Rounds._partial_sums(rolling, plan(1), 1)]
 
     return _lead(story)

@@ -11,10 +11,10 @@ from typing import cast
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import (
     Average,
-    Beat,
     Claim,
     Commit,
     GetAverage,
+    Heartbeat,
     Loss,
     Open,
     Promise,
@@ -26,10 +26,10 @@ from swarmfree.protocol.messages import (
     TakeRoll,
     Train,
 )
-from swarmfree.protocol.names import AddendId, Endpoint, Term, WorkKey, WorkKind
+from swarmfree.protocol.names import Endpoint, PartialSumId, Term, WorkKey, WorkKind
 from swarmfree.protocol.plan import Rebuilt, Share
 from swarmfree.protocol.ports import Executor, Reply
-from swarmfree.protocol.records import GENESIS_LINEAGE, Addend, MicrobatchSet, Record, Roll
+from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, PartialSum, Record, Roll
 from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.trainer.context import PayloadAtHand
 from swarmfree.trainer.device import Rank
@@ -38,8 +38,8 @@ from swarmfree.trainer.pipeline.gradient_sums import SumKind
 from tests.mutants.alone import LATER, ME, OTHER_LINEAGE, SIBLING, A, Alone, D, at, plan, play, record, word
 
 
-def _roll(*members: Endpoint, addends: tuple[Addend, ...] = (), rotation: int = 0) -> Roll:
-    return Roll(0, "b0", 1, addends, members, rotation)
+def _roll(*members: Endpoint, partial_sums: tuple[PartialSum, ...] = (), rotation: int = 0) -> Roll:
+    return Roll(0, "b0", 1, partial_sums, members, rotation)
 
 
 async def _own_average(alone: Alone) -> str:
@@ -85,10 +85,10 @@ def stored_before_load() -> object:
 
 
 def claim_beside_a_coordinator() -> object:
-    """Somebody claims while the coordinator beats."""
+    """Somebody claims while the coordinator heartbeats."""
 
     async def story(alone: Alone) -> str:
-        await alone.books.beat(A, Beat(at(1), 0, 0.0))
+        await alone.books.heartbeat(A, Heartbeat(at(1), 0, 0.0))
         return await word(alone.books.claim(D, Claim(at(1, LATER), only_asking=False)))
 
     return play(story)
@@ -98,7 +98,7 @@ def only_asked() -> object:
     """Somebody asks whether it would be followed; then the coordinator seals."""
 
     async def story(alone: Alone) -> str:
-        await alone.books.beat(A, Beat(at(1), 0, 0.0))
+        await alone.books.heartbeat(A, Heartbeat(at(1), 0, 0.0))
         alone.books.lose_coordinator()
         await alone.books.claim(D, Claim(at(1, LATER), only_asking=True))
         return await word(alone.books.seal(Seal(at(2), record())))
@@ -107,13 +107,13 @@ def only_asked() -> object:
 
 
 def word_of_an_old_term() -> object:
-    """A coordinator whose term is over opens, beats and seals."""
+    """A coordinator whose term is over opens, heartbeats and seals."""
 
     async def story(alone: Alone) -> list[str]:
         await alone.books.claim(D, Claim(at(1, LATER), only_asking=False))
         return [
             await word(alone.books.open(A, Open(plan(2)))),
-            await word(alone.books.beat(A, Beat(at(3), 0, 0.0))),
+            await word(alone.books.heartbeat(A, Heartbeat(at(3), 0, 0.0))),
             await word(alone.books.seal(Seal(at(4), record()))),
         ]
 
@@ -133,7 +133,7 @@ def older_roll() -> object:
 
 def _seals(*seals: tuple[int, Record]) -> object:
     async def story(alone: Alone) -> list[str]:
-        await alone.books.beat(A, Beat(at(1), 0, 0.0))
+        await alone.books.heartbeat(A, Heartbeat(at(1), 0, 0.0))
         return [await word(alone.books.seal(Seal(at(revision), sealed))) for revision, sealed in seals]
 
     return play(story)
@@ -166,7 +166,7 @@ def second_vote_after_coming_and_going() -> object:
     async def story(alone: Alone) -> str:
         await alone.books.claim(SIBLING, Claim(at(1, Term(3, SIBLING.member)), only_asking=False))
         await alone.books.rejoin(SIBLING, A)
-        await alone.books.beat(A, Beat(at(1), 0, 0.0))
+        await alone.books.heartbeat(A, Heartbeat(at(1), 0, 0.0))
         await alone.books.rejoin(A, D)
         return await word(alone.books.seal(Seal(at(2, LATER), record())))
 
@@ -174,23 +174,23 @@ def second_vote_after_coming_and_going() -> object:
 
 
 def word_of_a_beaten_lineage() -> object:
-    """The coordinator of the lineage that gave way beats, and opens, as if nothing had happened."""
+    """The coordinator of the lineage that gave way heartbeats, and opens, as if nothing had happened."""
 
     async def story(alone: Alone) -> list[str]:
-        await alone.books.beat(A, Beat(at(1), 0, 0.0))
+        await alone.books.heartbeat(A, Heartbeat(at(1), 0, 0.0))
         await alone.books.rejoin(A, D)
-        return [await word(alone.books.beat(A, Beat(at(2), 0, 0.0))), await word(alone.books.open(A, Open(plan(3))))]
+        return [await word(alone.books.heartbeat(A, Heartbeat(at(2), 0, 0.0))), await word(alone.books.open(A, Open(plan(3))))]
 
     return play(story)
 
 
 def call_to_come_back_that_comes_twice() -> object:
-    """A member is told twice to come back to a coordinator, and follows it already the second time: what its next beat comes to."""
+    """A member is told twice to come back to a coordinator, and follows it already the second time: what its next heartbeat comes to."""
 
     async def story(alone: Alone) -> str:
-        await alone.books.beat(A, Beat(at(1), 0, 0.0))
+        await alone.books.heartbeat(A, Heartbeat(at(1), 0, 0.0))
         await alone.books.rejoin(A, A)
-        return await word(alone.books.beat(A, Beat(at(2), 0, 0.0)))
+        return await word(alone.books.heartbeat(A, Heartbeat(at(2), 0, 0.0)))
 
     return play(story)
 
@@ -209,27 +209,27 @@ def state_of_one_who_came_back() -> object:
 
 
 def call_back_by_the_one_that_was_left() -> object:
-    """A coordinator that had slept has a member leave the one that leads, and then that one calls it back: what its next beat comes to."""
+    """A coordinator that had slept has a member leave the one that leads, and then that one calls it back: what its next heartbeat comes to."""
 
     async def story(alone: Alone) -> str:
         await alone.books.claim(D, Claim(at(1, LATER), only_asking=False))
-        alone.books.lose_coordinator()  # its beats come to nothing while it is frozen
+        alone.books.lose_coordinator()  # its heartbeats come to nothing while it is frozen
         await alone.books.rejoin(A, A)
         await alone.books.rejoin(D, D)
-        return await word(alone.books.beat(D, Beat(at(2, LATER), 0, 0.0)))
+        return await word(alone.books.heartbeat(D, Heartbeat(at(2, LATER), 0, 0.0)))
 
     return play(story)
 
 
 def overtaken_open() -> object:
-    """While an Open waits for the device, another coordinator beats in a higher term: the number of the term that is promised in the end."""
+    """While an Open waits for the device, another coordinator heartbeats in a higher term: the number of the term that is promised in the end."""
 
     async def story(alone: Alone) -> tuple[str, int]:
         async with asyncio.TaskGroup() as group:
             opening = group.create_task(word(alone.books.open(A, Open(plan(1)))))
             await asyncio.sleep(0.0005)
-            await alone.books.beat(D, Beat(at(1, LATER), 0, 0.0))
-        promised = alone.standing.promised
+            await alone.books.heartbeat(D, Heartbeat(at(1, LATER), 0, 0.0))
+        promised = alone.replica_state.promised
         assert promised is not None
         return opening.result(), promised.term.number
 
@@ -237,11 +237,11 @@ def overtaken_open() -> object:
 
 
 def coordinator_gets_nowhere() -> object:
-    """The coordinator beats, waits for nobody, and its progress stays the same for longer than any build takes: whether it is followed still."""
+    """The coordinator heartbeats, waits for nobody, and its progress stays the same for longer than any build takes: whether it is followed still."""
 
     async def story(alone: Alone) -> bool:
         for _ in range(int(alone.context.timing.stall_s / TICK_S) + 1):
-            await alone.books.beat(A, Beat(at(1), 0, 0.0, progress=1))
+            await alone.books.heartbeat(A, Heartbeat(at(1), 0, 0.0, progress=1))
             alone.books.count_tick()
         return alone.books.hears_coordinator
 
@@ -253,7 +253,7 @@ def step_from_another_state() -> object:
 
     async def story(alone: Alone) -> tuple[str, int]:
         average = await _own_average(alone)
-        return await word(alone.books.commit(Commit(record(state="another", average=average)))), alone.standing.iteration
+        return await word(alone.books.commit(Commit(record(state="another", average=average)))), alone.replica_state.iteration
 
     return play(story)
 
@@ -290,7 +290,7 @@ def work_of_another_base() -> object:
     async def story(alone: Alone) -> str:
         await alone.books.open(A, Open(plan(1)))
         try:
-            alone.standing.check(WorkKey(0, "another", WorkKind.TRAIN, 0, 1))
+            alone.replica_state.check(WorkKey(0, "another", WorkKind.TRAIN, 0, 1))
         except Refused as refusal:
             return str(refusal.kind)
         return "done"
@@ -305,8 +305,8 @@ def roll_of_another_sum() -> object:
         book = alone.books.book
         await alone.books.open(A, Open(plan(1)))
         book._sets[0], alone.engine._sums[0] = (0, 1), [alone.engine._zero() for _ in range(alone.engine.part_count(1))]
-        told = Addend(AddendId(ME.member, 0), MicrobatchSet.of([0]), (0,))
-        return await word(alone.books.averaging.take(TakeRoll(at(2), _roll(ME, addends=(told,)))))
+        told = PartialSum(PartialSumId(ME.member, 0), MicrobatchSet.of([0]), (0,))
+        return await word(alone.books.averaging.take(TakeRoll(at(2), _roll(ME, partial_sums=(told,)))))
 
     return play(story)
 
@@ -319,7 +319,7 @@ def sum_in_a_roll() -> object:
         await alone.books.open(A, Open(plan(1)))
         book.enter(book.number_for(SumKind.SURE, 0), 0)
         alone.engine._sums[0] = [alone.engine._zero() for _ in range(alone.engine.part_count(1))]
-        await alone.books.averaging.take(TakeRoll(at(2), _roll(ME, addends=book.addends())))
+        await alone.books.averaging.take(TakeRoll(at(2), _roll(ME, partial_sums=book.partial_sums())))
         return book.number_for(SumKind.SURE, 1)
 
     return play(story)
@@ -329,8 +329,8 @@ def short_contribution() -> object:
     """A sibling's contribution is eight bytes short: whom the member names to its coordinator."""
 
     async def story(alone: Alone) -> object:
-        addends = (Addend(AddendId(SIBLING.member, 0), MicrobatchSet.of([0]), (0,)),)
-        roll, averaging = _roll(ME, SIBLING, addends=addends), alone.books.averaging
+        partial_sums = (PartialSum(PartialSumId(SIBLING.member, 0), MicrobatchSet.of([0]), (0,)),)
+        roll, averaging = _roll(ME, SIBLING, partial_sums=partial_sums), alone.books.averaging
         await alone.books.open(A, Open(plan(1)))
         alone.line.delay_s = 1.0
         async with asyncio.TaskGroup() as group:
@@ -397,7 +397,7 @@ def share_that_a_stage_refused() -> object:
         context = alone.context
         context.ports = replace(context.ports, tokens=IntegerTokens(context.manifest, 9))
         alone.engine.draw(0, 0)
-        alone.standing.install(0, 0, GENESIS_LINEAGE, None)
+        alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
         alone.line.answer = _past
         found = []
         for revision in (1, 2):
@@ -417,7 +417,7 @@ def plans_of_one_base() -> object:
         context, device = alone.context, alone.books.device
         context.ports = replace(context.ports, tokens=IntegerTokens(context.manifest, 9))
         alone.engine.draw(0, 0)
-        alone.standing.install(0, 0, GENESIS_LINEAGE, None)
+        alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
 
         async def an_hour(work: object) -> None:
             await asyncio.sleep(3600.0)
@@ -443,7 +443,7 @@ def contribution_of_a_source() -> object:
         book = alone.books.book
         number = book.number_for(0, 3)
         book.half(number, 3)
-        return [addend.order for addend in book.addends()]
+        return [partial_sum.order for partial_sum in book.partial_sums()]
 
     return play(story)
 
@@ -456,7 +456,7 @@ def loss_of_another_share() -> object:
         tokens = IntegerTokens(context.manifest, 9)
         context.ports = replace(context.ports, tokens=tokens)
         alone.engine.draw(0, 0)
-        alone.standing.install(0, 0, GENESIS_LINEAGE, None)
+        alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
         shares = (Share(A.member, (0, 1, 2), (), 1), Share(SIBLING.member, (3,), (), 1))
         await alone.books.open(A, Open(replace(plan(1), shares=shares)))
 
@@ -473,10 +473,10 @@ def copy_that_was_opened() -> object:
     """A plan names a member that has copied its state, and its coordinator gives way: what it vouches for; where the plan has it rebuilt, too."""
 
     async def story(alone: Alone, stage: int) -> bool:
-        alone.standing.install(1, 5, OTHER_LINEAGE, replace(record(), iteration=4))
+        alone.replica_state.install(1, 5, OTHER_LINEAGE, replace(record(), iteration=4))
         opened = replace(plan(1, iteration=5, lineage=OTHER_LINEAGE), rebuilt=(Rebuilt(stage, "state", rate_scaled=False),))
         await alone.books.open(A, Open(opened))
         await alone.books.rejoin(A, D)
-        return alone.standing.vouched
+        return alone.replica_state.is_committed_state
 
     return [play(partial(story, stage=stage)) for stage in (2, 1)]

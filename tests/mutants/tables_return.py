@@ -18,14 +18,14 @@ from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import PeerSilent, RefusalKind, Refused
 from swarmfree.protocol.manifest import RecoverySection
 from swarmfree.protocol.messages import (
-    Beat,
-    BeatAnswer,
     Build,
     Built,
     Claim,
     Commit,
     Committed,
     GetRecord,
+    Heartbeat,
+    HeartbeatAnswer,
     Hello,
     KeptShadow,
     Place,
@@ -89,9 +89,9 @@ def _campaign(
             return await alone.books.claim(alone.context.here, request)
 
         alone.line.answer, alone.context.handler = one, own
-        alone.standing.records = [replace(record(), iteration=-1)]
-        alone.standing.known_plan = plan(1)
-        alone.standing.promised = at(1)
+        alone.replica_state.records = [replace(record(), iteration=-1)]
+        alone.replica_state.known_plan = plan(1)
+        alone.replica_state.promised = at(1)
         alone.books.lose_coordinator()
         return await judge(alone, Election(alone.context, alone.books))
 
@@ -103,7 +103,7 @@ def _silent(to: Endpoint, claim: Claim) -> Promise:
 
 
 def _promising(to: Endpoint, claim: Claim) -> Promise:
-    return Promise(0, None, None, None, 1, "b0", vouched=True)
+    return Promise(0, None, None, None, 1, "b0", is_committed_state=True)
 
 
 def candidate_without_majority() -> object:
@@ -177,8 +177,8 @@ def plan_of_a_term_that_began_further_back() -> object:
         return replace(_promising(to, claim), plan=back)
 
     async def judge(alone: Alone, election: Election) -> bool:
-        alone.standing.apply(record())
-        alone.standing.known_plan = plan(2, iteration=1, lineage=record().lineage())
+        alone.replica_state.apply(record())
+        alone.replica_state.known_plan = plan(2, iteration=1, lineage=record().lineage())
         return await election.campaign() is not None
 
     return _campaign(behind, judge)
@@ -203,7 +203,7 @@ def coordinator_that_others_hear() -> object:
 
 async def _gives_up_at_once(alone: Alone, election: Election) -> bool:
     """Whether a candidate whose last coordinator is A leaves its campaign without waiting."""
-    alone.standing.coordinator = A
+    alone.replica_state.coordinator = A
     try:
         async with asyncio.timeout(0.5):
             return await election.campaign() is None
@@ -246,12 +246,12 @@ def lineage_that_nobody_leads() -> object:
             raise AssertionError(inherited)
 
         wait_s, joining = alone.context.timing.split_wait_s, Membership(alone.context, alone.books, alone.tasks, lead)
-        joining._election, alone.standing.vouched, told = election, True, []
+        joining._election, alone.replica_state.is_committed_state, told = election, True, []
         while alone.context.now_s() < 2 * wait_s:
             await election.campaign()
         told.append(joining.hello().forced)
         if not is_member:
-            alone.standing.known_plan = replace(plan(2), replicas=(plan(2).replicas[0],) * 3)
+            alone.replica_state.known_plan = replace(plan(2), replicas=(plan(2).replicas[0],) * 3)
         await asyncio.sleep(2 * wait_s)
         told.append(joining.hello().forced)
         await election.campaign()
@@ -263,21 +263,21 @@ def lineage_that_nobody_leads() -> object:
 def state_that_is_not_vouched_for() -> object:
     """What a peer says that was told to build a stage, before an Open and after it; whether its state counts where it says so."""
 
-    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> tuple[object, ...]:
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> tuple[object, ...]:
         async def lead(inherited: object) -> bool:
             raise AssertionError(inherited)
 
         joining, told = Membership(alone.context, alone.books, alone.tasks, lead), []
-        alone.standing.install(1, 5, LINEAGE, replace(record(forced=(2,)), iteration=4))
+        alone.replica_state.install(1, 5, LINEAGE, replace(record(forced=(2,)), iteration=4))
         for in_force in (None, plan(2, iteration=5, lineage=LINEAGE)):
-            alone.standing.plan = in_force
+            alone.replica_state.plan = in_force
             hello = joining.hello()
             told.append((hello.stage, hello.iteration, hello.forced))
-        assembly.hello(ME, hello, 5)
-        guest = roster.get(ME.member)
-        return *told, guest is not None and guest.is_ours
+        assignment.hello(ME, hello, 5)
+        participant = roster.get(ME.member)
+        return *told, participant is not None and participant.is_ours
 
-    return _assembly(story)
+    return _assignment(story)
 
 
 def electorate_of_a_missed_record() -> object:
@@ -289,10 +289,10 @@ def electorate_of_a_missed_record() -> object:
         def further(to: Endpoint, request: Request) -> Reply:
             if isinstance(request, GetRecord):
                 return Reply(RecordAnswer(newest))
-            return Reply(Promise(1, None, None, None, 1, "b0", vouched=True))
+            return Reply(Promise(1, None, None, None, 1, "b0", is_committed_state=True))
 
         async def step(request: object) -> Reply:
-            alone.standing.apply(newest)
+            alone.replica_state.apply(newest)
             return Reply(Committed(1))
 
         alone.line.answer, alone.books.commit = further, step  # type: ignore[method-assign, assignment]
@@ -312,19 +312,19 @@ def life_that_was_heard_of_late() -> object:
 # ---- coming back ---------------------------------------------------------------------------------------------------
 
 
-def _assembly(story: Callable[[Alone, Assignment, Roster], Awaitable[T]]) -> T:
+def _assignment(story: Callable[[Alone, Assignment, Roster], Awaitable[T]]) -> T:
     """The places of a swarm at iteration 5; A, SIBLING and D hold the ends and both stages of the body."""
 
     async def main(alone: Alone) -> T:
         alone.line.answer = answer
         roster = Roster(alone.context, alone.tasks, lambda: at(1))
-        assembly = Assignment(alone.context, roster, lambda: at(1), alone.tasks)
-        assembly._present, assembly._opened = (5, LINEAGE, replace(record(), iteration=4)), True
-        assembly.past |= {5: LINEAGE}
+        assignment = Assignment(alone.context, roster, lambda: at(1), alone.tasks)
+        assignment._present, assignment._opened = (5, LINEAGE, replace(record(), iteration=4)), True
+        assignment.past |= {5: LINEAGE}
         for stage, one in enumerate((A, SIBLING, D)):
-            guest = roster.admit(one, Hello(False, False, "", 0), stage, built=True)
-            guest.opened, guest.built_at, guest.is_ours = at(1), 5, True
-        return await story(alone, assembly, roster)
+            participant = roster.admit(one, Hello(False, False, "", 0), stage, built=True)
+            participant.opened, participant.built_at, participant.is_ours = at(1), 5, True
+        return await story(alone, assignment, roster)
 
     return play(main, second_life(A))
 
@@ -336,17 +336,17 @@ def _hello(stage: int, lineage: str = LINEAGE) -> Hello:
 def _back(rebuilt: Rebuilt | None, *, sealing: bool = False, lineage: str = LINEAGE, barred: bool = False) -> object:
     """A member of stage 1 says hello with its state: whether it is a member again, and what is rebuilt still."""
 
-    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> tuple[bool, int]:
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> tuple[bool, int]:
         if rebuilt is not None:
-            assembly._rebuilt = {1: rebuilt}
-        assembly.is_sealing = sealing
+            assignment._rebuilt = {1: rebuilt}
+        assignment.is_sealing = sealing
         if barred:
             roster.bar(ME.member, "it cannot average with its sibling")
-        assembly.hello(ME, _hello(1, lineage), 5)
-        guest = roster.get(ME.member)
-        return guest is not None and guest.built, len(assembly.rebuilt_stages())
+        assignment.hello(ME, _hello(1, lineage), 5)
+        participant = roster.get(ME.member)
+        return participant is not None and participant.built, len(assignment.rebuilt_stages())
 
-    return _assembly(story)
+    return _assignment(story)
 
 
 MERGED = Rebuilt(1, "merged", rate_scaled=True)
@@ -380,83 +380,83 @@ def back_while_barred() -> object:
 def silent_holder_of_a_copied_stage() -> object:
     """The only replica of a stage does not answer, and somebody joins it, with its state or without: whether the first is in the next plan."""
 
-    async def story(alone: Alone, assembly: Assignment, roster: Roster, *, built: bool) -> bool:
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, built: bool) -> bool:
         silent = roster.get(SIBLING.member)
         assert silent is not None
         silent.silent_since_s, roster.patience_s = alone.context.now_s(), lambda stage: 60.0
         roster.admit(ME, Hello(False, False, "", 0), 1, built=built).built_at = 5
-        await assembly.fill(*assembly._present, lambda: True)
+        await assignment.fill(*assignment._present, lambda: True)
         return roster.get(SIBLING.member) is silent
 
-    return [_assembly(partial(story, built=built)) for built in (True, False)]
+    return [_assignment(partial(story, built=built)) for built in (True, False)]
 
 
 def standby_before_the_first_open() -> object:
     """Each stage has one replica of two, somebody stands by, and nobody else has come for long: its place before the first Open, and after it."""
 
-    async def story(alone: Alone, assembly: Assignment, roster: Roster, *, opened: bool) -> int:
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, opened: bool) -> int:
         alone.context.manifest = replace(MANIFEST, stages=replace(MANIFEST.stages, replicas_min=2))
-        guest, assembly._opened = roster.admit(ME, Hello(False, True, "", 0), STANDBY), opened
-        assembly._begun_s -= 60.0
-        assembly._use_standbys()
-        return guest.stage
+        participant, assignment._opened = roster.admit(ME, Hello(False, True, "", 0), STANDBY), opened
+        assignment._begun_s -= 60.0
+        assignment._use_standbys()
+        return participant.stage
 
-    return [_assembly(partial(story, opened=opened)) for opened in (False, True)]
+    return [_assignment(partial(story, opened=opened)) for opened in (False, True)]
 
 
 def standby_that_holds_a_lost_stage() -> object:
     """A barred member stands by, and its sibling is lost beside a newcomer: who builds the stage, and how."""
 
-    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> tuple[str, str]:
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> tuple[str, str]:
         roster.bar(ME.member, "it cannot average with its sibling")
-        assembly.hello(ME, _hello(1), 5)
+        assignment.hello(ME, _hello(1), 5)
         barred = roster.get(ME.member)
         assert barred is not None
         assert barred.stage == STANDBY
         barred.answer = replace(beat_answer(1), iteration=5)
         roster.admit(endpoint("newcomer"), Hello(False, False, "", 0), 1)
         roster.fence(SIBLING.member, "nobody listens")
-        assembly._use_standbys()
-        ((builder, action),) = assembly._work(assembly._present[2])
+        assignment._use_standbys()
+        ((builder, action),) = assignment._work(assignment._present[2])
         return builder.member.peer_id, type(action).__name__
 
-    return _assembly(story)
+    return _assignment(story)
 
 
 def barred_that_says_hello_once_more() -> object:
     """A barred member stands by with a state that it can vouch for only later; its sibling is lost beside another standby: who is placed there."""
 
-    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> list[str]:
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[str]:
         roster.admit(endpoint("e"), Hello(False, True, "", 0), STANDBY)
         roster.bar(ME.member, "it cannot average with its sibling")
-        assembly.hello(ME, Hello(False, False, "", 0), 5)
-        assembly.hello(ME, _hello(1), 5)
+        assignment.hello(ME, Hello(False, False, "", 0), 5)
+        assignment.hello(ME, _hello(1), 5)
         roster.fence(SIBLING.member, "nobody listens")
-        assembly._use_standbys()
+        assignment._use_standbys()
         return [one.member.peer_id for one in roster.of_stage(1)]
 
-    return _assembly(story)
+    return _assignment(story)
 
 
 def past_of_a_builder() -> object:
     """A newcomer is to build a stage, and coordinates later: of which iterations it knows the lineage then."""
 
-    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> list[int]:
-        assembly.past |= {1: "far", 3: "three", 4: "four", 6: "decided since"}
-        guest = roster.admit(ME, Hello(False, False, "", 0), 1)
-        iteration, lineage, last = assembly._present
-        await assembly._build(guest, Fresh(1, 0, "draw it"), iteration, lineage, last, limit_s=9.0)
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[int]:
+        assignment.past |= {1: "far", 3: "three", 4: "four", 6: "decided since"}
+        participant = roster.admit(ME, Hello(False, False, "", 0), 1)
+        iteration, lineage, last = assignment._present
+        await assignment._build(participant, Fresh(1, 0, "draw it"), iteration, lineage, last, limit_s=9.0)
         request = next(asked for _, asked in alone.line.asked if isinstance(asked, Build))
         await alone.builder.build(A, request)
-        return sorted(alone.standing.past)
+        return sorted(alone.replica_state.past)
 
-    return _assembly(story)
+    return _assignment(story)
 
 
 def keeper_that_is_missed() -> object:
     """The ends are lost beside a silent keeper: whether they are drawn at once, where its copy is of another past, and after a minute."""
 
-    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> list[bool]:
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[bool]:
         roster.fence(A.member, "nobody listens")
         roster.admit(ME, Hello(False, False, "", 0), 1, built=True).opened = at(1)
         found = []
@@ -465,26 +465,26 @@ def keeper_that_is_missed() -> object:
             keeper.answer = replace(beat_answer(1), ends_iteration=5, ends_lineage=lineage)
             await roster.judge(keeper, PeerSilent("it hangs"))
             await asyncio.sleep(wait_s)
-            found.append(not assembly._waits_for_a_keeper(Fresh(0, 0, "draw it")))
+            found.append(not assignment._waits_for_a_keeper(Fresh(0, 0, "draw it")))
         return found
 
-    return _assembly(story)
+    return _assignment(story)
 
 
 def feeder_that_comes_while_members_step() -> object:
     """The ends are lost, somebody keeps a copy, and a feeder comes while a member makes its last step: how the ends are brought back."""
 
-    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> list[str]:
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[str]:
         found, feeder = list[str](), endpoint("e")
 
         def one(to: Endpoint, request: Request) -> Reply:
             match request:
                 case Commit():
-                    assembly.hello(feeder, Hello(True, False, MANIFEST.data.corpus_hash, 0), 5)
+                    assignment.hello(feeder, Hello(True, False, MANIFEST.data.corpus_hash, 0), 5)
                 case Build(action=action):
                     found.append(type(action).__name__)
                     return Reply(Built("digest", 1.0, 0, 5))
-                case Beat():
+                case Heartbeat():
                     stage = PLACES.get(to.member, STANDBY)
                     return Reply(
                         replace(beat_answer(stage, iteration=5), ends_iteration=5 if to == D else -1, ends_lineage=LINEAGE)
@@ -494,38 +494,38 @@ def feeder_that_comes_while_members_step() -> object:
         alone.line.answer = one
         roster.fence(A.member, "nobody listens")
         roster.admit(ME, Hello(False, False, "", 0), 1, built=True).built_at = 4
-        await assembly.fill(*assembly._present, lambda: True)
+        await assignment.fill(*assignment._present, lambda: True)
         return found
 
-    return _assembly(story)
+    return _assignment(story)
 
 
 def feeder_that_serves_alone() -> object:
     """The last source is lost, and the one that can feed, as it announces, serves a stage alone: where a spare and it are, twice."""
 
-    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> list[tuple[int, int]]:
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[tuple[int, int]]:
         async def shown() -> list[Announcement]:
             return [replace(announced(D, 5), can_feed=True)]
 
         directory = SimpleNamespace(announcements=shown)
-        assembly._context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))  # type: ignore[arg-type]
+        assignment._context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))  # type: ignore[arg-type]
         spare = roster.admit(ME, Hello(False, False, "", 0), 1, built=True)
         roster.fence(A.member, "nobody listens")
-        assembly._lost_since_s, found, feeder = {0: -100.0}, list[tuple[int, int]](), roster.get(D.member)
+        assignment._lost_since_s, found, feeder = {0: -100.0}, list[tuple[int, int]](), roster.get(D.member)
         assert feeder is not None
         for _ in range(2):
-            await assembly._move_spares()
+            await assignment._move_spares()
             found.append((spare.stage, feeder.stage))
             spare.built = True  # it has copied what the other one holds
         return found
 
-    return _assembly(story)
+    return _assignment(story)
 
 
 def feeder_that_coordinates() -> object:
     """The last source is lost, and the coordinator alone can feed, and serves a stage alone: where a standby and it are, twice."""
 
-    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> list[tuple[int, int]]:
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[tuple[int, int]]:
         roster.fence(A.member, "nobody listens")
         roster.fence(SIBLING.member, "nobody listens")
         able = Hello(True, False, alone.context.manifest.data.corpus_hash, 0)
@@ -533,79 +533,79 @@ def feeder_that_coordinates() -> object:
         standby = roster.admit(ME, Hello(False, True, "", 0), STANDBY)
         found = list[tuple[int, int]]()
         for _ in range(2):
-            assembly._move_to(0)
+            assignment._move_to(0)
             found.append((standby.stage, feeder.stage))
             standby.built = True  # it has copied what the coordinator holds
         return found
 
-    return _assembly(story)
+    return _assignment(story)
 
 
 def shadow_of_another_lineage() -> object:
     """A member keeps a shadow that stands on a lineage that gave way: how many shadows can be used."""
 
-    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> int:
-        guest = roster.get(D.member)
-        assert guest is not None
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> int:
+        participant = roster.get(D.member)
+        assert participant is not None
         shadows = (KeptShadow(1, 5, full=True, lineage=OTHER_LINEAGE), KeptShadow(1, 7, full=True, lineage=LINEAGE))
-        guest.answer = replace(beat_answer(2), shadows=shadows)
-        return len(assembly._shadows())
+        participant.answer = replace(beat_answer(2), shadows=shadows)
+        return len(assignment._shadows())
 
-    return _assembly(story)
+    return _assignment(story)
 
 
 def rate_of_a_merged_stage() -> object:
     """A stage is merged anew: whether it starts with the run's rate factor, and without moments."""
 
-    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> tuple[bool, int]:
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> tuple[bool, int]:
         def built(to: Endpoint, request: Request) -> Reply:
             return Reply(Built("digest", 1.0, 0, 5)) if isinstance(request, Build) else answer(to, request)
 
         alone.line.answer = built
         roster.fence(SIBLING.member, "it is gone")
-        guest = roster.admit(ME, Hello(False, False, "", 0), 1)
+        participant = roster.admit(ME, Hello(False, False, "", 0), 1)
         half = float32_bits(0.5)
         action = Merge(1, A, D, 0, 2, half, half, 1.0, 1.0, "both neighbours live")
-        await assembly._build(guest, action, 5, LINEAGE, replace(record(), iteration=4), limit_s=None)
-        (rebuilt,) = assembly.rebuilt_stages()
+        await assignment._build(participant, action, 5, LINEAGE, replace(record(), iteration=4), limit_s=None)
+        (rebuilt,) = assignment.rebuilt_stages()
         return rebuilt.rate_scaled, rebuilt.steps
 
-    return _assembly(story)
+    return _assignment(story)
 
 
 def build_beside_one_that_came_back() -> object:
     """While a stage is merged, its replica comes back: what is rebuilt then."""
 
-    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> int:
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> int:
         def built(to: Endpoint, request: Request) -> Reply:
             if isinstance(request, Build):
-                assembly.hello(SIBLING, _hello(1), 5)
+                assignment.hello(SIBLING, _hello(1), 5)
                 return Reply(Built("digest", 1.0, 0, 5))
             return answer(to, request)
 
         alone.line.answer = built
         roster.fence(SIBLING.member, "it does not answer")
-        guest = roster.admit(ME, Hello(False, False, "", 0), 1)
+        participant = roster.admit(ME, Hello(False, False, "", 0), 1)
         action = Fresh(1, 5, "nobody is left")
-        await assembly._build(guest, action, 5, LINEAGE, replace(record(), iteration=4), limit_s=None)
-        return len(assembly.rebuilt_stages())
+        await assignment._build(participant, action, 5, LINEAGE, replace(record(), iteration=4), limit_s=None)
+        return len(assignment.rebuilt_stages())
 
-    return _assembly(story)
+    return _assignment(story)
 
 
-def _standby_with_a_state(told: BeatAnswer | None) -> object:
-    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> list[str]:
+def _standby_with_a_state(told: HeartbeatAnswer | None) -> object:
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[str]:
         for one in (endpoint("e"), ME):
             roster.admit(one, Hello(False, True, "", 0), STANDBY)
-        assembly.hello(ME, _hello(1), 5)
-        guest = roster.get(ME.member)
-        assert guest is not None
-        guest.answer = told
+        assignment.hello(ME, _hello(1), 5)
+        participant = roster.get(ME.member)
+        assert participant is not None
+        participant.answer = told
         roster.fence(SIBLING.member, "it is gone")
-        assembly._use_standbys()
+        assignment._use_standbys()
         return [one.member.peer_id for one in roster.of_stage(1)]
 
-    return _assembly(story)
+    return _assignment(story)
 
 
 def standby_with_a_state() -> object:
@@ -614,7 +614,7 @@ def standby_with_a_state() -> object:
 
 
 def standby_that_has_just_said_hello() -> object:
-    """As before, with a junior that has not answered a beat yet."""
+    """As before, with a junior that has not answered a heartbeat yet."""
     return _standby_with_a_state(None)
 
 
@@ -626,13 +626,13 @@ def state_that_is_vouched_for_later() -> object:
             raise AssertionError(inherited)
 
         alone.line.answer = lambda to, request: Reply(Place(to, STANDBY, "", accepted=True))
-        alone.standing.vouched = False
+        alone.replica_state.is_committed_state = False
         joining = Membership(alone.context, alone.books, alone.tasks, lead)
         assert await joining._ask(A)
         alone.tasks.start(joining._listen(), "listen")
         alone.books.tied.tell()
         await asyncio.sleep(0.2)
-        alone.standing.vouched = True
+        alone.replica_state.is_committed_state = True
         alone.books.tied.tell()
         await asyncio.sleep(0.2)
         return [request.stage for _, request in alone.line.asked if isinstance(request, Hello)]
@@ -657,7 +657,7 @@ def founder_that_was_started_again() -> object:
 
         ports = replace(alone.context.ports, directory=SimpleNamespace(founder=founder))  # type: ignore[arg-type]
         alone.line.answer = lambda to, request: Reply(Place(D, STANDBY, "", accepted=False))
-        alone.standing.stage, founds = STANDBY, []
+        alone.replica_state.stage, founds = STANDBY, []
         for heard, first in ((False, before), (True, before), (False, now)):
             joining = Membership(replace(alone.context, ports=ports), alone.books, alone.tasks, lead)
             if heard:
@@ -672,31 +672,31 @@ def founder_that_was_started_again() -> object:
 def _copy_from_who_stays(answers: Callable[[Alone, Assignment, list[Participant]], Awaitable[T]], *, slow: bool = False) -> T:
     """A newcomer copies from a replica that is one step behind, and stays there for good; a `slow` copy ends after that."""
 
-    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> T:
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> T:
         def built(to: Endpoint, request: Request) -> Reply:
             return Reply(Built("older", 1.0, 0, 5)) if isinstance(request, Build) else answer(to, request)
 
         alone.line.answer = built
-        newcomer, guest = roster.get(SIBLING.member), roster.admit(ME, _hello(1), 1)
+        newcomer, participant = roster.get(SIBLING.member), roster.admit(ME, _hello(1), 1)
         assert newcomer is not None
         newcomer.built = False
-        assembly._joining.add(newcomer.member)
-        joins = alone.tasks.start(assembly._join(newcomer, Copy(1, (ME,), ""), 5, LINEAGE, None), "join")
+        assignment._joining.add(newcomer.member)
+        joins = alone.tasks.start(assignment._join(newcomer, Copy(1, (ME,), ""), 5, LINEAGE, None), "join")
         await asyncio.sleep(alone.line.delay_s / 2)
         alone.line.delay_s /= 4 if slow else 1
-        await assembly._build(guest, Stay(1, 4, ""), 5, LINEAGE, replace(record(), iteration=4), limit_s=None)
+        await assignment._build(participant, Stay(1, 4, ""), 5, LINEAGE, replace(record(), iteration=4), limit_s=None)
         await joins
-        return await answers(alone, assembly, [newcomer, guest])
+        return await answers(alone, assignment, [newcomer, participant])
 
-    return _assembly(story)
+    return _assignment(story)
 
 
 def copy_from_who_stays() -> object:
     """What is rebuilt then, and who holds it."""
 
-    async def answers(alone: Alone, assembly: Assignment, guests: list[Participant]) -> tuple[int, list[bool]]:
+    async def answers(alone: Alone, assignment: Assignment, participants: list[Participant]) -> tuple[int, list[bool]]:
         del alone
-        return len(assembly.rebuilt_stages()), [one.built for one in guests]
+        return len(assignment.rebuilt_stages()), [one.built for one in participants]
 
     return _copy_from_who_stays(answers)
 
@@ -704,11 +704,11 @@ def copy_from_who_stays() -> object:
 def copy_once_more() -> object:
     """How often the newcomer is told to copy a tenth of a second later, and whether it holds the stage."""
 
-    async def answers(alone: Alone, assembly: Assignment, guests: list[Participant]) -> tuple[int, bool]:
-        del assembly
+    async def answers(alone: Alone, assignment: Assignment, participants: list[Participant]) -> tuple[int, bool]:
+        del assignment
         await asyncio.sleep(0.1)
         copies = [asked for _, asked in alone.line.asked if isinstance(asked, Build) and isinstance(asked.action, Copy)]
-        return len(copies), guests[0].built
+        return len(copies), participants[0].built
 
     return _copy_from_who_stays(answers, slow=True)
 
@@ -743,25 +743,25 @@ def depth_of_a_donor() -> object:
 def builder_that_never_ends() -> object:
     """Its device does one piece of work after the other, for ever: whether it is barred, so that another one builds."""
 
-    async def story(alone: Alone, assembly: Assignment, roster: Roster) -> bool:
-        guest = roster.admit(ME, Hello(False, False, "", 0), 1)
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> bool:
+        participant = roster.admit(ME, Hello(False, False, "", 0), 1)
         roster.holders(1)[0].built = False
         action = Merge(1, A, D, 0, 2, 0, 0, 1.0, 1.0, "both neighbours live")
 
         async def call(to: Endpoint, request: Request, payload: bytes = b"", **_: object) -> Reply:
             while True:
-                told = guest.answer or beat_answer(1)
-                guest.answer = replace(told, work_done=told.work_done + 1)
+                told = participant.answer or beat_answer(1)
+                participant.answer = replace(told, work_done=told.work_done + 1)
                 await asyncio.sleep(1.0)
 
         alone.line.call = call  # type: ignore[assignment, method-assign]
         limit_s = alone.context.timing.join_wait_s
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2 * PIECES * limit_s):
-                await assembly._build(guest, action, 5, LINEAGE, record(), limit_s=limit_s)
+                await assignment._build(participant, action, 5, LINEAGE, record(), limit_s=limit_s)
         return roster.is_barred(ME.member)
 
-    return _assembly(story)
+    return _assignment(story)
 
 
 def frames_of_a_long_answer() -> object:
@@ -770,8 +770,8 @@ def frames_of_a_long_answer() -> object:
     async def story(alone: Alone) -> int:
         told = []
         for _ in range(2):
-            reply = await alone.books.beat(A, Beat(at(1), 0, 0.0))
-            assert isinstance(reply.message, BeatAnswer)
+            reply = await alone.books.heartbeat(A, Heartbeat(at(1), 0, 0.0))
+            assert isinstance(reply.message, HeartbeatAnswer)
             told.append(reply.message.work_done)
             alone.line.frames_received += 1
         return told[1] - told[0]

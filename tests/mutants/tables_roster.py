@@ -65,8 +65,8 @@ def _roster(story: Callable[[Alone, Roster], Awaitable[T]], *endpoints: Endpoint
         roster = Roster(alone.context, alone.tasks, lambda: at(1))
         roster.patience_s = lambda stage: PATIENCE_S
         for one in endpoints:
-            guest = roster.admit(one, Hello(False, False, "", 0), PLACES[one.member], built=True)
-            guest.opened = at(1)
+            participant = roster.admit(one, Hello(False, False, "", 0), PLACES[one.member], built=True)
+            participant.opened = at(1)
         return await story(alone, roster)
 
     return play(main, second_life(A))
@@ -76,10 +76,10 @@ def _judge(error: CallFailed, *endpoints: Endpoint) -> bool:
     """Whether a replica of stage 1 is there still, after a call to it has failed so."""
 
     async def story(alone: Alone, roster: Roster) -> bool:
-        guest = roster.get(ME.member)
-        assert guest is not None
-        await roster.judge(guest, error)
-        return roster.get(ME.member) is guest
+        participant = roster.get(ME.member)
+        assert participant is not None
+        await roster.judge(participant, error)
+        return roster.get(ME.member) is participant
 
     return _roster(story, *endpoints)
 
@@ -95,7 +95,7 @@ def end_of_the_last() -> object:
 
 
 def end_of_those_beside_a_barred_one() -> object:
-    """A replica is barred, and then its last sibling dies: whether it is a guest again; where its state is the stage's, and where it differs."""
+    """A replica is barred, then its last sibling dies: whether it is a participant again; where its state is the stage's, and where it differs."""
 
     async def story(alone: Alone, roster: Roster) -> tuple[bool, bool]:
         found = []
@@ -163,7 +163,7 @@ def silence_until_a_sibling_comes() -> object:
 
 
 def higher_term_without_a_vote() -> object:
-    """A guest that has no vote has promised a higher term: whether this coordinator leads still, and whether the guest is told to join anew."""
+    """A participant without a vote has promised a higher term: whether this coordinator leads still, and whether that one is told to join anew."""
 
     async def story(alone: Alone, roster: Roster) -> tuple[bool, bool]:
         roster.has_vote = lambda member: member != ME.member
@@ -191,12 +191,12 @@ def higher_term_of_a_sole_holder() -> object:
 
 
 def higher_term_of_another_lineage() -> object:
-    """A guest that decides here has promised a higher term, in a lineage forced sooner, then in one that goes on from here: who is deposed."""
+    """A participant that decides here has promised a higher term, in a lineage forced sooner, then in one that goes on from here: who is deposed."""
 
     async def story(alone: Alone, roster: Roster, *, goes_on: bool) -> bool:
         mine, theirs = replace(record(), iteration=3), replace(record(forced=(2,)), iteration=6)
         past = {4: mine.lineage()} if goes_on else {}
-        alone.standing.install(1, 7, theirs.lineage(), theirs, past)
+        alone.replica_state.install(1, 7, theirs.lineage(), theirs, past)
         peer = SimpleNamespace(context=alone.context, books=alone.books, coordinator=None)
 
         def met(to: Endpoint, request: Request) -> Reply:
@@ -211,7 +211,7 @@ def higher_term_of_another_lineage() -> object:
 
 
 def higher_term_of_one_that_builds() -> object:
-    """A guest that decides here has promised a term of a lineage forced sooner, and builds there still: whether this coordinator leads."""
+    """A participant that decides here has promised a term of a lineage forced sooner, and builds there still: whether this coordinator leads."""
 
     async def story(alone: Alone, roster: Roster) -> bool:
         mine, theirs = replace(record(), iteration=3), replace(record(forced=(2,)), iteration=6)
@@ -227,7 +227,7 @@ def higher_term_of_one_that_builds() -> object:
 
 
 def earlier_life() -> object:
-    """A peer that was started again says hello: whether its earlier life is a guest still."""
+    """A peer that was started again says hello: whether its earlier life is a participant still."""
 
     async def story(alone: Alone, roster: Roster) -> bool:
         roster.admit(second_life(ME), Hello(False, False, "", 0), 1)
@@ -265,11 +265,11 @@ def back_after_an_open() -> object:
     async def story(alone: Alone, roster: Roster) -> tuple[bool, bool]:
         found = []
         for opened in (at(0), at(1)):
-            guest = roster.get(ME.member)
-            assert guest is not None
-            guest.opened, guest.silent_since_s, roster.must_replan = opened, 0.0, False
-            roster._is_heard_again(guest)
-            assert guest.silent_since_s is None
+            participant = roster.get(ME.member)
+            assert participant is not None
+            participant.opened, participant.silent_since_s, roster.must_replan = opened, 0.0, False
+            roster._is_heard_again(participant)
+            assert participant.silent_since_s is None
             found.append(roster.must_replan)
         return found[0], found[1]
 
@@ -306,10 +306,10 @@ def absent_at_a_commit() -> object:
 
     def is_ours(base: str) -> bool:
         async def story(alone: Alone, roster: Roster) -> bool:
-            guest = roster.get(ME.member)
-            assert guest is not None
-            guest.answer = beat_answer(1, base=base)
-            await roster.judge(guest, PeerSilent("nothing"))
+            participant = roster.get(ME.member)
+            assert participant is not None
+            participant.answer = beat_answer(1, base=base)
+            await roster.judge(participant, PeerSilent("nothing"))
             roster.compare(record())
             roster.fence(SIBLING.member, "it is gone")
             back = roster.get(ME.member)
@@ -322,18 +322,18 @@ def absent_at_a_commit() -> object:
 
 def _late(*endpoints: Endpoint) -> bool:
     async def story(alone: Alone, roster: Roster) -> bool:
-        for guest in roster.guests():
-            guest.answer = beat_answer(guest.stage)
-        guest = roster.get(ME.member)
-        assert isinstance(guest, Participant)
-        await roster._look_whether_late(guest, 3.0)
-        return roster.get(ME.member) is guest
+        for participant in roster.participants():
+            participant.answer = beat_answer(participant.stage)
+        participant = roster.get(ME.member)
+        assert isinstance(participant, Participant)
+        await roster._look_whether_late(participant, 3.0)
+        return roster.get(ME.member) is participant
 
     return _roster(story, *endpoints)
 
 
 def late_device() -> object:
-    """A device works three times as long as it may: whether its peer is a guest still, beside a sibling and alone."""
+    """A device works three times as long as it may: whether its peer is a participant still, beside a sibling and alone."""
     return _late(ME, SIBLING), _late(ME)
 
 
@@ -341,11 +341,11 @@ def joiner_with_another_state() -> object:
     """A joiner has copied another state than the one that a record then starts from: whether it holds its stage still."""
 
     async def story(alone: Alone, roster: Roster) -> bool:
-        guest = roster.get(ME.member)
-        assert guest is not None
-        guest.opened, guest.built_at, guest.built_digest = None, 0, "another"
+        participant = roster.get(ME.member)
+        assert participant is not None
+        participant.opened, participant.built_at, participant.built_digest = None, 0, "another"
         roster.compare(record())
-        return guest.built
+        return participant.built
 
     return _roster(story, ME, SIBLING)
 
@@ -355,8 +355,8 @@ def holder_whose_bar_has_just_ended() -> object:
 
     async def story(alone: Alone, roster: Roster) -> bool:
         roster.bar(SIBLING.member, "it cannot average with its sibling")
-        guest = roster.admit(SIBLING, Hello(False, False, "", 0, 1, 0, record().before), -1)
-        guest.is_ours, guest.answer = True, beat_answer(1)
+        participant = roster.admit(SIBLING, Hello(False, False, "", 0, 1, 0, record().before), -1)
+        participant.is_ours, participant.answer = True, beat_answer(1)
         await asyncio.sleep(600.0)
         roster.end_bars()
         roster.fence(ME.member, "nobody listens")
@@ -370,9 +370,9 @@ def state_that_differs_again() -> object:
 
     async def story(alone: Alone, roster: Roster) -> bool:
         for _ in range(2):
-            guest = roster.admit(ME, Hello(False, False, "", 0), 1, built=True)
-            guest.opened = at(1)
-            roster.differ(guest, "its state differs")
+            participant = roster.admit(ME, Hello(False, False, "", 0), 1, built=True)
+            participant.opened = at(1)
+            roster.differ(participant, "its state differs")
         return roster.is_barred(ME.member)
 
     return _roster(story, SIBLING)
@@ -448,7 +448,7 @@ def run_that_ends_elsewhere() -> object:
         count, ended = alone.context.manifest.run.iterations, list[int]()
         met, goodbye = Met(count, "e" * 64, forced, D, LATER, whole=False), Goodbye(run_over=True, finished=True, why="through")
         alone.line.answer = lambda to, request: Reply(met if isinstance(request, Meet) else Farewell())
-        alone.standing.coordinator, alone.books.silent_ticks = alone.context.here, 0
+        alone.replica_state.coordinator, alone.books.silent_ticks = alone.context.here, 0
         mine = PartitionMerge(alone.context, roster, TERM, record, lambda: False, {})
         peer = SimpleNamespace(
             context=alone.context,

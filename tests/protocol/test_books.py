@@ -10,11 +10,11 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmfree.protocol.names import AddendId, Endpoint, Member, Term, base_of
+from swarmfree.protocol.names import Endpoint, Member, PartialSumId, Term, base_of
 from swarmfree.protocol.records import (
     GENESIS_LINEAGE,
-    Addend,
     MicrobatchSet,
+    PartialSum,
     Record,
     Roll,
     StageEntry,
@@ -71,22 +71,22 @@ def test_a_full_set_has_every_microbatch_once() -> None:
 
 
 def roll(**changes: object) -> Roll:
-    """Three addends of two members."""
-    addends = tuple(Addend(AddendId(MEMBERS[number % 2], number), MicrobatchSet(1 << number)) for number in range(3))
-    return dataclasses.replace(Roll(5, "b" * 16, 2, addends, ENDPOINTS[:2]), **changes)  # type: ignore[arg-type]
+    """Three partial sums of two members."""
+    partial_sums = tuple(PartialSum(PartialSumId(MEMBERS[number % 2], number), MicrobatchSet(1 << number)) for number in range(3))
+    return dataclasses.replace(Roll(5, "b" * 16, 2, partial_sums, ENDPOINTS[:2]), **changes)  # type: ignore[arg-type]
 
 
 def test_a_round_names_exactly_one_roll() -> None:
     """Whatever differs between two rolls, their rounds differ; where a member lives does not matter."""
-    addends = roll().addends
+    partial_sums = roll().partial_sums
     others = [
         roll(),
         roll(iteration=6),
         roll(base="c" * 16),
         roll(stage=1),
-        roll(addends=addends[::-1]),
-        roll(addends=addends[:2]),
-        roll(addends=(*addends[:2], dataclasses.replace(addends[2], microbatches=MicrobatchSet(9)))),
+        roll(partial_sums=partial_sums[::-1]),
+        roll(partial_sums=partial_sums[:2]),
+        roll(partial_sums=(*partial_sums[:2], dataclasses.replace(partial_sums[2], microbatches=MicrobatchSet(9)))),
         roll(members=ENDPOINTS[:3]),
         roll(rotation=1),
     ]
@@ -99,7 +99,7 @@ def test_every_part_has_an_owner_and_rotation_changes_it() -> None:
     """Parts go round the members; a rotation gives each part to the next one."""
     assert [roll().owner(part) for part in range(4)] == [ENDPOINTS[0], ENDPOINTS[1], ENDPOINTS[0], ENDPOINTS[1]]
     assert roll(rotation=1).owner(0) == ENDPOINTS[1]
-    assert [addend.id.number for addend in roll().of(MEMBERS[0])] == [0, 2]
+    assert [partial_sum.id.number for partial_sum in roll().of(MEMBERS[0])] == [0, 2]
 
 
 def test_a_record_comes_back_from_json() -> None:

@@ -69,7 +69,7 @@ class World:
 
     def told(self, kind: type[object]) -> list[PeerEvent]:
         """What was told of one kind of event."""
-        return [h for h in self.audience.happenings if isinstance(h, PeerEvent) and isinstance(h.event, kind)]
+        return [h for h in self.audience.observed_events if isinstance(h, PeerEvent) and isinstance(h.event, kind)]
 
     def limit_s(self) -> float:
         """How long after a kill the next commit may come: 5 s and one iteration."""

@@ -212,15 +212,15 @@ class Audience:
         self._log = EventLog(folder)
         self.member_counts: tuple[int, ...] = ()
         self.state = SwarmState()
-        self.happenings: list[ObservedEvent] = []
+        self.observed_events: list[ObservedEvent] = []
         self.waiters = waiters
 
-    def __call__(self, happening: ObservedEvent, state: SwarmState) -> None:
-        """Hear one happening."""
-        self._log.write(happening, state)
-        if isinstance(happening, PeerEvent) and isinstance(happening.event, Opened):
-            self.member_counts = tuple(len(members) for members in happening.event.members)
-        self.happenings.append(happening)
+    def __call__(self, observed_event: ObservedEvent, state: SwarmState) -> None:
+        """Hear one event."""
+        self._log.write(observed_event, state)
+        if isinstance(observed_event, PeerEvent) and isinstance(observed_event.event, Opened):
+            self.member_counts = tuple(len(members) for members in observed_event.event.members)
+        self.observed_events.append(observed_event)
         self.state = state
         self.waiters.heard()
 

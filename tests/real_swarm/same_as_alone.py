@@ -265,36 +265,38 @@ def run_swarm(folder: Path, manifest: Manifest, kills: Sequence[Kill] = ()) -> S
     return story_of(list(read_events(folder / "report")), manifest)
 
 
-def story_of(happenings: Sequence[ObservedEvent], manifest: Manifest) -> SwarmStory:
+def story_of(observed_events: Sequence[ObservedEvent], manifest: Manifest) -> SwarmStory:
     """What a report says about losses, members, and those that were killed."""
-    commits = list(_told(happenings, IterationCommitted))
-    opened = {event.iteration: event for _, event in _told(happenings, Opened)}
-    kinds = [type(h.event if isinstance(h, PeerEvent) else h).__name__ for h in happenings]
+    commits = list(_told(observed_events, IterationCommitted))
+    opened = {event.iteration: event for _, event in _told(observed_events, Opened)}
+    kinds = [type(h.event if isinstance(h, PeerEvent) else h).__name__ for h in observed_events]
     losses = {event.iteration: event.loss for _, event in commits}
     if sorted(losses) != list(range(manifest.run.iterations)) or len(commits) != len(losses):
         raise SwarmFailed(f"{len(commits)} commits of {manifest.run.iterations} iterations")
-    returns = [_return_of(happenings, at, h) for at, h in enumerate(happenings) if isinstance(h, ProcessKilled)]
+    returns = [_return_of(observed_events, at, h) for at, h in enumerate(observed_events) if isinstance(h, ProcessKilled)]
     return SwarmStory(
         losses=tuple(losses[iteration] for iteration in sorted(losses)),
         first_members=tuple(len(members) for members in opened[0].members),
         last_members=tuple(len(members) for members in opened[manifest.run.iterations - 1].members),
         returns=tuple(sorted(returns, key=lambda r: r.stage)),
         redone=tuple(
-            (event.iteration, stage, len(offsets)) for _, event in _told(happenings, Repaired) for stage, offsets in event.redone
+            (event.iteration, stage, len(offsets))
+            for _, event in _told(observed_events, Repaired)
+            for stage, offsets in event.redone
         ),
         told={kind: kinds.count(kind) for kind in sorted(set(kinds))},
     )
 
 
-def _told(happenings: Sequence[ObservedEvent], kind: type[Any]) -> Iterator[tuple[str, Any]]:
+def _told(observed_events: Sequence[ObservedEvent], kind: type[Any]) -> Iterator[tuple[str, Any]]:
     """(who, what) of one kind of event, in order."""
-    return ((h.name, h.event) for h in happenings if isinstance(h, PeerEvent) and isinstance(h.event, kind))
+    return ((h.name, h.event) for h in observed_events if isinstance(h, PeerEvent) and isinstance(h.event, kind))
 
 
-def _return_of(happenings: Sequence[ObservedEvent], at: int, killed: ProcessKilled) -> Return:
+def _return_of(observed_events: Sequence[ObservedEvent], at: int, killed: ProcessKilled) -> Return:
     """What became of the peer that was killed at place `at` of the report."""
-    before, after = happenings[:at], happenings[at:]
-    started = [event for name, event in _told(happenings, Started) if name == killed.name]
+    before, after = observed_events[:at], observed_events[at:]
+    started = [event for name, event in _told(observed_events, Started) if name == killed.name]
     peer_id = started[0].peer_id
     assert {event.peer_id for event in started} == {peer_id}, "a peer keeps its identity"
     under_way = [event for _, event in _told(before, Opened)][-1]

@@ -18,7 +18,7 @@ from swarmfree.cockpit.observed_events import InviteKept, PeerEvent, ProcessKill
 from swarmfree.cockpit.state import LostMember
 from swarmfree.lab.processes import Child, command_of, descendants
 from swarmfree.lab.swarm import BOOTSTRAP, SwarmExit
-from swarmfree.protocol.events import DirectoryReplaced, Repaired
+from swarmfree.protocol.events import DirectoryReplaced, Event, Repaired
 from tests.real_swarm.kill_world import (
     ITERATIONS,
     NOTICED_WITHIN_S,
@@ -80,7 +80,7 @@ async def lose_bootstrap(world: World) -> str:
 
 def bootstrap_lines(world: World) -> list[str]:
     """The invite that the bootstrap node printed."""
-    return [Path(h.path).read_text(encoding="utf-8").strip() for h in world.audience.happenings if isinstance(h, InviteKept)]
+    return [Path(h.path).read_text(encoding="utf-8").strip() for h in world.audience.observed_events if isinstance(h, InviteKept)]
 
 
 async def join_late(world: World, invite: str) -> Child:
@@ -92,9 +92,11 @@ async def join_late(world: World, invite: str) -> Child:
     late = await processes.start("late", "peer", invite, *arguments)
     await world.until(lambda: bool(processes.told("late", "Started")), "the late peer is up")
     who = processes.told("late", "Started")[0]["peer_id"]
-    placed = lambda: [
-        h.event for h in world.audience.happenings if isinstance(h, PeerEvent) and getattr(h.event, "member", "") == who
-    ]  # noqa: E731
+
+    def placed() -> list[Event]:
+        told = [h.event for h in world.audience.observed_events if isinstance(h, PeerEvent)]
+        return [event for event in told if getattr(event, "member", "") == who]
+
     await world.until(lambda: bool(placed()), "the late peer is given a place")
     return late
 
@@ -114,7 +116,7 @@ async def test_real_kills_one_after_the_other(processes: Processes) -> None:
         late = await join_late(world, await lose_bootstrap(world))
         state = world.audience.state
         assert [s.stage for s in state.lost_stages] == [1, 2, 3]
-        assert len([h for h in world.audience.happenings if isinstance(h, ProcessKilled)]) == len(state.kills) == 8
+        assert len([h for h in world.audience.observed_events if isinstance(h, ProcessKilled)]) == len(state.kills) == 8
         assert len(state.lost_members) == 7, "nobody is taken for dead who was not killed"
         for lost in state.lost_members:
             require_in_time(world, lost)

@@ -68,7 +68,7 @@ async def test_stages_are_replayed_bit_for_bit(processes: Processes) -> None:
 
 
 async def test_a_stage_of_two_replicas_is_replayed_bit_for_bit(processes: Processes) -> None:
-    """The records hold the order of the addends of both: their sums are repeated, and then the second replica copies the first."""
+    """The records hold the order of the partial sums of both: their sums are repeated, and then the second replica copies the first."""
     async with training(processes, KEPT, PAIRS) as (world, running):
         await world.until(lambda: world.audience.state.committed_count >= 24, "two full shadows of each stage")
         story = await lose_stage(world, 2)

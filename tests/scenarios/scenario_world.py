@@ -16,7 +16,7 @@ from swarmfree.protocol.manifest import (
     StagesSection,
     TimingSection,
 )
-from swarmfree.protocol.messages import Beat, BeatAnswer, Request
+from swarmfree.protocol.messages import Heartbeat, HeartbeatAnswer, Request
 from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.ports import Reply
 from swarmfree.sim.faults import CALM, Fate, FaultPlan
@@ -167,8 +167,10 @@ def share_is_done(iteration: int) -> Callable[[Moment], bool]:
 
     def fits(moment: Moment) -> bool:
         match moment.outcome:
-            case Reply(message=BeatAnswer(iteration=found, addends=addends)) if isinstance(moment.request, Beat):
-                return found == iteration and sum(len(addend.microbatches) for addend in addends) >= 3
+            case Reply(message=HeartbeatAnswer(iteration=found, partial_sums=partial_sums)) if isinstance(
+                moment.request, Heartbeat
+            ):
+                return found == iteration and sum(len(partial_sum.microbatches) for partial_sum in partial_sums) >= 3
             case _:
                 return False
 

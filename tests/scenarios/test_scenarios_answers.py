@@ -67,8 +67,8 @@ class Wrong:
         async def changed(peer: Peer, header: Header, request: Request, incoming: Incoming) -> Reply:
             reply = await handle(peer, header, request, incoming)
             me = peer.context.me
-            standing = peer.books.standing
-            is_other = header.sender.member == me or standing.stage != self._stage or standing.iteration < self._since
+            replica_state = peer.books.replica_state
+            is_other = header.sender.member == me or replica_state.stage != self._stage or replica_state.iteration < self._since
             if is_other or not isinstance(request, self._kind) or not self._left or self.liar not in {"", me.peer_id}:
                 return reply
             wrong = self._change(request, reply)
@@ -125,9 +125,9 @@ def test_a_short_contribution_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
             return (await self._incoming.read())[:-8]
 
     async def reducing(self: Averaging, sender: Member, request: Reduce, incoming: Incoming) -> Reply:
-        if self._standing.stage == STAGE and request.contributes:
+        if self._replica_state.stage == STAGE and request.contributes:
             liar.append(sender.peer_id)
-        is_short = self._standing.stage == STAGE and liar and sender.peer_id == liar[0]
+        is_short = self._replica_state.stage == STAGE and liar and sender.peer_id == liar[0]
         return await reduce(self, sender, request, Shorter(incoming) if is_short else incoming)
 
     monkeypatch.setattr(Averaging, "reduce", reducing)

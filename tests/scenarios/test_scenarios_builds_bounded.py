@@ -9,7 +9,7 @@ import pytest
 
 from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Merge, Restore
 from swarmfree.protocol.manifest import TimingSection
-from swarmfree.protocol.messages import Beat, BeatAnswer, Build
+from swarmfree.protocol.messages import Build, Heartbeat, HeartbeatAnswer
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.sim.bounds import Bounds
@@ -83,19 +83,19 @@ def test_a_replay_on_a_slow_link_gives_way_to_the_shadow(monkeypatch: pytest.Mon
 
 
 def endless(monkeypatch: pytest.MonkeyPatch, script: Hangs) -> None:
-    """The device of whoever hangs does something for ever: each beat tells of more. Checks wait as long as the coordinator may."""
-    honest, done, bounds_of = StageMember.beat, count(1), Bounds.of
+    """The device of whoever hangs does something for ever: each heartbeat tells of more. Checks wait as long as the coordinator may."""
+    honest, done, bounds_of = StageMember.heartbeat, count(1), Bounds.of
 
-    async def busy(self: StageMember, sender: Endpoint, request: Beat) -> Reply:
+    async def busy(self: StageMember, sender: Endpoint, request: Heartbeat) -> Reply:
         reply = await honest(self, sender, request)
-        if self.context.me in script.hung and isinstance(reply.message, BeatAnswer):
+        if self.context.me in script.hung and isinstance(reply.message, HeartbeatAnswer):
             reply.message = replace(reply.message, work_done=reply.message.work_done + next(done))
         return reply
 
     def patient(timing: TimingSection, *, is_lossy: bool) -> Bounds:
         return replace(bounds_of(timing, is_lossy=is_lossy), rebuild_s=ENDLESS_S)
 
-    monkeypatch.setattr(StageMember, "beat", busy)
+    monkeypatch.setattr(StageMember, "heartbeat", busy)
     monkeypatch.setattr(Bounds, "of", staticmethod(patient))
 
 

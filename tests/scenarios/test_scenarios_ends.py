@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from swarmfree.protocol.messages import BeatAnswer, Commit, GetAverage, GetState, Open, Request, Train
+from swarmfree.protocol.messages import Commit, GetAverage, GetState, HeartbeatAnswer, Open, Request, Train
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record, bits_float32
@@ -34,7 +34,7 @@ class Watching(Once):
         if isinstance(moment.request, Commit):
             self.records.setdefault(moment.request.record.iteration, moment.request.record)
         match moment.outcome:
-            case Reply(message=BeatAnswer(ends_iteration=kept, iteration=iteration)) if kept >= 0:
+            case Reply(message=HeartbeatAnswer(ends_iteration=kept, iteration=iteration)) if kept >= 0:
                 self.copies.setdefault(moment.receiver.member, set()).add((iteration, kept))
             case _:
                 super().see(director, moment)

@@ -43,9 +43,9 @@ class NotFinite(IntegerEngine):
 
     wrong: IntegerEngine | None = None
 
-    def contribution(self, addends: Sequence[int], part: int) -> bytes:
+    def contribution(self, partial_sums: Sequence[int], part: int) -> bytes:
         """All ones stand for not a number."""
-        data = super().contribution(addends, part)
+        data = super().contribution(partial_sums, part)
         if self.stage == STAGE and NotFinite.wrong is None:
             NotFinite.wrong = self
         return b"\xff" * len(data) if NotFinite.wrong is self else data
@@ -100,9 +100,9 @@ def test_33_two_faced_owner(monkeypatch: pytest.MonkeyPatch, replicas: int) -> N
 
     async def two_faced(self: Averaging, sender: Member, request: Reduce, incoming: Incoming) -> Reply:
         reply = await reduce(self, sender, request, incoming)
-        me, there = self._context.me, sorted(self._standing.plan.replicas[STAGE], key=lambda r: r.endpoint.member)  # type: ignore[union-attr]
+        me, there = self._context.me, sorted(self._replica_state.plan.replicas[STAGE], key=lambda r: r.endpoint.member)  # type: ignore[union-attr]
         others = [replica.endpoint.member for replica in there if replica.endpoint.member != me]
-        if self._standing.stage != STAGE or sender != others[0]:
+        if self._replica_state.stage != STAGE or sender != others[0]:
             return reply
         if not liar:
             liar.append(me)
@@ -201,16 +201,18 @@ class SuccessorDies(Script):
 
     def __init__(self) -> None:
         self.leaver: Member | None = None
-        self.heirs: list[Member] = []
+        self.successors: list[Member] = []
 
     def see(self, director: Director, moment: Moment) -> None:
         """Leave, then die."""
         if self.leaver is None and is_asked(Train, key__iteration=1, key__stage=STAGE)(moment):
             self.leaver = moment.receiver.member
             director.leave(self.leaver)
-        elif self.leaver is not None and not self.heirs and isinstance(moment.request, Open):
-            self.heirs += [r.endpoint.member for r in moment.request.plan.replicas[STAGE] if r.endpoint.member != self.leaver]
-            director.kill(*self.heirs)
+        elif self.leaver is not None and not self.successors and isinstance(moment.request, Open):
+            self.successors += [
+                r.endpoint.member for r in moment.request.plan.replicas[STAGE] if r.endpoint.member != self.leaver
+            ]
+            director.kill(*self.successors)
 
 
 def test_a_leaver_stays_where_its_successor_dies_at_once() -> None:
@@ -218,8 +220,8 @@ def test_a_leaver_stays_where_its_successor_dies_at_once() -> None:
     script = SuccessorDies()
     faults = replace(STEADY, replace_min_s=600.0, replace_max_s=600.0)
     result = play(unhurried(swarm(faults=faults, replicas=1)), script)
-    assert len(script.heirs) == 1
-    assert lines(result, "MemberLost", str(script.heirs[0]))
+    assert len(script.successors) == 1
+    assert lines(result, "MemberLost", str(script.successors[0]))
     assert not lines(result, "RecoveryDecided", "iteration=1 ")
 
 
@@ -228,7 +230,7 @@ class SuccessorsDieTogether(Script):
 
     def __init__(self) -> None:
         self.leaver: Member | None = None
-        self.heirs: set[Member] = set()
+        self.successors: set[Member] = set()
 
     def see(self, director: Director, moment: Moment) -> None:
         """Leave, then die."""
@@ -236,12 +238,17 @@ class SuccessorsDieTogether(Script):
         if self.leaver is None and is_asked(Train, key__iteration=1, key__stage=STAGE)(moment):
             self.leaver = moment.receiver.member
             director.leave(self.leaver)
-        elif self.leaver is not None and len(self.heirs) < 2 and isinstance(request, Open) and isinstance(moment.outcome, Reply):
+        elif (
+            self.leaver is not None
+            and len(self.successors) < 2
+            and isinstance(request, Open)
+            and isinstance(moment.outcome, Reply)
+        ):
             there = [r.endpoint.member for r in request.plan.replicas[STAGE]]
             if self.leaver not in there and moment.receiver.member in there:
-                self.heirs.add(moment.receiver.member)
-                if len(self.heirs) == 2:
-                    director.after(0.3, lambda: director.kill(*self.heirs))
+                self.successors.add(moment.receiver.member)
+                if len(self.successors) == 2:
+                    director.after(0.3, lambda: director.kill(*self.successors))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -251,5 +258,5 @@ def test_a_leaver_stays_where_its_successors_die_together(seed: int) -> None:
     faults = replace(STEADY, replace_min_s=600.0, replace_max_s=600.0)
     result = rehearse(seed, setup=unhurried(swarm(faults=faults, replicas=3)), script=script)
     assert result.violation is None, str(result.violation)
-    assert len(script.heirs) == 2
+    assert len(script.successors) == 2
     assert not lines(result, "RecoveryDecided", "iteration=1 "), "its state was there"

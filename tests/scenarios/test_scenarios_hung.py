@@ -17,7 +17,7 @@ from tests.scenarios.scenario_world import Once, is_asked, lines, play, swarm
 STAGE = 2
 SILENCE_S = TimingSection().silence_s
 SLACK_S = 4.0
-"""For a beat to be answered, an iteration, and where the coordinator is hit another one to take over."""
+"""For a heartbeat to be answered, an iteration, and where the coordinator is hit another one to take over."""
 
 
 def sixteen(setup: Setup) -> Setup:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.protocol.messages import BeatAnswer, Header, Request, TakeRoll
+from swarmfree.protocol.messages import Header, HeartbeatAnswer, Request, TakeRoll
 from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.trainer.peer import Peer
 from tests.scenarios.scenario_world import lines, play, swarm, unhurried
@@ -16,8 +16,10 @@ from tests.scenarios.scenario_world import lines, play, swarm, unhurried
 OTHER = "QmPeer02"
 
 
-def telling(monkeypatch: pytest.MonkeyPatch, tell: Callable[[BeatAnswer, bool], BeatAnswer], wait_s: float = 0.0) -> None:
-    """The second source's beats are answered so, told whether it has begun to average iteration 2; that takes so long."""
+def telling(
+    monkeypatch: pytest.MonkeyPatch, tell: Callable[[HeartbeatAnswer, bool], HeartbeatAnswer], wait_s: float = 0.0
+) -> None:
+    """The second source's heartbeats are answered so, told whether it has begun to average iteration 2; that takes so long."""
     averages = [False]
     handle = Peer.handle
 
@@ -28,17 +30,17 @@ def telling(monkeypatch: pytest.MonkeyPatch, tell: Callable[[BeatAnswer, bool], 
         averages[0] |= is_roll
         reply = await handle(peer, header, request, incoming)
         await asyncio.sleep(wait_s if is_roll else 0.0)
-        return Reply(tell(reply.message, averages[0])) if isinstance(reply.message, BeatAnswer) else reply
+        return Reply(tell(reply.message, averages[0])) if isinstance(reply.message, HeartbeatAnswer) else reply
 
     monkeypatch.setattr(Peer, "handle", changed)
 
 
 def test_a_late_beat_of_another_iteration_takes_no_loss_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """A source's answer of iteration 1 comes when it has told its losses of iteration 2 already, and these are averaged: they stay known."""
-    last: list[BeatAnswer] = []
-    late: list[BeatAnswer] = []
+    last: list[HeartbeatAnswer] = []
+    late: list[HeartbeatAnswer] = []
 
-    def tell(answer: BeatAnswer, averages: bool) -> BeatAnswer:  # noqa: FBT001 - a callback
+    def tell(answer: HeartbeatAnswer, averages: bool) -> HeartbeatAnswer:  # noqa: FBT001 - a callback
         if answer.iteration == 1 and answer.losses:
             last.append(answer)
         if not averages or answer.iteration != 2:
@@ -57,7 +59,7 @@ def test_a_source_that_keeps_a_loss_to_itself_is_asked_again_then_fenced(monkeyp
     """It says that its share is done and leaves out the last loss, a few times or always: the coordinator goes on, and the run finishes."""
     left = [count]
 
-    def tell(answer: BeatAnswer, _: bool) -> BeatAnswer:  # noqa: FBT001 - a callback
+    def tell(answer: HeartbeatAnswer, _: bool) -> HeartbeatAnswer:  # noqa: FBT001 - a callback
         if not (answer.share_done and answer.losses and left[0]):
             return answer
         left[0] -= 1

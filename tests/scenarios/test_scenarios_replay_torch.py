@@ -162,9 +162,9 @@ class Perturbed(TorchEngine):
         super().__init__(manifest, threads=1)
         self._rng = np.random.default_rng(7)
 
-    def contribution(self, addends: Any, part: int) -> bytes:
+    def contribution(self, partial_sums: Any, part: int) -> bytes:
         """Off."""
-        found = np.frombuffer(super().contribution(addends, part), dtype="<f4")
+        found = np.frombuffer(super().contribution(partial_sums, part), dtype="<f4")
         noise = self._rng.standard_normal(len(found)) * 1e-7 * np.sqrt(np.mean(found.astype(np.float64) ** 2))
         return (found + noise).astype("<f4").tobytes()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmfree.protocol.messages import Beat, GetAverage, GetState, Redo, Request, TakeRoll, Train
+from swarmfree.protocol.messages import GetAverage, GetState, Heartbeat, Redo, Request, TakeRoll, Train
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.script import Director, Moment
@@ -106,7 +106,7 @@ def test_a_source_that_is_back_before_it_is_missed_gets_its_place_again() -> Non
 
     class Unnoticed(Once):
         def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
-            lost = isinstance(request, Beat) and receiver.member in killed
+            lost = isinstance(request, Heartbeat) and receiver.member in killed
             return Fate(**SOON, request_lost=True) if lost else None
 
     def strike(director: Director, _: Moment) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from swarmfree.protocol.actions import Merge, Restore
 from swarmfree.protocol.messages import (
-    Beat,
-    BeatAnswer,
     Build,
     Commit,
+    Heartbeat,
+    HeartbeatAnswer,
     Open,
     Reduce,
     Report,
@@ -89,7 +89,7 @@ class DiesAfterItsReport(Script):
     def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
         """One answer is slow; the coordinator learns of the death from nobody for a while."""
         del sender
-        if isinstance(request, Beat) and self._is_dead and receiver.member == self.chosen:
+        if isinstance(request, Heartbeat) and self._is_dead and receiver.member == self.chosen:
             return Fate(0.6, 0.001, 0.002)
         roll = self._rolls.get(request.round) if isinstance(request, Reduce) else None
         if roll is None or (roll.iteration, roll.stage) != (1, self._stage):
@@ -341,7 +341,9 @@ class Splits(Script):
                 self._plan = plan
             case Moment(request=Build(action=Restore() as action) as build, outcome=None) if self.lost is not None:
                 self.restored.append((action.holder.member, action.iteration, build.iteration))
-            case Moment(request=Beat(), outcome=Reply(message=BeatAnswer(shadows=shadows))) if self.lost is None and self._plan:
+            case Moment(request=Heartbeat(), outcome=Reply(message=HeartbeatAnswer(shadows=shadows))) if (
+                self.lost is None and self._plan
+            ):
                 ahead = {kept.stage for kept in shadows if kept.iteration > self._plan.iteration}
                 if ahead and moment.receiver.member not in self.ours:
                     self.lost = min(ahead)

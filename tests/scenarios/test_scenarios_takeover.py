@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.protocol.messages import Beat, Claim, Commit, Open, Request, Seal, TakeRoll, Train
+from swarmfree.protocol.messages import Claim, Commit, Heartbeat, Open, Request, Seal, TakeRoll, Train
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.rehearsal import RehearsalResult
@@ -118,7 +118,7 @@ def test_02_seal_one_then_die(is_cut_off: bool) -> None:  # noqa: FBT001 - the t
 
 
 class DiesAt(Script):
-    """The coordinator dies as its k-th message of iteration 1 sets out, beats not counted."""
+    """The coordinator dies as its k-th message of iteration 1 sets out, heartbeats not counted."""
 
     def __init__(self, number: int) -> None:
         self._left = number
@@ -132,7 +132,7 @@ class DiesAt(Script):
                 self._iteration = plan.iteration
             case _:
                 pass
-        if moment.outcome is not None or self._iteration != 1 or self._left < 0 or isinstance(moment.request, (Beat, Train)):
+        if moment.outcome is not None or self._iteration != 1 or self._left < 0 or isinstance(moment.request, (Heartbeat, Train)):
             return
         if moment.sender.member == director.coordinator:
             self._left -= 1

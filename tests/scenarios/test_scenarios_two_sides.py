@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmfree.protocol.messages import Beat, BeatAnswer, Open, Train
+from swarmfree.protocol.messages import Heartbeat, HeartbeatAnswer, Open, Train
 from swarmfree.protocol.names import Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.sim.script import Director, Moment, Script
@@ -21,7 +21,7 @@ class OpensForOne(Script):
     def see(self, director: Director, moment: Moment) -> None:
         """Kill the stage, know who keeps a shadow of it, part the coordinator."""
         match moment.outcome:
-            case Reply(message=BeatAnswer(shadows=shadows)) if isinstance(moment.request, Beat):
+            case Reply(message=HeartbeatAnswer(shadows=shadows)) if isinstance(moment.request, Heartbeat):
                 self._keepers |= {moment.receiver.member for shadow in shadows if shadow.stage == 2}
             case _:
                 pass

@@ -14,7 +14,7 @@ from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import Train
 from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.ports import Incoming, Reply
-from swarmfree.protocol.records import Addend, MicrobatchSet, StepScalars
+from swarmfree.protocol.records import MicrobatchSet, PartialSum, StepScalars
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.trainer.context import Context
@@ -58,8 +58,8 @@ class StepsByItself(IntegerEngine):
 class ForgetsMicrobatch(IntegerEngine):
     """Gives the right gradient back, but does not add microbatch 5 to its sum at stage 1."""
 
-    def _add(self, addend: int, parts: range, number: int, pieces: tuple[bytes, ...]) -> None:
-        super()._add(addend, range(0) if self.stage == 1 and number == 5 else parts, number, pieces)
+    def _add(self, partial_sum: int, parts: range, number: int, pieces: tuple[bytes, ...]) -> None:
+        super()._add(partial_sum, range(0) if self.stage == 1 and number == 5 else parts, number, pieces)
 
 
 class UsesOldWeights(IntegerEngine):
@@ -79,10 +79,10 @@ class KeepsGraphs(IntegerEngine):
         """Only the sums go."""
         self._sums.clear()
 
-    def backward(self, ticket: int, gradient: bytes, addend: int) -> bytes:
+    def backward(self, ticket: int, gradient: bytes, partial_sum: int) -> bytes:
         """The graph stays."""
         kept = self._tickets[ticket]
-        answer = super().backward(ticket, gradient, addend)
+        answer = super().backward(ticket, gradient, partial_sum)
         self._tickets[-1 - ticket] = kept
         return answer
 
@@ -111,9 +111,9 @@ class CountsRetriedTwice(StageReplica):
         """Single-flight only for first tries."""
         if request.attempt_number == 0 or request.segment is not None:
             return await super().train(request, incoming)
-        await self._standing.admit(request.key)
+        await self._replica_state.admit(request.key)
         activations = await incoming.read()
-        self._standing.check(request.key)
+        self._replica_state.check(request.key)
         again = 1000 + request.attempt_number
         entry = self._table.begin(request.key, again, self._again(request, activations))
         await self._table.outcome(entry)
@@ -132,7 +132,7 @@ class CountsRetriedTwicePeer(Peer):
         books = self.books
         books.book = CarelessBook(context.me, context.ports.engine)
         books.worker = CountsRetriedTwice(
-            context, books.standing, books.device, books.book, books.table, books.hop, books.borders
+            context, books.replica_state, books.device, books.book, books.table, books.hop, books.borders
         )
         books.source._book = books.averaging._book = books.book
 
@@ -149,14 +149,14 @@ class ImpatientHop(Hop):
 
 
 class TrustingRolling(Rounds):
-    """Takes every addend that somebody holds, whatever is in it: what a caller gave up on still counts."""
+    """Takes every partial sum that somebody holds, whatever is in it: what a caller gave up on still counts."""
 
-    def choose(self, addends: list[Addend], count: int) -> Cover:
+    def choose(self, partial_sums: list[PartialSum], count: int) -> Cover:
         """All of them."""
         held = MicrobatchSet()
-        for addend in addends:
-            held |= addend.microbatches
-        return Cover(tuple(sorted(addends, key=lambda a: a.id)), MicrobatchSet.full(count) - held)
+        for partial_sum in partial_sums:
+            held |= partial_sum.microbatches
+        return Cover(tuple(sorted(partial_sums, key=lambda a: a.id)), MicrobatchSet.full(count) - held)
 
 
 class ImpatientPeer(Peer):

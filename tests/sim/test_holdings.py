@@ -234,7 +234,7 @@ def test_the_ends_are_not_drawn_while_anything_of_them_is_left() -> None:
     old = Story(stage=0, lineage=OLDER)
     assert "an older state" in old.order(Fresh(0, 7, ""))
     kept = Story()
-    kept.holdings.beaten(HOLDER, 6, BEFORE.lineage())
+    kept.holdings.heartbeat_came(HOLDER, 6, BEFORE.lineage())
     assert "a copy for iteration 6" in kept.order(Fresh(0, 7, ""))
     assert not kept.order(CopyKept(0, AT[HOLDER], 6, ""))
 
@@ -242,7 +242,7 @@ def test_the_ends_are_not_drawn_while_anything_of_them_is_left() -> None:
 def test_a_copy_of_what_another_side_went_on_to_is_of_no_use() -> None:
     """A keeper followed the other side of a split, and now a coordinator in a lineage that has none of its iterations; so did a source."""
     story = Story()
-    story.holdings.beaten(HOLDER, 68, "f" * 64)
+    story.holdings.heartbeat_came(HOLDER, 68, "f" * 64)
     assert not story.order(Fresh(0, 7, ""))
     assert not Story(stage=0, lineage="f" * 64).order(Fresh(0, 7, ""))
 
@@ -251,12 +251,12 @@ def test_the_last_copy_of_the_ends_is_not_given_up() -> None:
     """A keeper may forget its copy while a source lives; one that does so when none lives has thrown the ends away."""
     story = Story()
     story.hold(OTHER, 0, LAST.lineage())
-    story.holdings.beaten(HOLDER, 6, BEFORE.lineage())
-    story.holdings.beaten(HOLDER, -1, "")
+    story.holdings.heartbeat_came(HOLDER, 6, BEFORE.lineage())
+    story.holdings.heartbeat_came(HOLDER, -1, "")
     story.alive.remove(OTHER)
     assert not story.order(Fresh(0, 7, ""))
-    story.holdings.beaten(HOLDER, 6, BEFORE.lineage())
-    story.holdings.beaten(HOLDER, -1, "")
+    story.holdings.heartbeat_came(HOLDER, 6, BEFORE.lineage())
+    story.holdings.heartbeat_came(HOLDER, -1, "")
     assert "a copy for iteration 6" in story.order(Fresh(0, 8, ""))
 
 

@@ -40,23 +40,23 @@ def engines() -> list[IntegerEngine]:
     return made
 
 
-def drive(made: list[IntegerEngine], number: int, addend: int = 0) -> float:
-    """One microbatch through all stages and back, into the same addend everywhere."""
+def drive(made: list[IntegerEngine], number: int, partial_sum: int = 0) -> float:
+    """One microbatch through all stages and back, into the same partial sum everywhere."""
     ends, body = made[0], made[1:]
     tokens = TOKENS.microbatch(number)
     tensor = ends.embed(number, tokens)
     for engine in body:
         tensor = engine.forward(number, tensor)
-    gradient, loss = ends.loss(tensor, tokens, addend)
+    gradient, loss = ends.loss(tensor, tokens, partial_sum)
     for engine in reversed(body):
-        gradient = engine.backward(number, gradient, addend)
-    ends.embed_backward(number, gradient, addend)
+        gradient = engine.backward(number, gradient, partial_sum)
+    ends.embed_backward(number, gradient, partial_sum)
     return loss
 
 
-def sum_of(engine: IntegerEngine, addends: tuple[int, ...] = (0,)) -> tuple[bytes, ...]:
+def sum_of(engine: IntegerEngine, partial_sums: tuple[int, ...] = (0,)) -> tuple[bytes, ...]:
     """All parts of a sum."""
-    return tuple(engine.contribution(addends, part) for part in range(engine.part_count(engine.stage)))
+    return tuple(engine.contribution(partial_sums, part) for part in range(engine.part_count(engine.stage)))
 
 
 def test_it_is_an_engine_and_tokens() -> None:
@@ -69,15 +69,15 @@ def test_it_is_an_engine_and_tokens() -> None:
 
 @given(st.permutations(range(MICROBATCHES)), st.lists(st.integers(0, 2), min_size=MICROBATCHES, max_size=MICROBATCHES))
 def test_sums_do_not_depend_on_order_or_grouping(order: list[int], groups: list[int]) -> None:
-    """The same microbatches give the same bytes, in whatever order and in however many addends they were summed."""
+    """The same microbatches give the same bytes, in whatever order and in however many partial sums they were summed."""
     straight, mixed = engines(), engines()
     for number in range(MICROBATCHES):
         drive(straight, number)
     for number in order:
         drive(mixed, number, groups[number])
-    addends = tuple(sorted(set(groups), reverse=True))
+    partial_sums = tuple(sorted(set(groups), reverse=True))
     for one, other in zip(straight, mixed, strict=True):
-        assert sum_of(one) == sum_of(other, addends)
+        assert sum_of(one) == sum_of(other, partial_sums)
 
 
 @given(st.lists(st.integers(0, MICROBATCHES - 1), max_size=12))

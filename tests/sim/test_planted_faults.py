@@ -72,7 +72,7 @@ def test_telling_one_commit_again_and_again_is_no_progress(monkeypatch: pytest.M
     assert "no commit for" in violation.text
 
 
-def test_a_sum_with_one_addend_twice_breaks_i1() -> None:
+def test_a_sum_with_one_partial_sum_twice_breaks_i1() -> None:
     """A part owner that adds a contribution twice is found at the first commit, with stage, part and microbatches."""
     violation = played(planted.AddsOneTwice).violation
     assert violation is not None

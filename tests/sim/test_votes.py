@@ -120,7 +120,7 @@ def test_a_promise_is_kept() -> None:
 
 
 def test_answers_of_one_moment_come_in_any_order() -> None:
-    """A member that goes on answers a beat with a higher term before the Seal that it stored first; a moment later that would be a fault."""
+    """A member that goes on answers a heartbeat with a higher term before the Seal that it stored first; a moment later that would be a fault."""
     story, seal = Story(), Position(FIRST, 1, 0, 1)
     assert not story.votes.promised(FIVE[2], Position(SECOND, 1, 0, 1), 29.6)
     assert not story.votes.stored(FIVE[2], seal, story.one.lineage(), 29.6)

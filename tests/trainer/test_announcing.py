@@ -36,13 +36,13 @@ def test_what_is_wanted_is_announced_at_once_also_while_the_directory_is_slow(la
 
         object.__setattr__(alone.context.ports, "directory", Directory())
         peer = SimpleNamespace(
-            context=alone.context, books=alone.books, _announcement=lambda: alone.standing.lineage, has_announced=False
+            context=alone.context, books=alone.books, _announcement=lambda: alone.replica_state.lineage, has_announced=False
         )
         begun_s = alone.context.now_s()
         alone.tasks.start(Peer._announce(cast("Any", peer)), "announce")
         await asyncio.sleep(late_s)
-        alone.standing.lineage = alone.standing.wanted = record().lineage()
-        alone.standing.moved.tell()
+        alone.replica_state.lineage = alone.replica_state.wanted = record().lineage()
+        alone.replica_state.moved.tell()
         await asyncio.sleep(3 * SLOW_S)
         assert told == [
             (pytest.approx(begun_s, abs=0.01), GENESIS_LINEAGE),
@@ -67,14 +67,14 @@ def test_the_end_of_the_run_is_announced_at_once() -> None:
 
         object.__setattr__(alone.context.ports, "directory", Directory())
         peer = SimpleNamespace(
-            context=alone.context, books=alone.books, _announcement=lambda: alone.standing.iteration, has_announced=False
+            context=alone.context, books=alone.books, _announcement=lambda: alone.replica_state.iteration, has_announced=False
         )
         begun_s, last = alone.context.now_s(), alone.context.manifest.run.iterations
-        alone.standing.iteration = last - 1
+        alone.replica_state.iteration = last - 1
         alone.tasks.start(Peer._announce(cast("Any", peer)), "announce")
         await asyncio.sleep(1)
-        alone.standing.iteration = last
-        alone.standing.moved.tell()
+        alone.replica_state.iteration = last
+        alone.replica_state.moved.tell()
         await asyncio.sleep(1)
         assert told == [(pytest.approx(begun_s, abs=0.01), last - 1), (pytest.approx(begun_s + 1, abs=0.01), last)]
 
@@ -88,9 +88,9 @@ def test_a_coordinator_tells_by_its_own_past_whether_others_follow_it() -> None:
         here = record()
         meeting = SimpleNamespace(tip=lambda: Tip(here.forced, 1, here.lineage()), hear=lambda _: None, term=TERM)
         coordinator = SimpleNamespace(
-            meeting=meeting, is_whole=lambda: True, assembly=SimpleNamespace(past={0: GENESIS_LINEAGE, 4: OTHER_LINEAGE})
+            meeting=meeting, is_whole=lambda: True, assignment=SimpleNamespace(past={0: GENESIS_LINEAGE, 4: OTHER_LINEAGE})
         )
-        alone.standing.past[5] = MEMBERS_OWN
+        alone.replica_state.past[5] = MEMBERS_OWN
         follows = []
         for lead in (coordinator, None):
             peer = cast("Any", SimpleNamespace(context=alone.context, books=alone.books, coordinator=lead))
@@ -107,13 +107,13 @@ def test_who_stands_by_offers_to_feed_once_a_run_has_begun() -> None:
     """With its first word a standby would be taken for the run's founder; with the second, or once it knows of a coordinator, it offers to feed."""
 
     async def story(alone: Alone) -> None:
-        books = SimpleNamespace(standing=alone.standing, worker=SimpleNamespace(seconds_per_microbatch=0.0))
+        books = SimpleNamespace(replica_state=alone.replica_state, worker=SimpleNamespace(seconds_per_microbatch=0.0))
         cases = ((True, None, False, False), (True, A, False, True), (True, None, True, True), (False, None, False, True))
         for standby, coordinator, has_announced, offered in cases:
             local = replace(alone.context.local, standby=standby)
             ports = SimpleNamespace(tokens=object(), clock=alone.context.ports.clock)
             context = SimpleNamespace(local=local, ports=ports, here=alone.context.here, timing=alone.context.timing)
-            alone.standing.coordinator = coordinator
+            alone.replica_state.coordinator = coordinator
             peer = SimpleNamespace(context=context, books=books, has_announced=has_announced)
             assert Peer._announcement(cast("Any", peer)).can_feed is offered
 

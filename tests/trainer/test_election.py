@@ -68,26 +68,28 @@ class World:
         ports = Ports(self, self, self, None, None, None, None, None, _Journal(), None)  # type: ignore[arg-type]
         self.context = Context(ports, Manifest(), LocalConfig("x"), random.Random(0), "run")
         self.context.handler = self.handle
-        self.standing = ReplicaState(self.context)
+        self.replica_state = ReplicaState(self.context)
         first = record(0, GENESIS_LINEAGE, *electorate)
-        self.standing.install(1, 1, first.lineage(), first)
+        self.replica_state.install(1, 1, first.lineage(), first)
         stages = tuple((Replica(endpoint),) for endpoint in (ME, A, B, C, D))
-        self.standing.known_plan = Plan(Position(FOUNDER, 1, 0, 1), "b", first.lineage(), stages, (), first, 4)
-        self.beat_count, self.beaten, self.heir = 0, Signal(), None
+        self.replica_state.known_plan = Plan(Position(FOUNDER, 1, 0, 1), "b", first.lineage(), stages, (), first, 4)
+        self.heartbeat_count, self.heartbeat_came, self.successor = 0, Signal(), None
         self._answers, self._records, self._announcements = answers, records, tuple(announcements)
 
     # -- books, as far as a candidate needs them
     async def commit(self, request: Commit) -> None:
         """Step."""
-        self.standing.apply(request.record)
+        self.replica_state.apply(request.record)
 
     async def handle(self, header: Header, request: Request, incoming: Incoming) -> Reply:
         """The candidate's own promise."""
         del header, incoming
         assert isinstance(request, Claim)
         if not request.only_asking:
-            self.standing.promised = request.position
-        return Reply(Promise(self.standing.iteration, None, plan=self.standing.known_plan, stage=1, vouched=True))
+            self.replica_state.promised = request.position
+        return Reply(
+            Promise(self.replica_state.iteration, None, plan=self.replica_state.known_plan, stage=1, is_committed_state=True)
+        )
 
     # -- ports
     here = ME
@@ -104,7 +106,7 @@ class World:
 
     async def announcements(self) -> tuple[Announcement, ...]:
         """The directory."""
-        return (announced(ME, self.standing.iteration), *self._announcements)
+        return (announced(ME, self.replica_state.iteration), *self._announcements)
 
     async def call(
         self, to: Endpoint, request: Request, payload: bytes = b"", *, silence_s: float, header_first: bool = False
@@ -133,7 +135,7 @@ class _Journal:
 
 def at(iteration: int) -> Answer:
     """A member that promises, and stands there."""
-    return lambda _: Promise(iteration, None, stage=1, vouched=True)
+    return lambda _: Promise(iteration, None, stage=1, is_committed_state=True)
 
 
 def test_a_majority_of_the_electorate_leads() -> None:
@@ -153,7 +155,7 @@ def test_a_majority_is_counted_in_the_electorate_that_a_member_names_who_is_furt
     first = record(0, GENESIS_LINEAGE, ME, A, B)
     world = World((ME, A, B), {A: moves_on}, [record(1, first.lineage(), B, C, D, A, ME)])
     assert world.campaign() is None
-    assert world.standing.iteration == 2
+    assert world.replica_state.iteration == 2
 
 
 def test_where_all_others_are_proven_dead_the_rest_leads() -> None:

@@ -133,25 +133,25 @@ class World:
         ports = Ports(self.source, None, machine, machine, engine, None, None, None, None, lambda: IntegerEngine(MANIFEST))  # type: ignore[arg-type]
         context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
         self.books = StageMember(context, group)
-        self.standing = self.books.standing
-        self.keeper = EndsKeeper(context, self.books.standing, self.books.device, Tasks(group))
-        self.standing.install(1, 0, GENESIS_LINEAGE, None)
+        self.replica_state = self.books.replica_state
+        self.keeper = EndsKeeper(context, self.books.replica_state, self.books.device, Tasks(group))
+        self.replica_state.install(1, 0, GENESIS_LINEAGE, None)
         self.open(plan())
 
     def open(self, new: Plan) -> None:
         """This plan is in force."""
-        self.standing.plan, self.standing.base = new, new.base
-        self.standing.moved.tell()
+        self.replica_state.plan, self.replica_state.base = new, new.base
+        self.replica_state.moved.tell()
 
     def commit(self, record: Record) -> None:
         """The keeper's own stage steps."""
-        self.standing.apply(record)
-        self.standing.moved.tell()
+        self.replica_state.apply(record)
+        self.replica_state.moved.tell()
 
     async def kept(self) -> int:
         """What the keeper says about its copy, after a while."""
         await asyncio.sleep(ENOUGH_S)
-        return self.standing.ends_iteration
+        return self.replica_state.ends_iteration
 
     async def refused(self, iteration: int, lineage: str) -> RefusalKind:
         """Why no part is given for this iteration."""
@@ -161,9 +161,9 @@ class World:
 
     async def state(self) -> list[bytes]:
         """The whole copy, as a builder asks for it."""
-        lineage = self.source.records[self.standing.ends_iteration - 1].lineage()
+        lineage = self.source.records[self.replica_state.ends_iteration - 1].lineage()
         asked = [
-            GetState(0, self.standing.ends_iteration, lineage, part, weights_only=False)
+            GetState(0, self.replica_state.ends_iteration, lineage, part, weights_only=False)
             for part in range(self.source.engine.part_count(0))
         ]
         return [(await self.keeper.get_state(request)).payload for request in asked]
@@ -233,7 +233,7 @@ def test_a_stored_record_brings_the_average_before_the_source_dies() -> None:
         await world.kept()
         world.commit(world.source.train())
         assert await world.kept() == 1
-        world.standing.sealed = record = world.source.train()
+        world.replica_state.sealed = record = world.source.train()
         world.keeper.look()
         assert await world.kept() == 1
         world.source.is_up = False
@@ -262,7 +262,7 @@ def test_a_copy_that_missed_an_average_is_loaded_again() -> None:
         old, lineage = await world.state(), world.source.records[0].lineage()
         world.source.is_up = True
         assert await world.kept() == 1
-        assert world.standing.ends_lineage == lineage
+        assert world.replica_state.ends_lineage == lineage
         assert await world.state() == old
         world.commit(world.source.train())
         assert await world.kept() == 4
@@ -295,23 +295,23 @@ def test_a_plan_ends_and_begins_the_copy() -> None:
         await world.kept()
         world.commit(world.source.train())
         assert await world.kept() == 1
-        old, lineage = await world.state(), world.standing.lineage
+        old, lineage = await world.state(), world.replica_state.lineage
         world.open(plan(OTHER, 1, lineage))
         for iteration in (2, 3, 4):
             world.commit(world.source.train())
-            world.open(plan(OTHER, iteration, world.standing.lineage))
+            world.open(plan(OTHER, iteration, world.replica_state.lineage))
             assert await world.kept() == 1
-        world.standing.stage, world.standing.plan = NO_STAGE, None
-        world.standing.moved.tell()
+        world.replica_state.stage, world.replica_state.plan = NO_STAGE, None
+        world.replica_state.moved.tell()
         assert await world.kept() == 1
         assert await world.state() == old
-        world.standing.stage = 1
+        world.replica_state.stage = 1
         world.commit(world.source.train())
-        world.open(plan(OTHER, 5, world.standing.lineage))
+        world.open(plan(OTHER, 5, world.replica_state.lineage))
         assert await world.kept() == -1
         assert not len(world.keeper.tasks)
         assert await world.refused(1, lineage) is RefusalKind.GONE
-        world.open(plan(ME, 5, world.standing.lineage))
+        world.open(plan(ME, 5, world.replica_state.lineage))
         world.commit(world.source.train())
         await world.kept()
         world.commit(world.source.train())
@@ -331,19 +331,21 @@ def test_ends_that_were_rebuilt_are_kept_from_then_on() -> None:
         world.source.is_up = False
         world.commit(world.source.train())
         assert await world.kept() == 1
-        world.open(plan(ME, 2, world.standing.lineage, digest))
+        world.open(plan(ME, 2, world.replica_state.lineage, digest))
         assert await world.kept() == 2
         assert await world.state() == before
         world.source.is_up = True
-        world.open(plan(ME, 2, world.standing.lineage, world.source.engine.state_digest()))
+        world.open(plan(ME, 2, world.replica_state.lineage, world.source.engine.state_digest()))
         assert await world.kept() == 2
         assert await world.state() == world.right_state() != before
-        plan_of_both = replace(plan(ME, 2, world.standing.lineage, world.source.engine.state_digest()), base="another stage, too")
+        plan_of_both = replace(
+            plan(ME, 2, world.replica_state.lineage, world.source.engine.state_digest()), base="another stage, too"
+        )
         world.source.is_up = False
         world.open(plan_of_both)
         assert await world.kept() == 2, "it is not given up while another stage is rebuilt"
-        world.standing.base = ""  # it is told to join another lineage: in that one nobody has had these ends
-        world.standing.moved.tell()
+        world.replica_state.base = ""  # it is told to join another lineage: in that one nobody has had these ends
+        world.replica_state.moved.tell()
         assert await world.kept() == -1
 
     play(story)

@@ -20,12 +20,12 @@ def test_only_whoever_wants_weights_alone_makes_another_stage_of_them(*, weights
     async def story(alone: Alone) -> None:
         renewed = []
         for _ in range(2):
-            moved = alone.tasks.start(alone.standing.moved.wait(), "told")
+            moved = alone.tasks.start(alone.replica_state.moved.wait(), "told")
             await asyncio.sleep(0.01)
             for _ in range(2):
                 await get_state(alone.books, GetState(1, 0, GENESIS_LINEAGE, 0, weights_only=weights_only))
             renewed.append(moved.done())
-        assert alone.standing.wanted == (GENESIS_LINEAGE if weights_only else "")
+        assert alone.replica_state.wanted == (GENESIS_LINEAGE if weights_only else "")
         assert renewed == [weights_only, False]
 
     play(story)

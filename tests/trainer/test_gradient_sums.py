@@ -1,4 +1,4 @@
-"""The book of addends: which microbatch is in which sum."""
+"""The book of partial sums: which microbatch is in which sum."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_first_tries_and_retries_go_to_different_sums() -> None:
     sure, retried = book.number_for(SumKind.SURE, 0), book.number_for(SumKind.RETRIED, 1)
     book.enter(sure, 0)
     book.enter(retried, 1)
-    assert [a.microbatches.offsets() for a in book.addends()] == [(0,), (1,)]
+    assert [a.microbatches.offsets() for a in book.partial_sums()] == [(0,), (1,)]
 
 
 def test_a_frozen_sum_takes_no_more() -> None:
@@ -49,5 +49,5 @@ def test_a_void_sum_is_forgotten_with_all_its_microbatches() -> None:
     number = book.number_for(SumKind.SURE, 0)
     book.enter(number, 0)
     book.void(number)
-    assert book.addends() == ()
+    assert book.partial_sums() == ()
     assert book.number_for(SumKind.SURE, 0) != number

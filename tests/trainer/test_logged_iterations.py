@@ -238,14 +238,14 @@ class Noting:
         """One."""
         return 1
 
-    def backward(self, ticket: int, gradient: bytes, addend: int) -> bytes:
-        """Which microbatch goes into which addend."""
-        self.added.append((ticket, addend))
+    def backward(self, ticket: int, gradient: bytes, partial_sum: int) -> bytes:
+        """Which microbatch goes into which partial sum."""
+        self.added.append((ticket, partial_sum))
         return b""
 
-    def contribution(self, addends: list[int], part: int) -> bytes:
-        """Which addends are added up."""
-        self.reduced.append(addends)
+    def contribution(self, partial_sums: list[int], part: int) -> bytes:
+        """Which partial sums are added up."""
+        self.reduced.append(partial_sums)
         return b""
 
     def reduce(self, contributions: list[bytes]) -> tuple[bytes, float]:
@@ -258,7 +258,7 @@ class Noting:
 
 
 def test_gradients_are_added_in_the_order_of_the_record() -> None:
-    """Two members' contributions, the first one of two addends: floats added in another order are other floats."""
+    """Two members' contributions, the first one of two partial sums: floats added in another order are other floats."""
 
     async def story(_: Alone, found: StageReplay) -> None:
         sums = (((2, 0), (3,)), ((1,),))

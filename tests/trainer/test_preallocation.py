@@ -84,22 +84,22 @@ def test_who_stands_by_takes_the_memory_of_the_largest_stage(is_small: bool) -> 
             context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
             books = StageMember(context, group)
             tasks.start(books.device.serve(), "device")
-            tasks.start(keep_room(context, books.standing, books.device), "room")
+            tasks.start(keep_room(context, books.replica_state, books.device), "room")
             await asyncio.sleep(LONG_S)
             assert not engine.reserved
             assert not outside.told
-            books.standing.coordinator = LEADER
+            books.replica_state.coordinator = LEADER
             largest = max((1, 2), key=lambda stage: len(MANIFEST.blocks_of(stage)))
             whole = [] if is_small else [(largest, part) for part in range(engine.part_count(largest))]
             for times in (1, 2):
                 await asyncio.sleep(LONG_S)
                 assert engine.reserved == whole * times
                 assert len([event for event in outside.told if isinstance(event, Note)]) == (times if is_small else 0)
-                books.standing.install(1, 0, GENESIS_LINEAGE, None)
+                books.replica_state.install(1, 0, GENESIS_LINEAGE, None)
                 await asyncio.sleep(LONG_S)
                 assert engine.reserved == whole * times
-                books.standing.stage = -1
-                books.standing.moved.tell()
+                books.replica_state.stage = -1
+                books.replica_state.moved.tell()
             for owned in (tasks, *books.everything()):
                 owned.cancel_all()
 

@@ -1,4 +1,4 @@
-"""What a coordinator counts as progress: who hears its beats follows it as long as that grows."""
+"""What a coordinator counts as progress: who hears its heartbeats follows it as long as that grows."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def test_the_work_of_a_builder_is_progress_and_that_of_a_member_is_not(*, built:
 
     async def story(alone: Alone) -> None:
         roster = Roster(alone.context, alone.tasks, lambda: at(1))
-        guest = roster.admit(ME, Hello(False, False, "", 0), 1, built=built)
-        guest.answer = replace(beat_answer(1), work_done=7)
+        participant = roster.admit(ME, Hello(False, False, "", 0), 1, built=built)
+        participant.answer = replace(beat_answer(1), work_done=7)
         before = roster._count_progress()
         assert roster._count_progress() == before
-        guest.answer = replace(beat_answer(1), work_done=8)
+        participant.answer = replace(beat_answer(1), work_done=8)
         assert roster._count_progress() == before + (0 if built else 1)
 
     play(story, second_life(A))

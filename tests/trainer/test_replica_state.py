@@ -33,7 +33,7 @@ class Loop:
         return self.now_s()
 
 
-def _standing() -> ReplicaState:
+def _replica_state() -> ReplicaState:
     ports = Ports(None, None, Loop(), None, None, None, None, None, None, None)  # type: ignore[arg-type]
     return ReplicaState(Context(ports, Manifest(), LocalConfig("x"), random.Random(0), "run"))
 
@@ -52,16 +52,16 @@ def test_work_that_is_early_waits_for_the_books_and_old_work_is_refused() -> Non
     async def story() -> None:
         import asyncio
 
-        standing = _standing()
-        standing.install(1, 5, "l", None)
+        replica_state = _replica_state()
+        replica_state.install(1, 5, "l", None)
         with pytest.raises(Refused) as caught:
-            standing.check(_key(4, "x"))
+            replica_state.check(_key(4, "x"))
         assert caught.value.kind is RefusalKind.PAST
         async with asyncio.TaskGroup() as group:
-            waiting = group.create_task(standing.admit(_key(5, "b")))
+            waiting = group.create_task(replica_state.admit(_key(5, "b")))
             await asyncio.sleep(0.5)
-            standing.plan, standing.base = _plan(5, "b"), "b"
-            standing.moved.tell()
+            replica_state.plan, replica_state.base = _plan(5, "b"), "b"
+            replica_state.moved.tell()
             await waiting
 
     run_virtual(story)
@@ -71,11 +71,11 @@ def test_work_on_another_base_is_stale_once_the_hold_ran_out() -> None:
     """The books may be about to move to that base, so it is held first; then the answer is stale."""
 
     async def story() -> None:
-        standing = _standing()
-        standing.install(1, 5, "l", None)
-        standing.plan, standing.base = _plan(5, "b"), "b"
+        replica_state = _replica_state()
+        replica_state.install(1, 5, "l", None)
+        replica_state.plan, replica_state.base = _plan(5, "b"), "b"
         with pytest.raises(Refused) as caught:
-            await standing.admit(_key(5, "other"))
+            await replica_state.admit(_key(5, "other"))
         assert caught.value.kind is RefusalKind.STALE
 
     run_virtual(story)

@@ -54,7 +54,7 @@ def test_who_may_end_a_run(stage: int, coordinator: Endpoint | None, silent_tick
             ports = Ports(Network(), None, machine, machine, engine, None, None, None, None, lambda: engine)  # type: ignore[arg-type]
             context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
             books = StageMember(context, group)
-            books.standing.stage, books.standing.coordinator, books.silent_ticks = stage, coordinator, silent_ticks
+            books.replica_state.stage, books.replica_state.coordinator, books.silent_ticks = stage, coordinator, silent_ticks
             ending, refused = RunEnd(context, books, Tasks(group)), None
             try:
                 ending.require_lead(sender)
@@ -79,7 +79,7 @@ def test_a_writer_that_was_moved_writes_its_new_stage_too() -> None:
         context = replace(alone.context, ports=replace(alone.context.ports, weights=Disk()))
         ending = RunEnd(context, alone.books, alone.tasks)
         for stage in (1, 1, 2):
-            alone.standing.stage, alone.standing.iteration = stage, MANIFEST.run.iterations
+            alone.replica_state.stage, alone.replica_state.iteration = stage, MANIFEST.run.iterations
             await ending.write()
 
     play(story)
@@ -100,7 +100,7 @@ def test_weights_are_kept_with_the_iteration_that_they_are_ready_for() -> None:
         context = replace(alone.context, ports=replace(alone.context.ports, weights=Disk()))
         ending = RunEnd(context, alone.books, alone.tasks)
         for stage, iteration in ((1, 3), (NO_STAGE, 4), (2, 5)):
-            alone.standing.stage, alone.standing.iteration = stage, iteration
+            alone.replica_state.stage, alone.replica_state.iteration = stage, iteration
             await ending.keep()
 
     play(story)
@@ -124,7 +124,7 @@ def test_room_is_made_for_weights_where_the_disk_is_full() -> None:
                 return f"stage {stage}"
 
         context = replace(alone.context, ports=replace(alone.context.ports, weights=Disk(), shelf=shelf))
-        alone.standing.stage, alone.standing.iteration = 1, MANIFEST.run.iterations
+        alone.replica_state.stage, alone.replica_state.iteration = 1, MANIFEST.run.iterations
         ending = RunEnd(context, alone.books, alone.tasks)
         await ending.write()
         assert not ending.failure

@@ -99,22 +99,22 @@ class World:
         self.donor = Donor(stage_bytes, engine.part_count(2))
         ports = Ports(self.donor, None, machine, machine, engine, None, None, self.shelf, None, lambda: IntegerEngine(manifest))  # type: ignore[arg-type]
         self.books = StageMember(Context(ports, manifest, LocalConfig("x"), random.Random(0), "run"), group)
-        self.standing = self.books.standing
-        self.keeper = ShadowKeeper(self.books.context, self.books.standing, self.books.device, self.books.borders)
-        self.standing.install(1, 0, GENESIS_LINEAGE, None)
+        self.replica_state = self.books.replica_state
+        self.keeper = ShadowKeeper(self.books.context, self.books.replica_state, self.books.device, self.books.borders)
+        self.replica_state.install(1, 0, GENESIS_LINEAGE, None)
         self.most_bytes = 0
 
     async def at(self, iteration: int) -> tuple[KeptShadow, ...]:
         """What is kept, a while after this iteration was opened."""
         stages = tuple((Replica(endpoint),) for endpoint in (SOURCE, ME, OTHER))
         position = Position(Term(1, SOURCE.member), iteration, 0, iteration)
-        self.standing.plan = Plan(position, f"b{iteration}", GENESIS_LINEAGE, stages, (), None, 4, ())
-        self.standing.iteration = iteration
-        self.standing.moved.tell()
+        self.replica_state.plan = Plan(position, f"b{iteration}", GENESIS_LINEAGE, stages, (), None, 4, ())
+        self.replica_state.iteration = iteration
+        self.replica_state.moved.tell()
         for _ in range(200):
             await asyncio.sleep(0.1)
             self.most_bytes = max(self.most_bytes, self.kept_bytes)
-        return self.standing.shadows
+        return self.replica_state.shadows
 
     @property
     def kept_bytes(self) -> int:

@@ -31,12 +31,12 @@ def asked(action: BuildAction) -> Build:
 
 
 def lead(alone: Alone) -> tuple[Assignment, Participant]:
-    """The places of a swarm, and the guest that builds; D keeps a shadow of stage 1."""
+    """The places of a swarm, and the participant that builds; D keeps a shadow of stage 1."""
     roster = Roster(alone.context, alone.tasks, lambda: at(1))
-    assembly = Assignment(alone.context, roster, lambda: at(1), alone.tasks)
+    assignment = Assignment(alone.context, roster, lambda: at(1), alone.tasks)
     keeper = roster.admit(D, Hello(False, False, "", 0), 2, built=True)
     keeper.answer = replace(beat_answer(2), shadows=(KeptShadow(1, 0, full=True, lineage=GENESIS_LINEAGE),))
-    return assembly, roster.admit(ME, Hello(False, False, "", 0), 1)
+    return assignment, roster.admit(ME, Hello(False, False, "", 0), 1)
 
 
 @pytest.mark.parametrize("kind", [RefusalKind.TOO_SLOW, RefusalKind.DISPUTED, RefusalKind.FAILED])
@@ -44,14 +44,14 @@ def test_a_shadow_that_was_refused_for_good_is_not_tried_again(kind: RefusalKind
     """Before the next commit; one that only failed has a second try."""
 
     async def story(alone: Alone) -> None:
-        assembly, guest = lead(alone)
+        assignment, participant = lead(alone)
         left = []
         for _ in range(2):
-            await assembly._refused(guest, asked(RESTORE), Refused(kind, "it cannot be built"))
-            left.append(len(assembly._shadows()))
+            await assignment._refused(participant, asked(RESTORE), Refused(kind, "it cannot be built"))
+            left.append(len(assignment._shadows()))
         assert left == ([1, 0] if kind is RefusalKind.FAILED else [0, 0])
-        assembly.committed()
-        assert len(assembly._shadows()) == 1
+        assignment.committed()
+        assert len(assignment._shadows()) == 1
 
     play(story, second_life(A))
 
@@ -60,13 +60,13 @@ def test_two_builders_that_never_ended_are_enough() -> None:
     """Each is barred; the shadow, whose holder may be at fault, is not used again before the next commit."""
 
     async def story(alone: Alone) -> None:
-        assembly, guest = lead(alone)
+        assignment, participant = lead(alone)
         left = []
         for _ in range(2):
-            assembly._timed_out(guest, RESTORE, LIMIT_S, is_endless=True)
-            left.append(len(assembly._shadows()))
-            assert assembly._roster.is_barred(ME.member)
-            assert assembly._roster.get(ME.member) is None
+            assignment._timed_out(participant, RESTORE, LIMIT_S, is_endless=True)
+            left.append(len(assignment._shadows()))
+            assert assignment._roster.is_barred(ME.member)
+            assert assignment._roster.get(ME.member) is None
         assert left == [1, 0]
 
     play(story, second_life(A))
@@ -77,22 +77,22 @@ def test_progress_gains_time_for_everything_but_a_replay(action: BuildAction, *,
     """The builder's device does one piece after the other, and the build takes three times the bound; for a replay there is a shadow."""
 
     async def story(alone: Alone) -> None:
-        assembly, guest = lead(alone)
+        assignment, participant = lead(alone)
         begun_s = alone.context.now_s()
 
         async def call(to: Endpoint, request: Request, payload: bytes = b"", **_: object) -> Reply:
             while (spent_s := alone.context.now_s() - begun_s) < 3 * LIMIT_S:
-                guest.answer = replace(beat_answer(1), work_done=int(10 * spent_s))
+                participant.answer = replace(beat_answer(1), work_done=int(10 * spent_s))
                 await asyncio.sleep(0.5)
             return Reply(Built("digest", 1.0, 0, 1))
 
         alone.line.call = call  # type: ignore[assignment, method-assign]
         if is_replay:
             with pytest.raises(Refused) as refused:
-                await assembly._ask_in_time(guest, asked(action), LIMIT_S)
+                await assignment._ask_in_time(participant, asked(action), LIMIT_S)
             assert refused.value.kind is RefusalKind.TOO_SLOW
         else:
-            assert (await assembly._ask_in_time(guest, asked(action), LIMIT_S)).state_digest == "digest"
+            assert (await assignment._ask_in_time(participant, asked(action), LIMIT_S)).state_digest == "digest"
         assert alone.context.now_s() - begun_s == pytest.approx(LIMIT_S if is_replay else 3 * LIMIT_S, abs=0.6)
 
     play(story, second_life(A))
@@ -102,7 +102,7 @@ def test_signed_norms_are_those_of_one_loss() -> None:
     """With the next commit they are past: what a builder disputes then is looked at anew, and costs nobody the lead."""
 
     async def story(alone: Alone) -> None:
-        assembly, _ = lead(alone)
+        assignment, _ = lead(alone)
         handed_over: list[bool] = []
 
         async def hand_over() -> None:
@@ -115,14 +115,14 @@ def test_signed_norms_are_those_of_one_loss() -> None:
                     for who, stage in ((A, 0), (D, 2))
                 ]
 
-        assembly._roster.hand_over = hand_over
+        assignment._roster.hand_over = hand_over
         object.__setattr__(alone.context.ports, "directory", Directory())
         for _ in range(2):
-            await assembly._take_signed(asked(MERGE), MERGE, record(), "other weights")
-            assembly.committed()
+            await assignment._take_signed(asked(MERGE), MERGE, record(), "other weights")
+            assignment.committed()
         assert not handed_over
         for _ in range(2):
-            await assembly._take_signed(asked(MERGE), MERGE, record(), "other weights")
+            await assignment._take_signed(asked(MERGE), MERGE, record(), "other weights")
         assert handed_over == [True]
 
     play(story, second_life(A))

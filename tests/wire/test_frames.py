@@ -89,14 +89,14 @@ def test_no_bytes_break_the_decoder(data: bytes) -> None:
 @given(st.binary(max_size=5 * CHUNK_BYTES_MIN), st.integers(CHUNK_BYTES_MIN, 2 * CHUNK_BYTES_MIN))
 def test_a_payload_is_put_together_again(payload: bytes, chunk_bytes: int) -> None:
     """What chunk frames take apart an assembly puts together."""
-    assembly = PayloadReader(len(payload), 1 << 20)
+    assignment = PayloadReader(len(payload), 1 << 20)
     for frame in chunk_frames(payload, chunk_bytes):
-        assert not assembly.is_complete
+        assert not assignment.is_complete
         kind, content, _ = decode_frame(frame)
         assert kind is FrameKind.CHUNK
-        assembly.add(content)
-    assert assembly.is_complete
-    assert assembly.payload() == payload
+        assignment.add(content)
+    assert assignment.is_complete
+    assert assignment.payload() == payload
 
 
 def test_a_payload_can_be_continued() -> None:

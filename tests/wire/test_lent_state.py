@@ -39,7 +39,7 @@ class Donor:
         self.engine.blank(STAGE)
         self.clock, self.executor = SystemClock(), ThreadExecutor()
         self.device = Device(self.executor, self.clock)
-        self.standing = SimpleNamespace(stage=STAGE, iteration=0, lineage="")
+        self.replica_state = SimpleNamespace(stage=STAGE, iteration=0, lineage="")
         ports = SimpleNamespace(engine=self.engine)
         self.context = SimpleNamespace(ports=ports, manifest=MANIFEST, now_s=self.clock.now_s)
 
@@ -47,10 +47,10 @@ class Donor:
         """Every part, in place, on the device's thread."""
 
         def work() -> None:
-            self.standing.iteration += 1
+            self.replica_state.iteration += 1
             for part in range(self.engine.part_count(STAGE)):
                 size_bytes = len(self.engine.read_state(part, weights_only=False))
-                data = np.full(size_bytes // 4, self.standing.iteration, np.float32).tobytes()
+                data = np.full(size_bytes // 4, self.replica_state.iteration, np.float32).tobytes()
                 self.engine.write_state(part, data, weights_only=False)
 
         await self.device.run(Rank.BOOKS, 0, work)
@@ -88,7 +88,7 @@ async def test_a_step_in_the_middle_of_an_answer_tears_nothing(steps_after: int)
     assert np.frombuffer(b"".join(chunk for chunk in chunks if chunk is not None), np.float32).tolist() == [0.0] * (
         reply.size_bytes // 4
     )
-    assert donor.standing.iteration == 1
+    assert donor.replica_state.iteration == 1
     assert kept == [number <= steps_after for number in range(len(written))]
 
 

@@ -175,7 +175,7 @@ async def test_a_wrong_reply_is_a_failed_call(caplog: pytest.LogCaptureFixture) 
     assert caught.value.kind is RefusalKind.FAILED
 
 
-@pytest.mark.parametrize("request_name", ["get_manifest", "beat", "train"])
+@pytest.mark.parametrize("request_name", ["get_manifest", "heartbeat", "train"])
 async def test_another_run_is_refused(request_name: str) -> None:
     """A peer of another run hears both runs by their short names."""
     async with GrpcNetwork("cd" * 32, member("stranger")) as stranger, GrpcNetwork(RUN, member("peer")) as peer:

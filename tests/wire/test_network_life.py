@@ -39,7 +39,7 @@ async def test_a_unary_call_has_a_deadline() -> None:
 
     async with peers(handler) as (caller, peer):
         with pytest.raises(PeerSilent, match="did not answer in time"):
-            await caller.call(peer.here, REQUESTS["beat"], silence_s=0.1)
+            await caller.call(peer.here, REQUESTS["heartbeat"], silence_s=0.1)
 
 
 @pytest.mark.parametrize("request_name", ["get_plan", "pull", "train"])

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from google.protobuf import descriptor_pb2
 
-from swarmfree.wire.v1 import books_pb2, messages_pb2, names_pb2, swarm_pb2
+from swarmfree.wire.v1 import messages_pb2, names_pb2, records_pb2, swarm_pb2
 
 PROTOS = Path(__file__).parents[2] / "proto"
-GENERATED = {module.DESCRIPTOR.name: module for module in (books_pb2, messages_pb2, names_pb2, swarm_pb2)}
+GENERATED = {module.DESCRIPTOR.name: module for module in (records_pb2, messages_pb2, names_pb2, swarm_pb2)}
 
 
 def _without_json_names(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDescriptorProto:

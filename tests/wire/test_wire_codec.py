@@ -29,7 +29,7 @@ from swarmfree.protocol import messages
 from swarmfree.protocol.actions import BuildAction
 from swarmfree.protocol.messages import Header, Request, Response
 from swarmfree.protocol.names import Endpoint, Side, WorkKey
-from swarmfree.protocol.records import Addend, MicrobatchSet, Roll
+from swarmfree.protocol.records import MicrobatchSet, PartialSum, Roll
 from swarmfree.wire.codec import from_proto, to_proto
 from swarmfree.wire.codec_messages import (
     RPCS,
@@ -42,7 +42,7 @@ from swarmfree.wire.codec_messages import (
     rpc_of,
 )
 from swarmfree.wire.frames import Malformed
-from swarmfree.wire.v1 import books_pb2, messages_pb2, names_pb2
+from swarmfree.wire.v1 import messages_pb2, names_pb2, records_pb2
 
 _INTEGERS = {
     FieldDescriptor.TYPE_INT32: (-(1 << 31), (1 << 31) - 1),
@@ -149,7 +149,7 @@ def test_shapes_follow_the_service() -> None:
     """Tensors go up in frames, long work is watched, short control messages are unary."""
     by_shape = {shape: {rpc.name for rpc in RPCS if rpc.shape is shape} for shape in CallShape}
     assert by_shape[CallShape.FRAMED] == {"Train", "Loss", "Reduce"}
-    assert by_shape[CallShape.UNARY] == {"Hello", "Beat", "Seal", "GetRecord", "GetPlan", "Meet"}
+    assert by_shape[CallShape.UNARY] == {"Hello", "Heartbeat", "Seal", "GetRecord", "GetPlan", "Meet"}
     assert all(rpc.shape is CallShape.FRAMED for rpc in RPCS if rpc.request_has_payload)
     assert all(rpc.shape is not CallShape.UNARY for rpc in RPCS if rpc.response_has_payload)
 
@@ -175,18 +175,18 @@ def test_response_bytes_are_golden(name: str) -> None:
 
 def test_a_record_keeps_its_lineage() -> None:
     """The hash of a record is the same on both sides of the wire."""
-    message = books_pb2.Record()
+    message = records_pb2.Record()
     to_proto(RECORD, message)
     assert from_proto(type(RECORD), message).lineage() == RECORD.lineage()
 
 
 def test_a_set_of_microbatches_is_a_little_endian_mask() -> None:
     """Byte k / 8, bit k % 8 is microbatch k; trailing zero bytes mean nothing."""
-    message = books_pb2.Addend(microbatches=b"\x05\x02\x00")
+    message = records_pb2.PartialSum(microbatches=b"\x05\x02\x00")
     message.id.member.SetInParent()
-    addend = from_proto(Addend, message)
-    assert addend.microbatches.offsets() == (0, 2, 9)
-    to_proto(addend, again := books_pb2.Addend())
+    partial_sum = from_proto(PartialSum, message)
+    assert partial_sum.microbatches.offsets() == (0, 2, 9)
+    to_proto(partial_sum, again := records_pb2.PartialSum())
     assert again.microbatches == b"\x05\x02"
 
 
@@ -202,8 +202,8 @@ def test_fields_of_a_later_revision_are_passed_over() -> None:
         (names_pb2.Endpoint(), Endpoint, "swarmfree.v1.Endpoint.member is absent"),
         (names_pb2.WorkKey(base="b"), WorkKey, "swarmfree.v1.WorkKind 0"),
         (names_pb2.WorkKey(kind=7), WorkKey, "swarmfree.v1.WorkKind 7"),  # type: ignore[arg-type]
-        (books_pb2.Roll(addends=[books_pb2.Addend()]), Roll, "swarmfree.v1.Addend.id is absent"),
-        (books_pb2.BuildAction(), BuildAction, "without any of fresh, copy, merge, copy_neighbour, copy_kept"),
+        (records_pb2.Roll(partial_sums=[records_pb2.PartialSum()]), Roll, "swarmfree.v1.PartialSum.id is absent"),
+        (records_pb2.BuildAction(), BuildAction, "without any of fresh, copy, merge, copy_neighbour, copy_kept"),
         (messages_pb2.OpenRequest(), messages.Open, "swarmfree.v1.OpenRequest.plan is absent"),
     ],
 )
@@ -215,7 +215,7 @@ def test_what_is_required_is_missed_by_name(message: Any, kind: Any, sentence: s
 
 def test_an_outcome_is_required() -> None:
     """The answer to Roll must be one of its three outcomes."""
-    with pytest.raises(Malformed, match="without any of report, other_addends, round_failed"):
+    with pytest.raises(Malformed, match="without any of report, other_partial_sums, round_failed"):
         decode_response(BY_NAME["Roll"], b"")
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from swarmfree.protocol import actions, messages
 from swarmfree.protocol.messages import Header, Request, Response
-from swarmfree.protocol.names import AddendId, Endpoint, Member, Position, Side, Term, WorkKey, WorkKind
+from swarmfree.protocol.names import Endpoint, Member, PartialSumId, Position, Side, Term, WorkKey, WorkKind
 from swarmfree.protocol.plan import Plan, Rebuilt, Replica, Share
 from swarmfree.protocol.records import (
-    Addend,
     Evaluation,
     MicrobatchSet,
     Microloss,
+    PartialSum,
     Record,
     Roll,
     StageEntry,
@@ -35,8 +35,11 @@ AT_BOB = Endpoint(BOB, ("/ip4/127.0.0.1/tcp/4002/p2p/QmBob",))
 HEADER = Header("cd" * 32, 2, AT_ALICE, BOB.incarnation)
 POSITION = Position(Term(3, ALICE), 7, 1, 2)
 KEY = WorkKey(7, BASE, WorkKind.TRAIN, 57, 2)
-ADDENDS = (Addend(AddendId(ALICE, 0), MicrobatchSet.of((0, 2, 9)), (2, 0, 9)), Addend(AddendId(BOB, 1), MicrobatchSet()))
-ROLL = Roll(7, BASE, 2, ADDENDS, (AT_ALICE, AT_BOB), 1)
+PARTIAL_SUMS = (
+    PartialSum(PartialSumId(ALICE, 0), MicrobatchSet.of((0, 2, 9)), (2, 0, 9)),
+    PartialSum(PartialSumId(BOB, 1), MicrobatchSet()),
+)
+ROLL = Roll(7, BASE, 2, PARTIAL_SUMS, (AT_ALICE, AT_BOB), 1)
 SCALARS = StepScalars(0x3F800000, 0x3F666666, 0x3DCCCCD0, 0x3F733333, 0x3D4CCCD0, 0x3F000000, 0x322BCC77, 0x3A83126F, 0x3F7FFF58)
 ENTRY = StageEntry("11" * 32, float64_bits(2.5), "22" * 32, 8, 0x3F800000, SCALARS, (ALICE, BOB), (((2, 0, 9), (1,)), ((3,),)))
 RECORD = Record(
@@ -85,7 +88,7 @@ REQUESTS: dict[str, Request] = {
     "build_neighbour": messages.Build(POSITION, actions.CopyNeighbour(3, AT_ALICE, 2, "end of the body"), 7, LINEAGE, RECORD, 0),
     "open": messages.Open(PLAN),
     "open_first": messages.Open(Plan(Position(Term(0, ALICE), 0, 0, 0), BASE, "0" * 64, ((),), (), None, 8)),
-    "beat": messages.Beat(POSITION, 12, 1.5, "two replicas of stage 2", 77),
+    "heartbeat": messages.Heartbeat(POSITION, 12, 1.5, "two replicas of stage 2", 77),
     "redo": messages.Redo(POSITION, BASE, (SEGMENT,)),
     "roll": messages.TakeRoll(POSITION, ROLL),
     "seal": messages.Seal(POSITION, RECORD),
@@ -104,7 +107,7 @@ REQUESTS: dict[str, Request] = {
     "goodbye": messages.Goodbye(
         run_over=True, finished=True, why="all iterations are done", write_weights=True, all_written=True
     ),
-    "goodbye_heir": messages.Goodbye(False, False, "another lineage won", False, AT_BOB, True),
+    "goodbye_successor": messages.Goodbye(False, False, "another lineage won", False, AT_BOB, True),
 }
 
 RESPONSES: dict[str, tuple[str, Response]] = {
@@ -116,13 +119,13 @@ RESPONSES: dict[str, tuple[str, Response]] = {
     "met_nobody": ("Meet", messages.Met(0, "0" * 64, (), None, None, whole=False)),
     "promise_empty": ("Open", messages.Promise(0, None)),
     "beat_answer": (
-        "Beat",
-        messages.BeatAnswer(
+        "Heartbeat",
+        messages.HeartbeatAnswer(
             13,
             POSITION,
             7,
             BASE,
-            ADDENDS,
+            PARTIAL_SUMS,
             MicrobatchSet.of((1, 63)),
             share_done=True,
             losses=(Microloss(0, float64_bits(0.5)), Microloss(3, float64_bits(0.625))),
@@ -138,8 +141,8 @@ RESPONSES: dict[str, tuple[str, Response]] = {
         ),
     ),
     "beat_answer_empty": (
-        "Beat",
-        messages.BeatAnswer(
+        "Heartbeat",
+        messages.HeartbeatAnswer(
             0, None, 0, "", (), MicrobatchSet(), share_done=False, losses=(), evaluation=None, seconds_per_microbatch=0.0
         ),
     ),
@@ -149,7 +152,7 @@ RESPONSES: dict[str, tuple[str, Response]] = {
     "full_shadow_part": ("GetShadow", messages.ShadowPart(50, LINEAGE)),
     "shadow_parts": ("GetShadow", messages.ShadowPart(5, sizes=(1000, 1000, 900))),
     "report": ("Roll", messages.Report(BASE, "11" * 32, float64_bits(2.5), "22" * 32)),
-    "other_addends": ("Roll", messages.OtherAddends(ADDENDS)),
+    "other_partial_sums": ("Roll", messages.OtherPartialSums(PARTIAL_SUMS)),
     "round_failed_spoilt": ("Roll", messages.RoundFailed(BASE, BOB, "its sum is not finite", spoilt=True)),
     "round_failed": ("Roll", messages.RoundFailed(BASE, BOB, "it does not answer")),
     "sealed": ("Seal", messages.Sealed(LINEAGE)),

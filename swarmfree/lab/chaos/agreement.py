@@ -28,16 +28,16 @@ class Agreement:
         self._lineages: dict[int, tuple[str, str]] = {}
         self._steps: dict[tuple[int, str], tuple[_STEP, str]] = {}
 
-    def hear(self, happening: ObservedEvent) -> None:
-        """Compare one happening with those before."""
-        if isinstance(happening, PeerEvent):
-            match happening.event:
+    def hear(self, observed_event: ObservedEvent) -> None:
+        """Compare one event with those before."""
+        if isinstance(observed_event, PeerEvent):
+            match observed_event.event:
                 case IterationCommitted() as event:
-                    self._committed(happening.name, event)
+                    self._committed(observed_event.name, event)
                 case Stepped(iteration=iteration, lineage=lineage):
-                    self._same_lineage(happening.name, iteration - 1, lineage)
+                    self._same_lineage(observed_event.name, iteration - 1, lineage)
                 case EngineStepped() as event:
-                    self._stepped(happening.name, event)
+                    self._stepped(observed_event.name, event)
                 case _:
                     pass
 

@@ -26,7 +26,7 @@ CALM_TIMES = 20.0
 CALM_S_MIN = 5.0
 START_S = 90.0
 TURNS_OF_BOOKS = 12
-"""Open, beats, ledger, roll, reduce, seal, commit and their answers, and a question more."""
+"""Open, heartbeats, ledger, roll, reduce, seal, commit and their answers, and a question more."""
 
 
 @dataclass(frozen=True, slots=True)

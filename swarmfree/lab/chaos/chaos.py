@@ -54,8 +54,8 @@ INTERRUPTED, TERMINATED, OUTPUT_CLOSED = 130, 143, 141
 class Judge(Protocol):
     """Who can say whether the numbers are the right ones."""
 
-    def hear(self, happening: ObservedEvent) -> None:
-        """Hear one happening."""
+    def hear(self, observed_event: ObservedEvent) -> None:
+        """Hear one event."""
         ...
 
     def violations(self) -> list[str]:
@@ -202,11 +202,11 @@ class Chaos:
 
     # ---- listening ---------------------------------------------------------------------------------------------------
 
-    def _hear(self, happening: ObservedEvent, state: SwarmState) -> None:
-        self._watch.hear(happening, state)
-        self._agreement.hear(happening)
-        self._judge.hear(happening)
-        self._hear_further(happening, state)
+    def _hear(self, observed_event: ObservedEvent, state: SwarmState) -> None:
+        self._watch.hear(observed_event, state)
+        self._agreement.hear(observed_event)
+        self._judge.hear(observed_event)
+        self._hear_further(observed_event, state)
         if self._watch.is_on and (self._agreement.violations or self._judge.violations()):
             self.stop(SwarmExit(1, "an invariant did not hold"))
 

@@ -65,15 +65,15 @@ class ExactJudge:
         """What was found wrong so far."""
         return self._found
 
-    def hear(self, happening: ObservedEvent) -> None:
-        """Hear one happening."""
-        if not isinstance(happening, PeerEvent):
+    def hear(self, observed_event: ObservedEvent) -> None:
+        """Hear one event."""
+        if not isinstance(observed_event, PeerEvent):
             return
-        match happening.event:
+        match observed_event.event:
             case EngineHolds(stage=_, state_digest=digest, parts=parts):
-                self._hold(happening.name, digest, parts)
+                self._hold(observed_event.name, digest, parts)
             case EngineStepped() as event:
-                self._stepped(_Step(happening.name, event))
+                self._stepped(_Step(observed_event.name, event))
             case RecoveryDecided() as event:
                 self._weights[event.iteration, event.stage] = event
             case StageBuilt() as event:

@@ -90,10 +90,10 @@ class AloneJudge:
         self._losses: dict[int, float] = {}
         self._rebuilt = ITERATIONS_MAX
 
-    def hear(self, happening: ObservedEvent) -> None:
-        """Hear one happening."""
-        if isinstance(happening, PeerEvent):
-            match happening.event:
+    def hear(self, observed_event: ObservedEvent) -> None:
+        """Hear one event."""
+        if isinstance(observed_event, PeerEvent):
+            match observed_event.event:
                 case IterationCommitted(iteration=iteration, loss=loss) if iteration < ITERATIONS_MAX:
                     self._losses.setdefault(iteration, loss)
                 case StageBuilt(iteration=iteration, action=action) if iteration and action != "Copy":

@@ -37,9 +37,9 @@ class Watch:
         """Somebody is struck."""
         self._disturbances.append(disturbance)
 
-    def hear(self, happening: ObservedEvent, state: SwarmState) -> None:
-        """Hear one happening; `state` is the one after it."""
-        match happening:
+    def hear(self, observed_event: ObservedEvent, state: SwarmState) -> None:
+        """Hear one event; `state` is the one after it."""
+        match observed_event:
             case ProcessStarted(name=name) | ProcessEnded(name=name) | ProcessKilled(name=name):
                 self.serving.discard(name)
             case PeerEvent(event=Opened(members=members)):
@@ -57,10 +57,10 @@ class Watch:
                 self._loading.discard(peer_id)
                 self._loaded.add(peer_id)
             case PeerEvent(event=StageLost()):
-                struck = {d.name for d in self._disturbances if d.ended_s > happening.time_s}
+                struck = {d.name for d in self._disturbances if d.ended_s > observed_event.time_s}
                 self._lone_losses += not any(peer.member and peer.name not in struck for peer in state.standbys())
             case PeerEvent(event=IterationCommitted()):
-                self._on_commit(happening.time_s)
+                self._on_commit(observed_event.time_s)
             case _:
                 pass
 

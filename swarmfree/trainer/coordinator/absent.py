@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from swarmfree.policy.placement import STANDBY
 from swarmfree.protocol.errors import CallFailed, PeerUnreachable, Refused
-from swarmfree.protocol.messages import BeatAnswer
+from swarmfree.protocol.messages import HeartbeatAnswer
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.participant import Participant
 
@@ -30,17 +30,17 @@ class Absent:
         self._context = context
         self._gone: dict[str, tuple[Participant, float]] = {}
 
-    def add(self, guest: Participant) -> None:
-        """A guest is about to be fenced though its life may go on."""
-        if guest.built and guest.stage != STANDBY:
-            self._gone[guest.member.peer_id] = guest, self._context.now_s()
+    def add(self, participant: Participant) -> None:
+        """A participant is about to be fenced though its life may go on."""
+        if participant.built and participant.stage != STANDBY:
+            self._gone[participant.member.peer_id] = participant, self._context.now_s()
             if len(self._gone) > ABSENT_MAX:
                 del self._gone[next(iter(self._gone))]
 
     def vouch(self, base: str) -> None:
         """A record of this base is decided: who worked on it holds what that begins with, also where it had been rebuilt."""
-        for guest, _ in self._gone.values():
-            guest.is_ours |= guest.answer is not None and guest.answer.base == base
+        for participant, _ in self._gone.values():
+            participant.is_ours |= participant.answer is not None and participant.answer.base == base
 
     def discard(self, peer_id: str) -> None:
         """This peer is there again, in the same life or another one."""
@@ -48,18 +48,18 @@ class Absent:
 
     def keeper_missed_s(self, past: Mapping[int, str]) -> float:
         """Since when the last keeper of a copy of the ends, of this past, is missing that may live; minus infinity for none."""
-        missed = [(guest, since_s) for guest, since_s in self._gone.values() if _keeps(guest.answer, past)]
-        ended = self._context.lives.ended([guest.member for guest, _ in missed])
-        return max((since_s for guest, since_s in missed if guest.member not in ended), default=-math.inf)
+        missed = [(participant, since_s) for participant, since_s in self._gone.values() if _keeps(participant.answer, past)]
+        ended = self._context.lives.ended([participant.member for participant, _ in missed])
+        return max((since_s for participant, since_s in missed if participant.member not in ended), default=-math.inf)
 
     def take(self, stage: int) -> list[tuple[Participant, float]]:
         """Those of one stage that may live, which are missing no longer: whoever asks calls for them."""
-        found = [(guest, since_s) for guest, since_s in self._gone.values() if guest.stage == stage]
-        for guest, _ in found:
-            self.discard(guest.member.peer_id)
-        ended = self._context.lives.ended([guest.member for guest, _ in found])
-        return [(guest, since_s) for guest, since_s in found if guest.member not in ended]
+        found = [(participant, since_s) for participant, since_s in self._gone.values() if participant.stage == stage]
+        for participant, _ in found:
+            self.discard(participant.member.peer_id)
+        ended = self._context.lives.ended([participant.member for participant, _ in found])
+        return [(participant, since_s) for participant, since_s in found if participant.member not in ended]
 
 
-def _keeps(answer: BeatAnswer | None, past: Mapping[int, str]) -> bool:
+def _keeps(answer: HeartbeatAnswer | None, past: Mapping[int, str]) -> bool:
     return answer is not None and past.get(answer.ends_iteration) == answer.ends_lineage

@@ -130,12 +130,12 @@ class Assignment:
         holds the stage. Until the first Seal what was built in its absence gives way to it.
         """
         is_ours = hello.stage != STANDBY and self.past.get(hello.iteration) == hello.lineage
-        guest = self._roster.get(sender.member)
+        participant = self._roster.get(sender.member)
         is_alone = hello.stage != STANDBY and not self._roster.holders(hello.stage)  # then it has nobody to differ from
         is_barred = self._roster.is_barred(sender.member) and not is_alone
-        if guest is None and is_ours and hello.stage != STANDBY and not is_barred:
-            guest = self._welcome_back(sender, hello, iteration)
-        if guest is None:
+        if participant is None and is_ours and hello.stage != STANDBY and not is_barred:
+            participant = self._welcome_back(sender, hello, iteration)
+        if participant is None:
             manifest = self._context.manifest
             place = choose_stage(
                 self._counts(without=sender.member.peer_id),
@@ -143,13 +143,13 @@ class Assignment:
                 can_feed=self._may_feed(hello),
                 standby=hello.standby or is_barred,
             )
-            guest = self._roster.admit(sender, hello, place.stage)
-            guest.is_ours = is_ours
+            participant = self._roster.admit(sender, hello, place.stage)
+            participant.is_ours = is_ours
             self._context.tell(Placed(sender.member.peer_id, place.stage))
             self.start_joins()
-        if guest.stage == STANDBY and hello.stage != STANDBY and is_ours:
-            guest.hello, guest.is_ours = hello, True  # it is no use now, and may be the last one soon
-        return Place(self._context.here, guest.stage, self._roster.waiting_for, accepted=True)
+        if participant.stage == STANDBY and hello.stage != STANDBY and is_ours:
+            participant.hello, participant.is_ours = hello, True  # it is no use now, and may be the last one soon
+        return Place(self._context.here, participant.stage, self._roster.waiting_for, accepted=True)
 
     def _welcome_back(self, sender: Endpoint, hello: Hello, iteration: int) -> Participant | None:
         """Its old place, for a peer that holds a state of this lineage; None where it has to load the state anew."""
@@ -164,17 +164,17 @@ class Assignment:
             built = True
         if not built and holders:
             return None
-        guest = self._roster.admit(sender, hello, stage, built=built)
-        guest.is_ours, guest.built_at = True, hello.iteration if built else -1
+        participant = self._roster.admit(sender, hello, stage, built=built)
+        participant.is_ours, participant.built_at = True, hello.iteration if built else -1
         self._context.tell(Placed(sender.member.peer_id, stage))
-        return guest
+        return participant
 
     def patience_s(self, stage: int) -> float:
         """How long the only holder of a stage is waited for; see `policy.patience`."""
         iteration, _, record = self._present
         gaps = [later - earlier for earlier, later in pairwise(self._commits_s)]
         iteration_s = statistics.median(gaps) if gaps else 0.0
-        answers = [(guest.endpoint, guest.answer) for guest in self._roster.guests()]
+        answers = [(participant.endpoint, participant.answer) for participant in self._roster.participants()]
         kept = [KeptCopy(e, a.ends_iteration) for e, a in answers if a is not None and a.ends_iteration >= 0]
         return patience_s(self._choose(stage, record, kept, without=True), iteration, iteration_s, self._context.timing)
 
@@ -191,9 +191,9 @@ class Assignment:
             if not check():
                 await self._roster.changed.wait(MINORITY_WAIT_S)
                 continue
-            for guest in self._roster.guests():
-                if guest.built and guest.opened is None:
-                    self.admissible(guest, iteration)  # one that has fallen behind for good holds nothing
+            for participant in self._roster.participants():
+                if participant.built and participant.opened is None:
+                    self.admissible(participant, iteration)  # one that has fallen behind for good holds nothing
             await self._roster.look_who_is_silent()
             self._roster.end_bars()
             self._use_standbys()
@@ -202,18 +202,24 @@ class Assignment:
             self.start_joins()
             work = self._work(record)
             if record is not None and (work or self._missing()):  # else the Open brings them up
-                behind = [g for g in self._roster.guests() if g.built and g.iteration < iteration]
+                behind = [g for g in self._roster.participants() if g.built and g.iteration < iteration]
                 await self._telling.bring_up(behind, record)
                 kept: Sequence[KeptCopy] = ()
-                if any(guest.stage == ENDS_STAGE for guest, _ in self._work(record)):  # somebody may have come meanwhile
+                if any(
+                    participant.stage == ENDS_STAGE for participant, _ in self._work(record)
+                ):  # somebody may have come meanwhile
                     kept = await kept_copies(self._context, self._roster, iteration, self.past)
                     check()
-                work = [(guest, action) for guest, action in self._work(record, kept) if not self._waits_for_others(action)]
+                work = [
+                    (participant, action)
+                    for participant, action in self._work(record, kept)
+                    if not self._waits_for_others(action)
+                ]
             join_wait_s = self._context.timing.join_wait_s
             if work:
                 async with asyncio.TaskGroup() as group:
-                    for guest, action in work:
-                        group.create_task(self._build(guest, action, iteration, lineage, record, limit_s=join_wait_s))
+                    for participant, action in work:
+                        group.create_task(self._build(participant, action, iteration, lineage, record, limit_s=join_wait_s))
                 continue
             missing = self._missing()
             self._say(missing)
@@ -231,7 +237,7 @@ class Assignment:
         return hello.stage != ENDS_STAGE and lacks and self._may_feed(hello)
 
     def _counts(self, without: str = "") -> list[int]:
-        """Guests by stage; `without` is a peer whose older life is about to be fenced, so that it fills no place."""
+        """Participants by stage; `without` is a peer whose older life is about to be fenced, so that it fills no place."""
         stages = range(self._context.manifest.stage_count)
         return [sum(g.member.peer_id != without for g in self._roster.of_stage(stage)) for stage in stages]
 
@@ -254,18 +260,18 @@ class Assignment:
         """
         if not self._opened and self._context.now_s() - self._begun_s < STANDBY_WAIT_S:
             return
-        for guest in self._roster.guests():
-            held = (guest.answer or guest.hello).stage if guest.stage == STANDBY else STANDBY
-            if held != STANDBY and guest.held(held) >= 0 and not self._roster.holders(held):
-                guest.stage = held  # it was barred, and its siblings are lost
-                self._context.tell(Placed(guest.member.peer_id, held))
+        for participant in self._roster.participants():
+            held = (participant.answer or participant.hello).stage if participant.stage == STANDBY else STANDBY
+            if held != STANDBY and participant.held(held) >= 0 and not self._roster.holders(held):
+                participant.stage = held  # it was barred, and its siblings are lost
+                self._context.tell(Placed(participant.member.peer_id, held))
         for stage, count in enumerate(self._counts()):
             if count >= (1 if self._opened else wanted(stage, self._context.manifest)):
                 self._lost_since_s.pop(stage, None)
                 continue
             waiting = [
                 g
-                for g in self._roster.guests()
+                for g in self._roster.participants()
                 if g.stage == STANDBY
                 and (stage != ENDS_STAGE or self._may_feed(g.hello))
                 and not self._roster.is_barred(g.member)
@@ -275,12 +281,14 @@ class Assignment:
                 self._context.tell(Placed(waiting[0].member.peer_id, stage))
             else:
                 self._lost_since_s.setdefault(stage, self._context.now_s())
-        for guest in self._roster.guests():
-            if guest.stage == STANDBY and not (guest.hello.standby or self._roster.is_barred(guest.member)):
-                place = choose_stage(self._counts(), self._context.manifest, can_feed=self._may_feed(guest.hello), standby=False)
+        for participant in self._roster.participants():
+            if participant.stage == STANDBY and not (participant.hello.standby or self._roster.is_barred(participant.member)):
+                place = choose_stage(
+                    self._counts(), self._context.manifest, can_feed=self._may_feed(participant.hello), standby=False
+                )
                 if place.stage != STANDBY:
-                    guest.stage = place.stage
-                    self._context.tell(Placed(guest.member.peer_id, guest.stage))
+                    participant.stage = place.stage
+                    self._context.tell(Placed(participant.member.peer_id, participant.stage))
 
     async def _move_spares(self) -> None:
         """Nobody has come for a lost stage: the youngest replica of the stage that has most of them goes there, if one can be spared.
@@ -290,7 +298,7 @@ class Assignment:
         late = [s for s, since_s in self._lost_since_s.items() if self._context.now_s() - since_s >= MOVE_WAIT_S]
         if not late:
             return
-        await each(self._roster.guests(), self._roster.ask_quietly, ASKED_AT_ONCE)
+        await each(self._roster.participants(), self._roster.ask_quietly, ASKED_AT_ONCE)
         if ENDS_STAGE in late:
             await self._hear_who_can_feed()
         for stage in late:
@@ -300,18 +308,22 @@ class Assignment:
 
     async def _hear_who_can_feed(self) -> None:
         """A successor has not had the hellos of those whom it inherited: what they announce says so, too."""
-        if any(self._may_feed(guest.hello) for guest in self._roster.guests() if guest.member != self._context.me):
+        if any(
+            self._may_feed(participant.hello)
+            for participant in self._roster.participants()
+            if participant.member != self._context.me
+        ):
             return
         feeders = {a.endpoint.member for a in await self._context.ports.directory.announcements() if a.can_feed}
-        for guest in self._roster.guests():
-            if guest.member in feeders:
+        for participant in self._roster.participants():
+            if participant.member in feeders:
                 corpus_hash = self._context.manifest.data.corpus_hash
-                guest.hello = dataclasses.replace(guest.hello, can_feed=True, corpus_hash=corpus_hash)
+                participant.hello = dataclasses.replace(participant.hello, can_feed=True, corpus_hash=corpus_hash)
 
     def _move_to(self, stage: int) -> None:
         """Take a standby, else the youngest replica of the stage that has most of them; this peer, which coordinates, only where nobody else can."""
-        me, able = self._context.me, [g for g in self._roster.guests() if stage != ENDS_STAGE or self._may_feed(g.hello)]
-        held = Counter(g.stage for g in self._roster.guests() if g.built and not g.leaving)
+        me, able = self._context.me, [g for g in self._roster.participants() if stage != ENDS_STAGE or self._may_feed(g.hello)]
+        held = Counter(g.stage for g in self._roster.participants() if g.built and not g.leaving)
         spares = [g for g in able if not g.leaving and (g.stage == STANDBY or (g.built and held[g.stage] > 1))]
         if spares:
             fit = Counter(g.member for g in spares if not self._roster.is_barred(g.member))
@@ -372,16 +384,16 @@ class Assignment:
     def _shadows(self) -> list[StageShadow]:
         """Those of this lineage that members say they keep, of holders that have not failed to give theirs; far back nothing is known of lineages."""
         return [
-            StageShadow(guest.endpoint, shadow.stage, shadow.iteration, shadow.full)
-            for guest in self._roster.guests()
-            if guest.answer is not None and self._failed_copies[guest.member] < FAILED_COPIES_MAX
-            for shadow in guest.answer.shadows
+            StageShadow(participant.endpoint, shadow.stage, shadow.iteration, shadow.full)
+            for participant in self._roster.participants()
+            if participant.answer is not None and self._failed_copies[participant.member] < FAILED_COPIES_MAX
+            for shadow in participant.answer.shadows
             if shadow.iteration <= self._present[0] and self.past.get(shadow.iteration, shadow.lineage) == shadow.lineage
         ]
 
     def _logs(self) -> Logs:
         """Border logs that members say they keep, and how long a stage computes."""
-        answers = {g.member: g.answer for g in self._roster.guests() if g.answer is not None}
+        answers = {g.member: g.answer for g in self._roster.participants() if g.answer is not None}
         since = {member: answer.borders_since for member, answer in answers.items() if answer.borders_since >= 0}
         measured = [a.seconds_per_microbatch for a in answers.values() if a.seconds_per_microbatch > 0]
         dtype = border_dtype(self._context.manifest)
@@ -397,24 +409,31 @@ class Assignment:
     def start_joins(self) -> None:
         """Newcomers of stages that others hold load their state meanwhile."""
         iteration, lineage, record = self._present
-        for guest in self._roster.guests():
-            donors = () if guest.stage == STANDBY else tuple(g.endpoint for g in self._current(self._roster.holders(guest.stage)))
-            if guest.built or not donors or guest.member in self._joining:
+        for participant in self._roster.participants():
+            donors = (
+                ()
+                if participant.stage == STANDBY
+                else tuple(g.endpoint for g in self._current(self._roster.holders(participant.stage)))
+            )
+            if participant.built or not donors or participant.member in self._joining:
                 continue
-            action = Copy(guest.stage, donors, f"stage {guest.stage} has a live replica: copy it")
-            self._joining.add(guest.member)
-            self._tasks.start(self._join(guest, action, iteration, lineage, record), f"{guest.member} joins stage {guest.stage}")
+            action = Copy(participant.stage, donors, f"stage {participant.stage} has a live replica: copy it")
+            self._joining.add(participant.member)
+            self._tasks.start(
+                self._join(participant, action, iteration, lineage, record),
+                f"{participant.member} joins stage {participant.stage}",
+            )
 
-    async def _join(self, guest: Participant, action: Copy, iteration: int, lineage: str, record: Record | None) -> None:
-        before, number = self._rebuilt.get(guest.stage), guest.builds + 1
+    async def _join(self, participant: Participant, action: Copy, iteration: int, lineage: str, record: Record | None) -> None:
+        before, number = self._rebuilt.get(participant.stage), participant.builds + 1
         try:
-            await self._build(guest, action, iteration, lineage, record, limit_s=None)
+            await self._build(participant, action, iteration, lineage, record, limit_s=None)
         finally:
-            self._joining.discard(guest.member)
-        rebuilt = self._rebuilt.get(guest.stage) not in {before, None}
-        if rebuilt and guest.builds == number:
-            guest.built = False  # its donors are gone, and the stage was rebuilt with other bytes meanwhile
-        if rebuilt or guest.builds != number:
+            self._joining.discard(participant.member)
+        rebuilt = self._rebuilt.get(participant.stage) not in {before, None}
+        if rebuilt and participant.builds == number:
+            participant.built = False  # its donors are gone, and the stage was rebuilt with other bytes meanwhile
+        if rebuilt or participant.builds != number:
             self.start_joins()  # what it has loaded counts for nothing: it begins again
         self._roster.changed.tell()
 
@@ -423,26 +442,26 @@ class Assignment:
         self._use_standbys()
         self.start_joins()
 
-    def admissible(self, guest: Participant, iteration: int) -> bool:
+    def admissible(self, participant: Participant, iteration: int) -> bool:
         """Whether a joiner that holds its stage's state is where the swarm is; one that has fallen behind loads it anew."""
-        if 0 <= guest.iteration < iteration - FALLEN_BEHIND:
-            guest.built = False
+        if 0 <= participant.iteration < iteration - FALLEN_BEHIND:
+            participant.built = False
             self.start_joins()
-        return guest.iteration == iteration
+        return participant.iteration == iteration
 
-    def admits(self, guest: Participant, iteration: int) -> bool:
+    def admits(self, participant: Participant, iteration: int) -> bool:
         """Whether the next plan has it: a member, a joiner that has caught up, or one that was passed over a few times and is one record behind.
 
         Where iterations are short a joiner is one behind whenever a plan is made; the others wait then while it fetches that average.
         """
-        if guest.opened is not None or self.admissible(guest, iteration):
+        if participant.opened is not None or self.admissible(participant, iteration):
             return True
-        guest.passed_over += 1
-        return guest.passed_over > PASSED_OVER_MAX and guest.iteration == iteration - 1
+        participant.passed_over += 1
+        return participant.passed_over > PASSED_OVER_MAX and participant.iteration == iteration - 1
 
     async def _build(
         self,
-        guest: Participant,
+        participant: Participant,
         action: BuildAction,
         iteration: int,
         lineage: str,
@@ -454,41 +473,41 @@ class Assignment:
         lost = name != "Copy"
         self._roster.out_of_reach.pop(stage, None)  # asked once, whatever comes of it
         if lost:
-            self._context.tell(_decided(action, iteration, guest))
+            self._context.tell(_decided(action, iteration, participant))
         if isinstance(action, Stay):
-            self._void_joins(stage)  # they may have copied parts of an older state from this very guest
+            self._void_joins(stage)  # they may have copied parts of an older state from this very participant
         if isinstance(action, Fresh) and stage == ENDS_STAGE and record is not None:
             self._context.tell(EndsDrawnAnew(iteration, action.reason))
         steps = record.stages[stage].step_count if record is not None and not lost else 0
         if isinstance(action, CopyKept) and limit_s is not None:
             limit_s *= 1 + self._late_copies[action.holder.member]
-        guest.builds += 1
-        number = guest.builds
+        participant.builds += 1
+        number = participant.builds
         known = tuple(takewhile(bool, (self.past.get(before, "") for before in range(iteration - 1, -1, -1))))
         request = Build(self._position(), action, iteration, lineage, record, steps, known[::-1])
         is_waited_for = limit_s is not None or not self._opened
         most = asyncio.timeout(most_build_s(action, self._context.manifest) if is_waited_for else None)
         try:
             async with most:
-                built = await self._ask_in_time(guest, request, limit_s)
+                built = await self._ask_in_time(participant, request, limit_s)
         except TimeoutError:
-            self._timed_out(guest, action, limit_s or 0.0, is_endless=most.expired())
+            self._timed_out(participant, action, limit_s or 0.0, is_endless=most.expired())
             return
         except Refused as refusal:
-            await self._refused(guest, request, refusal)
+            await self._refused(participant, request, refusal)
             return
         except CallFailed as error:
-            self._roster.fence(guest.member, str(error))
+            self._roster.fence(participant.member, str(error))
             return
-        if built is None or self._roster.get(guest.member) is not guest or guest.builds != number:
+        if built is None or self._roster.get(participant.member) is not participant or participant.builds != number:
             return
         if lost and self._roster.holders(
             stage
         ):  # a replica that was taken for dead came back: its bytes are better than any merge
             return
-        guest.built, guest.failed_builds, guest.built_at = True, 0, built.iteration
-        guest.is_ours = not lost or record is None  # first weights are the same, whoever draws them
-        guest.built_digest = "" if lost else built.state_digest
+        participant.built, participant.failed_builds, participant.built_at = True, 0, built.iteration
+        participant.is_ours = not lost or record is None  # first weights are the same, whoever draws them
+        participant.built_digest = "" if lost else built.state_digest
         if self._present[2] is not None:
             self._roster.compare(self._present[2])  # it may be of the iteration before
         if lost:
@@ -503,7 +522,7 @@ class Assignment:
                 stage,
                 built.iteration,
                 name,
-                guest.member.peer_id,
+                participant.member.peer_id,
                 built.seconds,
                 built.received_bytes,
                 built.state_digest,
@@ -511,41 +530,41 @@ class Assignment:
             )
         )
 
-    def _timed_out(self, guest: Participant, action: BuildAction, limit_s: float, *, is_endless: bool) -> None:
+    def _timed_out(self, participant: Participant, action: BuildAction, limit_s: float, *, is_endless: bool) -> None:
         """A build did nothing for long, or went on for ever; of the latter nobody knows whether it is the builder's fault or the holder's."""
         if isinstance(action, CopyKept) and not is_endless:
             # Perhaps the builder hangs: what the ends have learned is not given up for that.
             self._late_copies[action.holder.member] += 1
         else:
-            self._failed(guest, action, is_final=False)
+            self._failed(participant, action, is_final=False)
         if is_endless:
             most_s = most_build_s(action, self._context.manifest)
-            self._roster.bar(guest.member, f"it has not built stage {action.stage} within {most_s:.0f} s")
+            self._roster.bar(participant.member, f"it has not built stage {action.stage} within {most_s:.0f} s")
         else:
-            self._roster.fence(guest.member, f"it did nothing for stage {action.stage} within {limit_s:g} s")
+            self._roster.fence(participant.member, f"it did nothing for stage {action.stage} within {limit_s:g} s")
 
-    async def _refused(self, guest: Participant, request: Build, refusal: Refused) -> None:
+    async def _refused(self, participant: Participant, request: Build, refusal: Refused) -> None:
         """A build came to nothing: a donor may have died, and it is decided again with those who are left, or this peer leads no longer."""
         if refusal.kind is RefusalKind.BEHIND:
-            await self._roster.yield_to(guest.member, refusal)
+            await self._roster.yield_to(participant.member, refusal)
             return
         if refusal.kind is RefusalKind.PAST:
             # A majority went on without this peer: whoever claims next finds what it decided. Else it has only heard first of what this peer decides.
             if request.iteration == self._present[0] and not self.is_sealing:
-                self._roster.depose(f"{guest.member}: {refusal}")
+                self._roster.depose(f"{participant.member}: {refusal}")
             return
         if refusal.kind is RefusalKind.DISPUTED and isinstance(request.action, Merge) and request.record is not None:
             await self._take_signed(request, request.action, request.record, str(refusal))
         action = request.action
         if isinstance(action, Replay) and refusal.kind is RefusalKind.FAILED:
-            # Whoever gave nothing may have died: after a beat that is known, and the next try does without it.
-            await asyncio.sleep(self._context.timing.beat_s)
-        self._failed(guest, action, is_final=refusal.kind in {RefusalKind.TOO_SLOW, RefusalKind.DISPUTED})
+            # Whoever gave nothing may have died: after a heartbeat that is known, and the next try does without it.
+            await asyncio.sleep(self._context.timing.heartbeat_s)
+        self._failed(participant, action, is_final=refusal.kind in {RefusalKind.TOO_SLOW, RefusalKind.DISPUTED})
         if refusal.kind is RefusalKind.EXHAUSTED and isinstance(action, (CopyKept, Restore)):
             # It was the builder's own device: that counts once, until another builder's says so, too.
-            self._unable.add((action.holder.member, guest.member))
-        if guest.failed_builds > FAILED_BUILDS_MAX:
-            self._roster.bar(guest.member, str(refusal))
+            self._unable.add((action.holder.member, participant.member))
+        if participant.failed_builds > FAILED_BUILDS_MAX:
+            self._roster.bar(participant.member, str(refusal))
 
     async def _take_signed(self, request: Build, action: Merge, record: Record, why: str) -> None:
         """The builder says that the neighbours have signed other norms: they count.
@@ -566,10 +585,10 @@ class Assignment:
             self._context.tell(Note(f"gives up the lead: {why}"))
             await self._roster.hand_over()
 
-    def _failed(self, guest: Participant, action: BuildAction, *, is_final: bool) -> None:
+    def _failed(self, participant: Participant, action: BuildAction, *, is_final: bool) -> None:
         """A try came to nothing; one that is final is not made again for this loss."""
-        guest.failed_builds += 1
-        if isinstance(action, (CopyKept, Restore)) and (action.holder.member, guest.member) not in self._unable:
+        participant.failed_builds += 1
+        if isinstance(action, (CopyKept, Restore)) and (action.holder.member, participant.member) not in self._unable:
             self._failed_copies[action.holder.member] += FAILED_COPIES_MAX if is_final else 1
         if isinstance(action, (Merge, CopyNeighbour)) and not is_final:
             self._failed_merges += 1
@@ -582,7 +601,7 @@ class Assignment:
             if other.member in self._joining:
                 other.builds += 1
 
-    async def _ask_in_time(self, guest: Participant, request: Build, limit_s: float | None) -> Built | None:
+    async def _ask_in_time(self, participant: Participant, request: Build, limit_s: float | None) -> Built | None:
         """Ask for a build. What makes progress may take longer than `limit_s`, since asking again joins it; a replay may not: a shadow is at hand.
 
         How long it may take in all, see `policy.build_time`. None where somebody that is heard holds the stage by now: nobody waits then.
@@ -591,31 +610,31 @@ class Assignment:
             TimeoutError: the builder's device has done nothing for `limit_s`, or as it replays for the last half of it.
             Refused: `too_slow`, a replay has taken that long.
         """
-        done, begun_s = guest.work_done, self._context.now_s()
+        done, begun_s = participant.work_done, self._context.now_s()
         since_s, is_replay = begun_s, isinstance(request.action, Replay)
         while True:
             try:
                 async with asyncio.timeout(limit_s / LOOKS_IN_TIME if limit_s is not None else None):
-                    return await self._ask(guest, request)
+                    return await self._ask(participant, request)
             except TimeoutError:
                 if limit_s is not None and any(g.silent_since_s is None for g in self._roster.holders(request.action.stage)):
                     return None
                 now_s = self._context.now_s()
-                if guest.work_done != done:
-                    done, since_s = guest.work_done, now_s
+                if participant.work_done != done:
+                    done, since_s = participant.work_done, now_s
                 if limit_s is None or now_s - (begun_s if is_replay else since_s) < limit_s:
                     continue
                 if is_replay and now_s - since_s < limit_s / 2:
                     raise Refused(RefusalKind.TOO_SLOW, f"a replay takes longer than {limit_s:g} s") from None
                 raise
 
-    async def _ask(self, guest: Participant, request: Build) -> Built:
+    async def _ask(self, participant: Participant, request: Build) -> Built:
         waits = self._context.backoff_s()
         for last in (False, False, False, True):
             try:
-                reply = await self._context.call(guest.endpoint, request)
+                reply = await self._context.call(participant.endpoint, request)
             except (PeerUnreachable, PeerSilent):
-                if last or self._roster.get(guest.member) is not guest:
+                if last or self._roster.get(participant.member) is not participant:
                     raise
             else:
                 assert isinstance(reply.message, Built), "the network checks response types"
@@ -632,19 +651,19 @@ def _steps_held(action: BuildAction) -> int:
     return 0
 
 
-def _decided(action: BuildAction, iteration: int, guest: Participant) -> RecoveryDecided:
+def _decided(action: BuildAction, iteration: int, participant: Participant) -> RecoveryDecided:
     if isinstance(action, Merge):
         return RecoveryDecided(
             action.stage,
             iteration,
             type(action).__name__,
             action.reason,
-            guest.member.peer_id,
+            participant.member.peer_id,
             bits_float32(action.weight_before),
             bits_float32(action.weight_after),
             action.norm_before,
             action.norm_after,
         )
     older = action.iteration if isinstance(action, CopyKept | Replay | Restore | Stay) else None
-    name, builder = type(action).__name__, guest.member.peer_id
+    name, builder = type(action).__name__, participant.member.peer_id
     return RecoveryDecided(action.stage, iteration, name, action.reason, builder, taken_from=older)

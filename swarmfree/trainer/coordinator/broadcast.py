@@ -24,59 +24,59 @@ class Broadcast:
         self._context = context
         self._roster = roster
 
-    async def all(self, guests: list[Participant], request: Request) -> dict[Member, Response]:
+    async def all(self, participants: list[Participant], request: Request) -> dict[Member, Response]:
         """The same request to all; who refuses or does not answer is fenced and missing in the result."""
         answers: dict[Member, Response] = {}
 
-        async def one(guest: Participant) -> None:
-            answer = await self.one(guest, request)
+        async def one(participant: Participant) -> None:
+            answer = await self.one(participant, request)
             if answer is not None:
-                answers[guest.member] = answer
+                answers[participant.member] = answer
 
         async with asyncio.TaskGroup() as group:
-            for guest in guests:
-                group.create_task(one(guest))
+            for participant in participants:
+                group.create_task(one(participant))
         return answers
 
-    async def one(self, guest: Participant, request: Request) -> Response | None:
-        """One guest's answer, asked again while it is not ready; None, and it is fenced, where it refuses or does not answer."""
+    async def one(self, participant: Participant, request: Request) -> Response | None:
+        """One participant's answer, asked again while it is not ready; None, and it is fenced, where it refuses or does not answer."""
         waits = self._context.backoff_s()
         failure: CallFailed | None = None
         for _ in range(ASKS):
-            if self._roster.get(guest.member) is not guest or self._roster.is_deposed:
+            if self._roster.get(participant.member) is not participant or self._roster.is_deposed:
                 return None
             try:
-                return (await self._roster.calls.call(guest.endpoint, request)).message
+                return (await self._roster.calls.call(participant.endpoint, request)).message
             except CallFailed as error:
                 failure = error
                 if isinstance(error, Refused) and error.kind is not RefusalKind.NOT_YET:
                     break
-                if guest.silent_since_s is not None:
+                if participant.silent_since_s is not None:
                     break  # it is called for already, and the others need not wait for it
             await asyncio.sleep(next(waits))
         if failure is not None:
-            await self._roster.judge(guest, failure)
+            await self._roster.judge(participant, failure)
         return None
 
-    async def bring_up(self, guests: Sequence[Participant], record: Record) -> None:
+    async def bring_up(self, participants: Sequence[Participant], record: Record) -> None:
         """Have those step that missed this commit; whoever cannot any more holds nothing, and who does not answer is left alone.
 
         Args:
-            guests: that hold a stage's state.
+            participants: that hold a stage's state.
             record: the last committed one.
         """
 
-        async def one(guest: Participant) -> None:
+        async def one(participant: Participant) -> None:
             try:
-                await self._context.call(guest.endpoint, Commit(record), silence_s=self._context.timing.silence_s / 2)
+                await self._context.call(participant.endpoint, Commit(record), silence_s=self._context.timing.silence_s / 2)
             except Refused as refusal:
                 if refusal.kind in {RefusalKind.GONE, RefusalKind.NOT_YET}:
-                    self._roster.demote(guest, str(refusal))
+                    self._roster.demote(participant, str(refusal))
             except CallFailed:
                 return
             else:
-                guest.built_at = max(guest.built_at, record.iteration + 1)
+                participant.built_at = max(participant.built_at, record.iteration + 1)
 
         async with asyncio.TaskGroup() as group:
-            for guest in guests:
-                group.create_task(one(guest))
+            for participant in participants:
+                group.create_task(one(participant))

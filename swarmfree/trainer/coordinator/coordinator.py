@@ -39,7 +39,7 @@ from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.dealing import replicas_of
 from swarmfree.trainer.coordinator.genesis import GenesisWatch
-from swarmfree.trainer.coordinator.handoff import Written, end_run, name_heir, tell_all_written, write_weights
+from swarmfree.trainer.coordinator.handoff import Written, end_run, name_successor, tell_all_written, write_weights
 from swarmfree.trainer.coordinator.losses import all_losses, told
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
@@ -74,35 +74,38 @@ class Coordinator:
         self._may_force = False
         self._minority_since_s: float | None = None
         self.roster = Roster(context, tasks, self._position_now)
-        self.assembly = Assignment(context, self.roster, self._position_next, tasks)
+        self.assignment = Assignment(context, self.roster, self._position_next, tasks)
         self.roster.hand_over = self.hand_over
         self._telling = Broadcast(context, self.roster)
         self.roster.has_vote = lambda member: member in self._electorate()
-        self.roster.patience_s = self.assembly.patience_s
+        self.roster.patience_s = self.assignment.patience_s
         self._rolling = Rounds(context, self.roster, self._position_next, self._check_quorum)
         if inherited is not None:
             self._inherit(inherited)
-        self.meeting = PartitionMerge(context, self.roster, self._term, lambda: self._record, self.is_whole, self.assembly.past)
+        self.meeting = PartitionMerge(context, self.roster, self._term, lambda: self._record, self.is_whole, self.assignment.past)
         self.roster.has_left = self.meeting.has_left
         self._genesis = GenesisWatch(context, self.roster, self._term, self._is_open)
         self._reaching = Reachability(context)
-        self.assembly.expects_members = self.meeting.expects_members
+        self.assignment.expects_members = self.meeting.expects_members
 
     def _inherit(self, inherited: Takeover) -> None:
         """Go on where the last coordinator was."""
         self._term, self._revisions = inherited.term, itertools.count(inherited.revision + 1)
         self._iteration, self._lineage, self._record = inherited.iteration, inherited.lineage, inherited.record
         self._sealed, self._may_force = inherited.sealed, inherited.forced
-        self.assembly.past |= inherited.past
-        self.assembly.stand_at(self._iteration, self._lineage, self._record)
+        self.assignment.past |= inherited.past
+        self.assignment.stand_at(self._iteration, self._lineage, self._record)
         plan = inherited.plan
         if plan is not None and plan.iteration == self._iteration and plan.lineage == self._lineage:
             self._plan, self._attempt = plan, plan.position.attempt
-            self.assembly.inherit(plan)
-        for guest in inherited.guests():
-            admitted = self.roster.admit(guest.endpoint, guest.hello, guest.stage, built=guest.built)
-            admitted.opened, admitted.is_ours = self._position_now() if guest.returned < 0 else None, guest.vouched
-            admitted.built_at = guest.returned
+            self.assignment.inherit(plan)
+        for participant in inherited.participants():
+            admitted = self.roster.admit(participant.endpoint, participant.hello, participant.stage, built=participant.built)
+            admitted.opened, admitted.is_ours = (
+                self._position_now() if participant.returned < 0 else None,
+                participant.is_committed_state,
+            )
+            admitted.built_at = participant.returned
         if plan is not None:
             for endpoint in plan.members():
                 if self.roster.get(endpoint.member) is None:
@@ -125,10 +128,10 @@ class Coordinator:
             raise Refused(
                 RefusalKind.NOT_YET, "your lineage counts more than the one that is led here: choose a coordinator of your own"
             )
-        return self.assembly.hello(sender, hello, self._iteration)
+        return self.assignment.hello(sender, hello, self._iteration)
 
     async def receive(self, sender: Endpoint, hello: Hello) -> Place:
-        """As `hello`; whoever is no guest is called back first.
+        """As `hello`; whoever is no participant is called back first.
 
         Raises:
             Refused: `unreached`, it cannot be called.
@@ -139,13 +142,13 @@ class Coordinator:
 
     def _is_open(self) -> bool:
         """Whether nothing is sealed yet, and nothing is about to be."""
-        return self._record is None and self._sealed is None and not self.assembly.is_sealing
+        return self._record is None and self._sealed is None and not self.assignment.is_sealing
 
     def is_whole(self) -> bool:
         """Whether the swarm goes on under this peer: every stage is served, and a majority follows."""
-        heard = [guest for guest in self._holders() if guest.silent_since_s is None]
-        there = {self._context.me, *(guest.member for guest in heard)}
-        is_served = len({guest.stage for guest in heard}) == self._context.manifest.stage_count
+        heard = [participant for participant in self._holders() if participant.silent_since_s is None]
+        there = {self._context.me, *(participant.member for participant in heard)}
+        is_served = len({participant.stage for participant in heard}) == self._context.manifest.stage_count
         return is_served and self._may_decide(there)
 
     async def run(self) -> str:
@@ -198,14 +201,14 @@ class Coordinator:
         begun_s = self._context.now_s()
         while True:
             check = partial(self._check_quorum, building=True)
-            await self.assembly.fill(self._iteration, self._lineage, self._record, check)
+            await self.assignment.fill(self._iteration, self._lineage, self._record, check)
             plan = self._make_plan(self._context.manifest.batch.microbatches)
             try:
                 record = await self._attempt_once(plan)
             except StageGone:
                 await self._give_up_attempt()
             except StatesDiffer as found:
-                self.assembly.dispute(found.stage, found.state_digest)
+                self.assignment.dispute(found.stage, found.state_digest)
                 self._attempt += 1
             except (SourceGone, Replanned):
                 continue  # the same base and attempt, another revision of the plan
@@ -236,38 +239,38 @@ class Coordinator:
     async def _finish(self, sealed: Record) -> None:
         """A record of this iteration may have been decided under the last coordinator: decide on that one, and no other."""
         begun_s = self._context.now_s()
-        heard = {guest.member for guest in self._holders() if guest.silent_since_s is None}
+        heard = {participant.member for participant in self._holders() if participant.silent_since_s is None}
         if self._may_force and not self._may_decide(heard):
             there = [member for member in sealed.electorate if member in heard]
-            there = there or [guest.member for guest in self._holders()]  # nobody decides for an electorate of nobody
+            there = there or [participant.member for participant in self._holders()]  # nobody decides for an electorate of nobody
             sealed = dataclasses.replace(sealed, forced=(*sealed.forced, sealed.iteration), electorate=tuple(there))
         await self._decide(sealed)
         self._context.tell(committed_event(sealed, self._context.now_s() - begun_s, 0))
 
     async def _decide(self, record: Record) -> None:
         """Have the record stored by a majority: that is the decision; then tell everyone."""
-        self.assembly.is_sealing = True  # from the first Seal on there is no way back
+        self.assignment.is_sealing = True  # from the first Seal on there is no way back
         await self._seal(record)
         self._record, self._lineage = record, record.lineage()  # at once: a rival that is met meanwhile may not count more
-        self.assembly.decided(record)
-        for guest in self._holders():
-            guest.is_ours = True  # also of one that cannot step: it holds what the record begins with
+        self.assignment.decided(record)
+        for participant in self._holders():
+            participant.is_ours = True  # also of one that cannot step: it holds what the record begins with
         self.roster.compare(record)
-        joiners = [g for g in self.roster.guests() if g.built and g.opened is None]  # nobody waits for them
+        joiners = [g for g in self.roster.participants() if g.built and g.opened is None]  # nobody waits for them
         self._tasks.start(self._tell_joiners(joiners, record), "tell joiners")
         await self._telling.all(self._holders(), Commit(record))
         self._iteration, self._attempt = record.iteration + 1, 0
         self._may_force, self._sealed = False, None
-        self.assembly.committed()
+        self.assignment.committed()
 
     async def _tell_joiners(self, joiners: Sequence[Participant], record: Record) -> None:
         """Have joiners step; who cannot loads its state again at once, not only as the next iteration begins."""
         await self._telling.bring_up(joiners, record)
-        self.assembly.start_joins()
+        self.assignment.start_joins()
 
     def _make_plan(self, microbatches: int) -> Plan:
         manifest, self.roster.must_replan = self._context.manifest, False
-        rebuilt = self.assembly.rebuilt_stages()
+        rebuilt = self.assignment.rebuilt_stages()
         base = base_of(self._lineage, tuple((stage.stage, stage.mark) for stage in rebuilt))
         last = self._plan
         known = last.replicas if last is not None and last.base == base else None
@@ -298,7 +301,7 @@ class Coordinator:
     def _deal(self, sources: tuple[Replica, ...], microbatches: int) -> tuple[Share, ...]:
         manifest = self._context.manifest
         due = microbatches == 0 or bool(manifest.run.evaluate_every and self._iteration % manifest.run.evaluate_every == 0)
-        rebuilt = self._record is not None and bool(self.assembly.rebuilt_stages())
+        rebuilt = self._record is not None and bool(self.assignment.rebuilt_stages())
         windows = range(manifest.run.evaluate_windows) if due or rebuilt else range(0)
         offsets = deal_shares(sources, microbatches)
         return tuple(
@@ -319,12 +322,12 @@ class Coordinator:
 
     def _holders(self) -> list[Participant]:
         """Members that hold their stage's state, senior first; not those who have joined since the last Open."""
-        return [g for g in self.roster.guests() if g.built and g.opened is not None]
+        return [g for g in self.roster.participants() if g.built and g.opened is not None]
 
     def _admitted(self, stage: int) -> list[Participant]:
         """Who serves a stage in the next plan: its members, joiners that have caught up, and where there is nobody else any that hold its state."""
         holders = self.roster.holders(stage)
-        there = [g for g in holders if self.assembly.admits(g, self._iteration)] or list(holders)
+        there = [g for g in holders if self.assignment.admits(g, self._iteration)] or list(holders)
         return [g for g in there if not g.leaving] or there
 
     async def release(self, sender: Endpoint) -> None:
@@ -332,21 +335,23 @@ class Coordinator:
 
         That one is asked first whether it is there: it may have died a moment ago.
         """
-        if (guest := self.roster.get(sender.member)) is None:
+        if (participant := self.roster.get(sender.member)) is None:
             return
-        guest.leaving = True
-        self.assembly.replace_leavers()
+        participant.leaving = True
+        self.assignment.replace_leavers()
         is_asked = False
-        while self.roster.get(sender.member) is guest:
+        while self.roster.get(sender.member) is participant:
             plan = self._plan
             others = [
-                g for g in self.roster.holders(guest.stage) if g is not guest and plan is not None and g.opened == plan.position
+                g
+                for g in self.roster.holders(participant.stage)
+                if g is not participant and plan is not None and g.opened == plan.position
             ]
-            if plan is not None and (plan.stage_of(guest.member) is not None or (guest.built and not others)):
+            if plan is not None and (plan.stage_of(participant.member) is not None or (participant.built and not others)):
                 is_asked = False
                 await self.roster.changed.wait(1.0)
-            elif is_asked or not guest.built:
-                self.roster.let_go(guest)
+            elif is_asked or not participant.built:
+                self.roster.let_go(participant)
             else:
                 is_asked = True
                 for other in others:
@@ -356,12 +361,12 @@ class Coordinator:
     async def hand_over(self) -> None:
         """This peer leaves: name the next in rank, who claims at once and goes on in the middle of the iteration."""
         if self._plan is not None:
-            await name_heir(self._context, self.roster, self._plan, self._electorate())
+            await name_successor(self._context, self.roster, self._plan, self._electorate())
         self.roster.depose("this peer leaves")
 
     def _voters(self) -> list[Participant]:
         """Who can store a record: holders, and members of the electorate that came back as they were."""
-        back = [g for g in self.roster.guests() if g.built and g.opened is None and g.iteration == self._iteration]
+        back = [g for g in self.roster.participants() if g.built and g.opened is None and g.iteration == self._iteration]
         return [*self._holders(), *(g for g in back if g.member in self._electorate())]
 
     def _check_quorum(self, *, must: bool = False, building: bool = False, until_s: float = math.inf) -> bool:
@@ -379,7 +384,7 @@ class Coordinator:
         self.roster.check()
         if self._context.now_s() >= until_s:
             raise TimeoutError
-        there = self.roster.guests() if building else self._voters()
+        there = self.roster.participants() if building else self._voters()
         if (self._may_force and not must) or self._may_decide(
             {self._context.me, *(g.member for g in there if g.silent_since_s is None)}
         ):
@@ -400,11 +405,11 @@ class Coordinator:
             A record of this iteration that somebody has stored: that one is decided on then.
         """
         named = {endpoint.member for endpoint in plan.members()}
-        asked = [g for g in self.roster.guests() if g.built and g.member in named]
+        asked = [g for g in self.roster.participants() if g.built and g.member in named]
         promises = await self._promises(plan, asked)
-        for guest in asked:
-            if guest.member in promises and guest.built:  # else what it held gave way meanwhile
-                guest.opened = plan.position
+        for participant in asked:
+            if participant.member in promises and participant.built:  # else what it held gave way meanwhile
+                participant.opened = plan.position
         sealed = newest_sealed((p for p in promises.values() if isinstance(p, Promise)), plan.lineage)
         while not self._may_force and not self._may_decide(set(promises)):
             self._rolling.check(plan)
@@ -432,8 +437,8 @@ class Coordinator:
         sources = [share.source for share in plan.shares]
 
         def is_done(member: Member) -> bool:
-            guest = self.roster.get(member)
-            return guest is not None and has_fed(guest.answer, plan)
+            participant = self.roster.get(member)
+            return participant is not None and has_fed(participant.answer, plan)
 
         while not all(is_done(member) for member in sources):
             self._rolling.check(plan)
@@ -455,17 +460,22 @@ class Coordinator:
         Raises:
             Replanned: there is one.
         """
-        for guest in self.roster.guests():
-            waits = guest.built and guest.opened is None and guest.silent_since_s is None and guest not in asked
-            if waits and self.assembly.admissible(guest, plan.iteration):
-                raise Replanned(str(guest.member))
+        for participant in self.roster.participants():
+            waits = (
+                participant.built
+                and participant.opened is None
+                and participant.silent_since_s is None
+                and participant not in asked
+            )
+            if waits and self.assignment.admissible(participant, plan.iteration):
+                raise Replanned(str(participant.member))
 
     def _make_record(self, plan: Plan, averages: tuple[StageAverage, ...], losses: tuple[float, ...]) -> Record:
         # Proof that others have died is not enough here: whoever may force did not know, as it claimed, that nobody is further.
         forced = self._may_force and not is_majority(
             self._electorate(), {g.member for g in self._holders() if g.silent_since_s is None}
         )
-        order = {guest.member: guest.admitted for guest in self.roster.guests()}
+        order = {participant.member: participant.admitted for participant in self.roster.participants()}
         answers = told(self.roster, plan, *(share.source for share in plan.shares))
         circumstances = Circumstances(
             losses=losses,
@@ -517,7 +527,7 @@ class Coordinator:
             wait_s = timing.coordinator_silence_s if self._may_force else timing.join_wait_s
             check = partial(self._check_quorum, building=True, until_s=self._context.now_s() + wait_s)
             try:
-                await self.assembly.fill(self._iteration, self._lineage, self._record, check)
+                await self.assignment.fill(self._iteration, self._lineage, self._record, check)
                 plan = self._make_plan(0)
                 await self._open(plan)
                 await self._await_shares(plan)
@@ -528,7 +538,7 @@ class Coordinator:
             except TimeoutError:
                 # Whoever has come may have tried in vain to copy from one that is silent: it has as long once more. Who came with
                 # the state of a lost stage may be a step behind, and cannot write before an Open has brought it up, or found that nothing can.
-                builders = {guest.member for stage in self._lost() for guest in self.roster.of_stage(stage)}
+                builders = {participant.member for stage in self._lost() for participant in self.roster.of_stage(stage)}
                 if lost and self._lost() == lost and builders <= came:
                     return lost
                 came |= builders

@@ -24,8 +24,8 @@ def replicas_of(
     """
     dealt = count if iteration % MEASURED_AGAIN else 0
     stages = []
-    for stage, guests in enumerate(admitted):
-        holders = sorted(guests, key=lambda g: g.member)
+    for stage, participants in enumerate(admitted):
+        holders = sorted(participants, key=lambda g: g.member)
         measured = speeds([g.answer.seconds_per_microbatch if g.answer else 0.0 for g in holders], dealt)
         found = [Replica(g.endpoint, speed) for g, speed in zip(holders, measured, strict=True)]
         if known is not None:

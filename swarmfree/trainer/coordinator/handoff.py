@@ -49,21 +49,21 @@ async def write_weights(context: Context, roster: Roster) -> Written:
     missing: dict[int, str] = {}
     all_before = False
 
-    async def ask(guest: Participant) -> str:
-        """Why it has not written; it is asked again as long as it answers beats."""
+    async def ask(participant: Participant) -> str:
+        """Why it has not written; it is asked again as long as it answers heartbeats."""
         nonlocal all_before
         waits, is_first = context.backoff_s(), True
         while True:
             try:
-                reply = await context.call(guest.endpoint, request)
+                reply = await context.call(participant.endpoint, request)
             except Refused as refusal:
                 return str(refusal)
             except CallFailed as error:
-                if roster.get(guest.member) is not guest or roster.is_deposed:
+                if roster.get(participant.member) is not participant or roster.is_deposed:
                     return str(error)
             else:
                 assert isinstance(reply.message, Farewell), "the network checks response types"
-                written[guest.member] = reply.message.note if is_first else ""
+                written[participant.member] = reply.message.note if is_first else ""
                 all_before |= reply.message.all_written
                 return ""
             is_first = False
@@ -77,16 +77,16 @@ async def write_weights(context: Context, roster: Roster) -> Written:
         )  # one that is called for anew is asked anew
         # Others before this peer: they write while it still looks after the end. Once more who could not, after all others: it may have been
         # for a moment, and a sibling that can may fall while it is tried again.
-        while rest := [guest for guest in roster.holders(stage) if asked[guest] < ASKED_MAX]:
-            guest = min(rest, key=lambda g: (asked[g], g.member == context.me, g.opened is None, g.admitted))
-            if asked[guest]:
+        while rest := [participant for participant in roster.holders(stage) if asked[participant] < ASKED_MAX]:
+            participant = min(rest, key=lambda g: (asked[g], g.member == context.me, g.opened is None, g.admitted))
+            if asked[participant]:
                 await asyncio.sleep(next(waits))
-            asked[guest] += 1
-            why = await ask(guest)
+            asked[participant] += 1
+            why = await ask(participant)
             if not why:
                 return
-            if asked[guest] == ASKED_MAX:
-                roster.excuse(guest)
+            if asked[participant] == ASKED_MAX:
+                roster.excuse(participant)
         missing[stage] = why
 
     async with asyncio.TaskGroup() as group:
@@ -100,14 +100,14 @@ async def tell_all_written(context: Context, roster: Roster, writers: Collection
     """Nobody has ended yet, and each stage is written: those who wrote know it before the first one goes, so that a successor rebuilds none."""
     request = Goodbye(run_over=True, finished=True, why="every stage is written", write_weights=True, all_written=True)
 
-    async def one(guest: Participant) -> None:
+    async def one(participant: Participant) -> None:
         with contextlib.suppress(CallFailed):
-            await context.call(guest.endpoint, request, silence_s=context.timing.silence_s / 2)
+            await context.call(participant.endpoint, request, silence_s=context.timing.silence_s / 2)
 
     async with asyncio.TaskGroup() as group:
-        for guest in roster.guests():
-            if guest.member in writers:
-                group.create_task(one(guest))
+        for participant in roster.participants():
+            if participant.member in writers:
+                group.create_task(one(participant))
     roster.check()
 
 
@@ -123,7 +123,7 @@ async def end_run(
 ) -> None:
     """Tell everyone else that the run is over; those who wrote come last, so that a successor finds one that knows of it.
 
-    Also those that are announced without being guests: whoever follows nobody would wait for somebody to lead it.
+    Also those that are announced without being participants: whoever follows nobody would wait for somebody to lead it.
 
     Args:
         finished: it has all its iterations; else it failed.
@@ -145,34 +145,34 @@ async def end_run(
             else:
                 return
 
-    others = [guest for guest in roster.guests() if guest.member != context.me]
+    others = [participant for participant in roster.participants() if participant.member != context.me]
     strangers = [endpoint for endpoint in announced if endpoint.member != context.me and roster.get(endpoint.member) is None]
     async with asyncio.TaskGroup() as group:
-        for guest in others:
-            if guest.member not in writers:
-                group.create_task(one(guest.endpoint))
+        for participant in others:
+            if participant.member not in writers:
+                group.create_task(one(participant.endpoint))
         for endpoint in strangers:
             group.create_task(one(endpoint, known=False))
     async with asyncio.TaskGroup() as group:
-        for guest in others:
-            if guest.member in writers:
-                group.create_task(one(guest.endpoint))
+        for participant in others:
+            if participant.member in writers:
+                group.create_task(one(participant.endpoint))
 
 
-async def name_heir(context: Context, roster: Roster, plan: Plan, electorate: Sequence[Member]) -> None:
+async def name_successor(context: Context, roster: Roster, plan: Plan, electorate: Sequence[Member]) -> None:
     """Tell everyone who is next in rank, so that this one may claim at once; who does not hear it waits as for a death."""
-    heirs = [plan.endpoint(m) for m in claim_order(plan, electorate) if m != context.me and roster.get(m) is not None]
-    if not heirs:
+    successors = [plan.endpoint(m) for m in claim_order(plan, electorate) if m != context.me and roster.get(m) is not None]
+    if not successors:
         return
-    request = Goodbye(run_over=False, finished=False, why="the coordinator leaves", heir=heirs[0])
+    request = Goodbye(run_over=False, finished=False, why="the coordinator leaves", successor=successors[0])
 
-    async def one(guest: Participant) -> None:
+    async def one(participant: Participant) -> None:
         try:
-            await context.call(guest.endpoint, request, silence_s=context.timing.silence_s / 2)
+            await context.call(participant.endpoint, request, silence_s=context.timing.silence_s / 2)
         except CallFailed as error:
-            context.tell(Note(f"{guest.member} did not hear who is next: {error}"))
+            context.tell(Note(f"{participant.member} did not hear who is next: {error}"))
 
     async with asyncio.TaskGroup() as group:
-        for guest in roster.guests():
-            if guest.member != context.me:
-                group.create_task(one(guest))
+        for participant in roster.participants():
+            if participant.member != context.me:
+                group.create_task(one(participant))

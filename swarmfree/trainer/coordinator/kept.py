@@ -13,7 +13,7 @@ LOOK_S = 0.1
 
 
 async def kept_copies(context: Context, roster: Roster, iteration: int, past: Mapping[int, str]) -> tuple[KeptCopy, ...]:
-    """Complete copies of the ends, those of senior guests first; who does not answer is fenced.
+    """Complete copies of the ends, those of senior participants first; who does not answer is fenced.
 
     Waits at most `hold_s` for one that is ready for this iteration: a keeper may be about to make its last step.
 
@@ -25,9 +25,9 @@ async def kept_copies(context: Context, roster: Roster, iteration: int, past: Ma
     until_s = context.now_s() + context.timing.hold_s
     while True:
         async with asyncio.TaskGroup() as group:
-            for guest in roster.guests():
-                group.create_task(roster.ask(guest))
-        answers = [(guest.endpoint, guest.answer) for guest in roster.guests()]
+            for participant in roster.participants():
+                group.create_task(roster.ask(participant))
+        answers = [(participant.endpoint, participant.answer) for participant in roster.participants()]
         copies = of_this_run((KeptCopy(e, a.ends_iteration, a.ends_lineage) for e, a in answers if a is not None), past)
         if any(copy.iteration == iteration for copy in copies) or context.now_s() >= until_s:
             return copies

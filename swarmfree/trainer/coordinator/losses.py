@@ -1,9 +1,9 @@
-"""What sources tell of their microbatches: collected from beats, complete before a record is made."""
+"""What sources tell of their microbatches: collected from heartbeats, complete before a record is made."""
 
 from __future__ import annotations
 
 from swarmfree.policy.record import losses_of
-from swarmfree.protocol.messages import BeatAnswer
+from swarmfree.protocol.messages import HeartbeatAnswer
 from swarmfree.protocol.names import Member
 from swarmfree.protocol.plan import Plan
 from swarmfree.trainer.coordinator.roster import Roster
@@ -12,7 +12,7 @@ from swarmfree.trainer.coordinator.rounds import SourceGone
 ASKS = 3
 
 
-def told(roster: Roster, plan: Plan, *members: Member) -> tuple[BeatAnswer, ...]:
+def told(roster: Roster, plan: Plan, *members: Member) -> tuple[HeartbeatAnswer, ...]:
     """What these sources, or all that ever fed this base, told last of it."""
     known = roster.told
     return tuple(
@@ -32,8 +32,8 @@ async def all_losses(roster: Roster, plan: Plan) -> tuple[float, ...]:
             return tuple(found[offset] for offset in range(plan.microbatches))
         missing = {share.source for share in plan.shares if not found.keys() >= set(share.offsets)}
         for member in sorted(missing):
-            if (guest := roster.get(member)) is not None:
-                await roster.ask(guest)
+            if (participant := roster.get(member)) is not None:
+                await roster.ask(participant)
     for member in sorted(missing):
         roster.fence(member, "it says that its share is done, and does not tell its losses")
     raise SourceGone("losses are missing")

@@ -1,13 +1,13 @@
 """One peer as the coordinator knows it: its place, what it holds, what it promised, how it answered last.
 
-Source: protocol sections 3.3, 6 (Beat).
+Source: protocol sections 3.3, 6 (Heartbeat).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swarmfree.protocol.messages import BeatAnswer, Hello
+from swarmfree.protocol.messages import HeartbeatAnswer, Hello
 from swarmfree.protocol.names import Endpoint, Member, Position
 
 
@@ -21,7 +21,7 @@ class Participant:
         stage: its place, `STANDBY` for none.
         admitted: order of admission; smaller is senior.
         built: holds its stage's state at the present iteration.
-        answer: its last beat's answer.
+        answer: its last heartbeat's answer.
         built_at: the iteration its state was ready for when it was built, or told by a member that came back.
         builds: how often it was told to build; only the last one's answer counts.
         failed_builds: builds in a row that came to nothing.
@@ -39,7 +39,7 @@ class Participant:
     stage: int
     admitted: int
     built: bool = False
-    answer: BeatAnswer | None = None
+    answer: HeartbeatAnswer | None = None
     built_at: int = -1
     built_digest: str = ""
     builds: int = 0

@@ -209,15 +209,15 @@ class PartitionMerge:
         if theirs.lineage != mine.lineage:
             self._context.tell(LineageDropped(mine.iterations, len(mine.forced), mine.lineage, theirs.iterations, theirs.lineage))
         request = Goodbye(
-            run_over=False, finished=False, why="another coordinator won", heir=self._winner.coordinator, rejoin=True
+            run_over=False, finished=False, why="another coordinator won", successor=self._winner.coordinator, rejoin=True
         )
 
-        async def one(guest: Participant) -> None:
+        async def one(participant: Participant) -> None:
             try:
-                await self._context.call(guest.endpoint, request, silence_s=self._context.timing.silence_s / 2)
+                await self._context.call(participant.endpoint, request, silence_s=self._context.timing.silence_s / 2)
             except CallFailed:
-                return  # it hears no beat from now on, and finds the other coordinator by itself
+                return  # it hears no heartbeat from now on, and finds the other coordinator by itself
 
         async with asyncio.TaskGroup() as group:
-            for guest in self._roster.guests():
-                group.create_task(one(guest))
+            for participant in self._roster.participants():
+                group.create_task(one(participant))

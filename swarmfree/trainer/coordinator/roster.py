@@ -1,6 +1,7 @@
-"""The coordinator's roster: who is there, how they stand, and who is fenced. One watch per guest: a beat is always under way.
+"""The coordinator's roster: who is there, how they stand, and who is fenced. One watch per participant: a heartbeat is always under way.
 
-A broken beat is noticed at once, a silent one after `silence_s`; the directory never removes anyone. Source: protocol sections 3.3, 6 (Beat).
+A broken heartbeat is noticed at once, a silent one after `silence_s`; the directory never removes anyone. Source: protocol sections 3.3, 6
+(Heartbeat).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from swarmfree.policy.deadline import is_given_up
 from swarmfree.policy.placement import STANDBY
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import MemberLeft, MemberLost, Note, StageLost
-from swarmfree.protocol.messages import Beat, BeatAnswer, Goodbye, Hello
+from swarmfree.protocol.messages import Goodbye, Heartbeat, HeartbeatAnswer, Hello
 from swarmfree.protocol.names import Endpoint, Member, Position
 from swarmfree.protocol.records import Record
 from swarmfree.trainer.calls import Calls
@@ -44,14 +45,14 @@ class Deposed(Exception):
 
 
 class Roster:
-    """Guests by member, and a watch on each.
+    """Participants by member, and a watch on each.
 
     Attributes:
-        changed: told whenever a guest comes, goes, or has news.
-        calls: to guests, given up when they are fenced.
+        changed: told whenever a participant comes, goes, or has news.
+        calls: to participants, given up when they are fenced.
         must_replan: a member that is still there was fenced, or one came back that missed an Open: they hear of it by the next plan only.
         hand_over: how this peer gives up the lead.
-        waiting_for: what the swarm waits for; told to everyone with the beats.
+        waiting_for: what the swarm waits for; told to everyone with the heartbeats.
         told: last answer of each source by base, those that are gone since included; whoever opens another base clears it.
         patience_s: how long the only holder of a stage is waited for when it falls silent; its state is worth that.
         out_of_reach: the last holder of a stage, that was waited for in vain: others may reach it.
@@ -64,7 +65,7 @@ class Roster:
         self._context = context
         self._tasks = tasks
         self._position = position
-        self._guests: dict[Member, Participant] = {}
+        self._participants: dict[Member, Participant] = {}
         self._absent = Absent(context)
         self._admitted = 0
         self._bars = Bars()
@@ -80,7 +81,7 @@ class Roster:
         self.patience_s: Callable[[int], float] = lambda _: 0.0
         self.has_vote: Callable[[Member], bool] = lambda _: True
         self.has_left: Callable[[Endpoint], Awaitable[bool]] = _has_not_left
-        self.told: dict[tuple[Member, str], BeatAnswer] = {}
+        self.told: dict[tuple[Member, str], HeartbeatAnswer] = {}
 
     def depose(self, why: str) -> None:
         """This peer leads no longer."""
@@ -104,71 +105,71 @@ class Roster:
 
     def admit(self, endpoint: Endpoint, hello: Hello, stage: int, *, built: bool = False) -> Participant:
         """A newcomer has a place from now on, or a member with its state; its older incarnation is fenced."""
-        for guest in self.guests():
-            if guest.member.peer_id == endpoint.member.peer_id and guest.member != endpoint.member:
-                self.fence(guest.member, "it was started again")
-        guest = Participant(endpoint, hello, stage, self._admitted, built)
+        for participant in self.participants():
+            if participant.member.peer_id == endpoint.member.peer_id and participant.member != endpoint.member:
+                self.fence(participant.member, "it was started again")
+        participant = Participant(endpoint, hello, stage, self._admitted, built)
         self._admitted += 1
-        self._guests[endpoint.member] = guest
+        self._participants[endpoint.member] = participant
         self._absent.discard(endpoint.member.peer_id)
         self._context.lives.hear([endpoint.member])
-        self._tasks.start(self._watch(guest), f"watch {endpoint.member}")
+        self._tasks.start(self._watch(participant), f"watch {endpoint.member}")
         self.changed.tell()
-        return guest
+        return participant
 
     def is_superseded(self, member: Member) -> bool:
         """Whether a later life of this peer is known: what comes from this one now was on its way for long, or its folder was copied."""
         return bool(self._context.lives.ended([member]))
 
     def get(self, member: Member) -> Participant | None:
-        """The guest of this name, if it is there."""
-        return self._guests.get(member)
+        """The participant of this name, if it is there."""
+        return self._participants.get(member)
 
-    def guests(self) -> tuple[Participant, ...]:
+    def participants(self) -> tuple[Participant, ...]:
         """Everyone, senior first."""
-        return tuple(sorted(self._guests.values(), key=lambda g: g.admitted))
+        return tuple(sorted(self._participants.values(), key=lambda g: g.admitted))
 
     def of_stage(self, stage: int) -> tuple[Participant, ...]:
         """Everyone with a place in this stage who stays, built or not, senior first."""
-        return tuple(g for g in self.guests() if g.stage == stage and not g.leaving)
+        return tuple(g for g in self.participants() if g.stage == stage and not g.leaving)
 
     def holders(self, stage: int) -> tuple[Participant, ...]:
         """Those that hold the stage's state, senior first; those about to leave come last."""
-        there = [g for g in self.guests() if g.stage == stage and g.built]
+        there = [g for g in self.participants() if g.stage == stage and g.built]
         return tuple(sorted(there, key=lambda g: g.leaving))
 
     def fence(self, member: Member, why: str) -> None:
         """This member no longer counts. It may say hello again."""
-        guest = self._guests.pop(member, None)
-        if guest is None:
+        participant = self._participants.pop(member, None)
+        if participant is None:
             return
         self.calls.give_up(member)
-        self._recall(guest.stage)
-        self._context.tell(MemberLost(str(member), member.peer_id, guest.stage, why))
-        if guest.stage != STANDBY and guest.built and not self.holders(guest.stage):
-            self._context.tell(StageLost(guest.stage, self._position().iteration, str(member)))
+        self._recall(participant.stage)
+        self._context.tell(MemberLost(str(member), member.peer_id, participant.stage, why))
+        if participant.stage != STANDBY and participant.built and not self.holders(participant.stage):
+            self._context.tell(StageLost(participant.stage, self._position().iteration, str(member)))
         self.changed.tell()
 
     def _recall(self, stage: int) -> None:
         """Nobody who holds this stage is heard and of use: call for those that were fenced while it had others."""
-        if stage == STANDBY or self._deposed or any(guest.stands_in for guest in self.holders(stage)):
+        if stage == STANDBY or self._deposed or any(participant.stands_in for participant in self.holders(stage)):
             return
-        for guest, since_s in self._absent.take(stage):
-            hello = replace(guest.hello, stage=stage, iteration=guest.iteration)
-            back = self.admit(guest.endpoint, hello, stage, built=True)
-            back.silent_since_s, back.built_at, back.is_ours = since_s, guest.iteration, guest.is_ours
+        for participant, since_s in self._absent.take(stage):
+            hello = replace(participant.hello, stage=stage, iteration=participant.iteration)
+            back = self.admit(participant.endpoint, hello, stage, built=True)
+            back.silent_since_s, back.built_at, back.is_ours = since_s, participant.iteration, participant.is_ours
 
-    def excuse(self, guest: Participant) -> None:
-        """A guest cannot write its stage's weights: whoever was fenced while the stage had it may be able to."""
-        guest.cannot_write = True
-        self._recall(guest.stage)
+    def excuse(self, participant: Participant) -> None:
+        """A participant cannot write its stage's weights: whoever was fenced while the stage had it may be able to."""
+        participant.cannot_write = True
+        self._recall(participant.stage)
 
-    def demote(self, guest: Participant, why: str) -> None:
-        """A guest cannot come to the present iteration: it holds its stage no more, and keeps what it has until something better is there."""
-        guest.built, guest.opened = False, None
-        self._recall(guest.stage)
-        if not self.holders(guest.stage):
-            self._context.tell(StageLost(guest.stage, self._position().iteration, f"{guest.member}: {why}"))
+    def demote(self, participant: Participant, why: str) -> None:
+        """A participant cannot come to the present iteration: it holds its stage no more, and keeps what it has until something better is there."""
+        participant.built, participant.opened = False, None
+        self._recall(participant.stage)
+        if not self.holders(participant.stage):
+            self._context.tell(StageLost(participant.stage, self._position().iteration, f"{participant.member}: {why}"))
         self.changed.tell()
 
     def miss(self, endpoint: Endpoint, stage: int | None, hello: Hello, *, later: bool = True) -> None:
@@ -176,8 +177,8 @@ class Roster:
         member, place = endpoint.member, STANDBY if stage is None else stage
         alone = all(other.silent_since_s is not None for other in self.holders(place))
         if place != STANDBY and alone and not self._context.lives.ended([member]):
-            guest = self.admit(endpoint, hello, place, built=True)
-            guest.opened, guest.is_ours, guest.silent_since_s = self._position(), True, self._context.now_s()
+            participant = self.admit(endpoint, hello, place, built=True)
+            participant.opened, participant.is_ours, participant.silent_since_s = self._position(), True, self._context.now_s()
             return
         if later:
             self._absent.add(Participant(endpoint, hello, place, self._admitted, built=True, is_ours=True))
@@ -185,12 +186,12 @@ class Roster:
         if place != STANDBY and not self.holders(place):
             self._context.tell(StageLost(place, self._position().iteration, str(member)))
 
-    def let_go(self, guest: Participant) -> None:
-        """A guest that said goodbye is no longer needed."""
-        if self._guests.get(guest.member) is guest:
-            del self._guests[guest.member]
-            self._recall(guest.stage)
-            self._context.tell(MemberLeft(str(guest.member), guest.member.peer_id, guest.stage))
+    def let_go(self, participant: Participant) -> None:
+        """A participant that said goodbye is no longer needed."""
+        if self._participants.get(participant.member) is participant:
+            del self._participants[participant.member]
+            self._recall(participant.stage)
+            self._context.tell(MemberLeft(str(participant.member), participant.member.peer_id, participant.stage))
             self.changed.tell()
 
     def close(self) -> None:
@@ -201,36 +202,36 @@ class Roster:
     def bar(self, member: Member, why: str) -> None:
         """Fence a member that cannot work with its siblings: it may only stand by, for a while, or serve where it is alone."""
         self._bars.add(member.peer_id, self._context.now_s())
-        if (guest := self._guests.get(member)) is not None and guest.is_ours:
-            self._absent.add(guest)
+        if (participant := self._participants.get(member)) is not None and participant.is_ours:
+            self._absent.add(participant)
         self.fence(member, why)
 
-    def differ(self, guest: Participant, why: str) -> None:
+    def differ(self, participant: Participant, why: str) -> None:
         """Its state is not its siblings': it loads it again. One that differs twice, without having been right in between, computes otherwise."""
-        self._differs[guest.member.peer_id] += 1
-        guest.is_ours = False
-        if self._differs[guest.member.peer_id] >= DIFFERS_MAX:
-            self.bar(guest.member, "its arithmetic differs from its siblings'")
-        elif guest.opened is None:
-            guest.built = False
+        self._differs[participant.member.peer_id] += 1
+        participant.is_ours = False
+        if self._differs[participant.member.peer_id] >= DIFFERS_MAX:
+            self.bar(participant.member, "its arithmetic differs from its siblings'")
+        elif participant.opened is None:
+            participant.built = False
         else:
-            self.fence(guest.member, why)
+            self.fence(participant.member, why)
 
     def agree(self, member: Member, iteration: int) -> None:
         """It began this iteration in the same state as its siblings; that says something of its arithmetic, if it has stepped since it built it."""
-        guest = self.get(member)
-        if guest is not None and guest.built_at < iteration:
+        participant = self.get(member)
+        if participant is not None and participant.built_at < iteration:
             self._differs.pop(member.peer_id, None)
 
     def compare(self, record: Record) -> None:
         """A record is decided: what joiners had built for its iteration is what it says, or they load it again."""
         self._absent.vouch(record.base)
-        for guest in self.guests():
-            is_joiner = guest.built and guest.opened is None and guest.stage != STANDBY
-            if is_joiner and guest.built_digest and guest.built_at == record.iteration:
-                if guest.built_digest != record.stages[guest.stage].state_digest:
-                    self.differ(guest, "")
-                guest.built_digest = ""
+        for participant in self.participants():
+            is_joiner = participant.built and participant.opened is None and participant.stage != STANDBY
+            if is_joiner and participant.built_digest and participant.built_at == record.iteration:
+                if participant.built_digest != record.stages[participant.stage].state_digest:
+                    self.differ(participant, "")
+                participant.built_digest = ""
 
     def keeper_missed_s(self, past: Mapping[int, str]) -> float:
         """Since when the last keeper of a copy of the ends is missing; see `Absent`."""
@@ -242,159 +243,167 @@ class Roster:
 
     def end_bars(self) -> None:
         """Whoever stands by for a bar that is over may say hello again; until then it is called for where the state that it holds is lost."""
-        for guest in self.guests():
-            was_barred = self._bars.is_known(guest.member.peer_id) and not self.is_barred(guest.member)
-            if was_barred and guest.stage == STANDBY and not guest.hello.standby:
-                self.fence(guest.member, "it was barred for a while, and may have a place again")
-                held = (guest.answer or guest.hello).stage
-                if held != STANDBY and guest.held(held) >= 0:
-                    guest.stage, guest.built = held, True
-                    self._absent.add(guest)
+        for participant in self.participants():
+            was_barred = self._bars.is_known(participant.member.peer_id) and not self.is_barred(participant.member)
+            if was_barred and participant.stage == STANDBY and not participant.hello.standby:
+                self.fence(participant.member, "it was barred for a while, and may have a place again")
+                held = (participant.answer or participant.hello).stage
+                if held != STANDBY and participant.held(held) >= 0:
+                    participant.stage, participant.built = held, True
+                    self._absent.add(participant)
 
-    async def ask(self, guest: Participant) -> BeatAnswer | None:
-        """How a guest stands right now; None, and it is fenced, if it does not answer."""
+    async def ask(self, participant: Participant) -> HeartbeatAnswer | None:
+        """How a participant stands right now; None, and it is fenced, if it does not answer."""
         try:
-            return await self._beat(guest, 0.0)
+            return await self._heartbeat(participant, 0.0)
         except CallFailed as error:
-            await self.judge(guest, error)
+            await self.judge(participant, error)
             return None
 
-    async def ask_quietly(self, guest: Participant) -> None:
+    async def ask_quietly(self, participant: Participant) -> None:
         """As `ask`, for the sake of what is known of it."""
-        await self.ask(guest)
+        await self.ask(participant)
 
-    def _keep_told(self, member: Member, answer: BeatAnswer) -> None:
+    def _keep_told(self, member: Member, answer: HeartbeatAnswer) -> None:
         """Losses of one base only become more: an answer with fewer was overtaken on its way."""
         held, size = self.told.get((member, answer.base)), (len(answer.losses), answer.evaluation is not None)
         if any(size) and (held is None or size >= (len(held.losses), held.evaluation is not None)):
             self.told[member, answer.base] = answer
 
-    async def _watch(self, guest: Participant) -> None:
+    async def _watch(self, participant: Participant) -> None:
         timing = self._context.timing
-        hold_s = min(timing.beat_s, timing.silence_s / 2)
-        while self._guests.get(guest.member) is guest and not self._deposed:
-            before = guest.answer
+        hold_s = min(timing.heartbeat_s, timing.silence_s / 2)
+        while self._participants.get(participant.member) is participant and not self._deposed:
+            before = participant.answer
             try:
-                answer = await self._beat(guest, hold_s)
+                answer = await self._heartbeat(participant, hold_s)
             except CallFailed as error:
-                await self.judge(guest, error)
-                if guest.silent_since_s is not None:
+                await self.judge(participant, error)
+                if participant.silent_since_s is not None:
                     await asyncio.sleep(KNOCK_S)
                 continue
-            if guest.silent_since_s is not None:
-                self._is_heard_again(guest)
-            await self._look_whether_late(guest, answer.lateness)
+            if participant.silent_since_s is not None:
+                self._is_heard_again(participant)
+            await self._look_whether_late(participant, answer.lateness)
             if before is None or before.news != answer.news:
                 self.changed.tell()
 
-    def _is_heard_again(self, guest: Participant) -> None:
+    def _is_heard_again(self, participant: Participant) -> None:
         """One that was waited for answers. If it missed an Open it works by an older plan, and may send its work to a source of that."""
-        guest.silent_since_s = None
-        self.must_replan = self.must_replan or (guest.opened is not None and guest.opened < self._position())
+        participant.silent_since_s = None
+        self.must_replan = self.must_replan or (participant.opened is not None and participant.opened < self._position())
         self.changed.tell()
 
-    async def _look_whether_late(self, guest: Participant, late: float) -> None:
+    async def _look_whether_late(self, participant: Participant, late: float) -> None:
         """A device that hangs stops everybody who waits for it: where a sibling can do its work, it is not waited for."""
-        members = [g for g in self.holders(guest.stage) if g.opened is not None and g.silent_since_s is None]
-        others = [g.answer.lateness for g in members if g is not guest and g.answer is not None]
-        if guest not in members or not is_given_up(late, others):
+        members = [g for g in self.holders(participant.stage) if g.opened is not None and g.silent_since_s is None]
+        others = [g.answer.lateness for g in members if g is not participant and g.answer is not None]
+        if participant not in members or not is_given_up(late, others):
             return
-        if guest.member == self._context.me and self.hand_over is not None:
+        if participant.member == self._context.me and self.hand_over is not None:
             await self.hand_over()  # as coordinator it would not come back
             return
         self.must_replan = True
-        self._absent.add(guest)
-        self.fence(guest.member, f"its device has worked on one thing {late:.1f} times as long as it may")
+        self._absent.add(participant)
+        self.fence(participant.member, f"its device has worked on one thing {late:.1f} times as long as it may")
 
-    async def judge(self, guest: Participant, error: CallFailed) -> None:
-        """A guest answers no more, refuses, or follows somebody else: it is fenced, waited for, or right."""
-        if self._guests.get(guest.member) is not guest:
+    async def judge(self, participant: Participant, error: CallFailed) -> None:
+        """A participant answers no more, refuses, or follows somebody else: it is fenced, waited for, or right."""
+        if self._participants.get(participant.member) is not participant:
             return
         if isinstance(error, Refused) and error.kind in {RefusalKind.BEHIND, RefusalKind.FRESH}:
-            await self.yield_to(guest.member, error)
-        elif isinstance(error, Refused) and error.kind is RefusalKind.GONE and guest.held(guest.stage) >= 0:
-            self.demote(guest, str(error))
-        elif not self._is_worth_waiting_for(guest, error):
-            if not is_over(error) and self.out_of_reach.get(guest.stage) is not guest.endpoint:  # else it was called for in vain
-                self._absent.add(guest)
-            self.fence(guest.member, str(error))
+            await self.yield_to(participant.member, error)
+        elif isinstance(error, Refused) and error.kind is RefusalKind.GONE and participant.held(participant.stage) >= 0:
+            self.demote(participant, str(error))
+        elif not self._is_worth_waiting_for(participant, error):
+            if (
+                not is_over(error) and self.out_of_reach.get(participant.stage) is not participant.endpoint
+            ):  # else it was called for in vain
+                self._absent.add(participant)
+            self.fence(participant.member, str(error))
 
     async def look_who_is_silent(self) -> None:
         """Whoever is called for is waited for no longer where another holds its stage by now: nobody asks it for a promise, or for work."""
-        for guest in self.guests():
-            if guest.silent_since_s is not None:
-                await self.judge(guest, PeerSilent(f"{guest.member} does not answer"))
+        for participant in self.participants():
+            if participant.silent_since_s is not None:
+                await self.judge(participant, PeerSilent(f"{participant.member} does not answer"))
 
     async def yield_to(self, member: Member, error: Refused) -> None:
         """Somebody follows a higher term: a member that decides on this iteration deposes this peer; any other, or one that left, joins anew.
 
         Who holds its stage alone keeps its place unless it hears somebody else: what it has would be made anew before it says hello.
         """
-        guest, why = self._guests.get(member), f"it promised a higher term, and has no vote here: {error}"
-        if self.has_vote(member) and (guest is None or not await self.has_left(guest.endpoint)):
+        participant, why = self._participants.get(member), f"it promised a higher term, and has no vote here: {error}"
+        if self.has_vote(member) and (participant is None or not await self.has_left(participant.endpoint)):
             self.depose(str(error))
             return
-        others = [] if guest is None else [g for g in self.holders(guest.stage) if g is not guest and g.silent_since_s is None]
-        is_alone = guest is not None and guest.built and not others
+        others = (
+            []
+            if participant is None
+            else [g for g in self.holders(participant.stage) if g is not participant and g.silent_since_s is None]
+        )
+        is_alone = participant is not None and participant.built and not others
         if not is_alone:
             self.fence(member, why)
-        if guest is None:
+        if participant is None:
             return
-        request = Goodbye(run_over=False, finished=False, why="this swarm goes on", heir=self._context.here, rejoin=True)
+        request = Goodbye(run_over=False, finished=False, why="this swarm goes on", successor=self._context.here, rejoin=True)
         try:
-            await self._context.call(guest.endpoint, request, silence_s=self._context.timing.silence_s / 2)
+            await self._context.call(participant.endpoint, request, silence_s=self._context.timing.silence_s / 2)
         except Refused:
             self.fence(member, why)
         except CallFailed:
             return
         self.must_replan = self.must_replan or is_alone  # it has dropped its plan
 
-    def _is_worth_waiting_for(self, guest: Participant, error: CallFailed) -> bool:
+    def _is_worth_waiting_for(self, participant: Participant, error: CallFailed) -> bool:
         """Silence is not death: what the only holder of a stage has is lost with it, so it is called for a while.
 
         A life that has ended is known by its address: nobody listens there, or somebody else does. One that came back further behind is no sibling.
         Its last answer may be older than its last step: a member stands where the swarm does.
         """
-        stands_at = max(guest.iteration, self._position().iteration if guest.opened else -1)
-        others = [g for g in self.holders(guest.stage) if g is not guest and (g.opened or g.iteration >= stands_at)]
-        if is_over(error) or guest.stage == STANDBY or not guest.built or any(other.stands_in for other in others):
+        stands_at = max(participant.iteration, self._position().iteration if participant.opened else -1)
+        others = [g for g in self.holders(participant.stage) if g is not participant and (g.opened or g.iteration >= stands_at)]
+        if is_over(error) or participant.stage == STANDBY or not participant.built or any(other.stands_in for other in others):
             return False
-        if guest.silent_since_s is None:
-            guest.silent_since_s = self._context.now_s()
-            self._recall(guest.stage)
-            self._context.tell(Note(f"{guest.member} does not answer; nobody else holds stage {guest.stage}: {error}"))
-        if self._context.now_s() - guest.silent_since_s < self.patience_s(guest.stage):
+        if participant.silent_since_s is None:
+            participant.silent_since_s = self._context.now_s()
+            self._recall(participant.stage)
+            self._context.tell(
+                Note(f"{participant.member} does not answer; nobody else holds stage {participant.stage}: {error}")
+            )
+        if self._context.now_s() - participant.silent_since_s < self.patience_s(participant.stage):
             return True
-        self.out_of_reach[guest.stage] = guest.endpoint
+        self.out_of_reach[participant.stage] = participant.endpoint
         return False
 
     def _count_progress(self) -> int:
-        """Grows with the position, with whoever comes and goes, with what a builder does, and with every microbatch and word of news of a guest."""
-        answers = [guest.answer for guest in self._guests.values() if guest.answer is not None]
-        done = sum(answer.news + sum(len(addend.microbatches) for addend in answer.addends) for answer in answers)
-        done += sum(guest.work_done for guest in self._guests.values() if not guest.built)
-        present = f"{self._position()} {len(self._guests)} {self._admitted} {done}"
+        """Grows with the position, with whoever comes and goes, with what a builder does, and with every microbatch and news of anybody."""
+        answers = [participant.answer for participant in self._participants.values() if participant.answer is not None]
+        done = sum(answer.news + sum(len(partial_sum.microbatches) for partial_sum in answer.partial_sums) for answer in answers)
+        done += sum(participant.work_done for participant in self._participants.values() if not participant.built)
+        present = f"{self._position()} {len(self._participants)} {self._admitted} {done}"
         if present != self._progress_of:
             self._progress, self._progress_of = self._progress + 1, present
         return self._progress
 
-    async def _beat(self, guest: Participant, hold_s: float) -> BeatAnswer:
-        seen = guest.answer.news if guest.answer is not None else 0
+    async def _heartbeat(self, participant: Participant, hold_s: float) -> HeartbeatAnswer:
+        seen = participant.answer.news if participant.answer is not None else 0
         silence_s = self._context.timing.silence_s
         again = ASKED_AGAIN
         while True:
-            request = Beat(self._position(), seen, hold_s, self.waiting_for, self._count_progress())
+            request = Heartbeat(self._position(), seen, hold_s, self.waiting_for, self._count_progress())
             try:
-                reply = await self._context.call(guest.endpoint, request, silence_s=silence_s)
+                reply = await self._context.call(participant.endpoint, request, silence_s=silence_s)
             except (PeerUnreachable, PeerSilent):
                 if not again:
                     raise
                 again -= 1
                 hold_s, silence_s = 0.0, self._context.timing.silence_s / 2
             else:
-                assert isinstance(reply.message, BeatAnswer), "the network checks response types"
-                guest.answer = reply.message
-                self._keep_told(guest.member, reply.message)
+                assert isinstance(reply.message, HeartbeatAnswer), "the network checks response types"
+                participant.answer = reply.message
+                self._keep_told(participant.member, reply.message)
                 return reply.message
 
 

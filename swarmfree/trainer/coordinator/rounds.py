@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from swarmfree.policy.fault_attribution import two_faced
 from swarmfree.policy.record import StageAverage, is_norm
-from swarmfree.policy.reduction import Cover, choose_addends
+from swarmfree.policy.reduction import Cover, choose_partial_sums
 from swarmfree.policy.repair import Ledger, plan_segments
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import Repaired, RoundRetried
 from swarmfree.protocol.messages import Redo, Redone, Report, Response, RoundFailed, Segment, TakeRoll
 from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member, Position
 from swarmfree.protocol.plan import Plan
-from swarmfree.protocol.records import Addend, MicrobatchSet, Roll
+from swarmfree.protocol.records import MicrobatchSet, PartialSum, Roll
 from swarmfree.protocol.routes import routes_of
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.participant import Participant
@@ -88,7 +88,7 @@ class Rounds:
     def live(self, plan: Plan) -> list[Participant]:
         """Members of the plan that still count, senior first."""
         members = {e.member for e in plan.members()}
-        return [g for g in self._roster.guests() if g.built and g.opened is not None and g.member in members]
+        return [g for g in self._roster.participants() if g.built and g.opened is not None and g.member in members]
 
     def check(self, plan: Plan) -> None:
         """Stop what cannot commit as it is.
@@ -143,7 +143,7 @@ class Rounds:
             await self._ask_all(plan)
             self.check(plan)
             open_stages = [stage for stage in stages if stage not in averages]
-            covers = {stage: self.choose(self._addends(plan, stage), plan.microbatches) for stage in open_stages}
+            covers = {stage: self.choose(self._partial_sums(plan, stage), plan.microbatches) for stage in open_stages}
             if any(len(cover.missing) for cover in covers.values()):
                 missing = [covers[s].missing if s in covers else MicrobatchSet() for s in stages]
                 if not await self._repair(plan, missing, gone):
@@ -172,7 +172,7 @@ class Rounds:
 
     def _drop_lost(self, plan: Plan) -> None:
         """Who reported an average may be gone since, and who holds its stage now have come later, without it: it is made again."""
-        there = {guest.member for guest in self.live(plan)}
+        there = {participant.member for participant in self.live(plan)}
         for stage in [stage for stage, average in self._averages.items() if there.isdisjoint(average.members)]:
             del self._averages[stage]
             self._failures[stage] = self._failures.get(stage, 0) + 1
@@ -184,19 +184,19 @@ class Rounds:
         while (left_s := until_s - self._context.now_s()) > 0 and self.live(plan) == there:
             await self._roster.changed.wait(left_s)
 
-    def choose(self, addends: list[Addend], count: int) -> Cover:
-        """Which addends count; see `policy.reduction`."""
-        return choose_addends(addends, count)
+    def choose(self, partial_sums: list[PartialSum], count: int) -> Cover:
+        """Which partial sums count; see `policy.reduction`."""
+        return choose_partial_sums(partial_sums, count)
 
     async def _ask_all(self, plan: Plan) -> None:
         async with asyncio.TaskGroup() as group:
-            for guest in self.live(plan):
-                group.create_task(self._roster.ask(guest))
+            for participant in self.live(plan):
+                group.create_task(self._roster.ask(participant))
 
-    def _addends(self, plan: Plan, stage: int) -> list[Addend]:
+    def _partial_sums(self, plan: Plan, stage: int) -> list[PartialSum]:
         members = {r.endpoint.member for r in plan.replicas[stage]}
         answers = [g.answer for g in self.live(plan) if g.member in members and g.answer is not None]
-        return [addend for answer in answers if answer.base == plan.base for addend in answer.addends]
+        return [partial_sum for answer in answers if answer.base == plan.base for partial_sum in answer.partial_sums]
 
     # ---- repair ------------------------------------------------------------------------------------------------------
 
@@ -239,27 +239,27 @@ class Rounds:
 
     async def _round(self, plan: Plan, stage: int, cover: Cover, rotation: int) -> StageAverage | StatesDiffer | str:
         """One roll of one stage: the average, or why there is none."""
-        guests = [g for g in self.live(plan) if plan.stage_of(g.member) == stage]
-        members = tuple(sorted((g.endpoint for g in guests), key=lambda e: e.member))
-        roll = Roll(plan.iteration, plan.base, stage, cover.addends, members, rotation)
+        participants = [g for g in self.live(plan) if plan.stage_of(g.member) == stage]
+        members = tuple(sorted((g.endpoint for g in participants), key=lambda e: e.member))
+        roll = Roll(plan.iteration, plan.base, stage, cover.partial_sums, members, rotation)
         request = TakeRoll(self._position(), roll, stage in self._differing)
         replies: dict[Member, Response | CallFailed] = {}
 
-        async def one(guest: Participant) -> None:
-            replies[guest.member] = _checked(roll, guest.member, await self._take(guest, request))
+        async def one(participant: Participant) -> None:
+            replies[participant.member] = _checked(roll, participant.member, await self._take(participant, request))
             self._roster.changed.tell()
 
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(guest)) for guest in guests]
+            tasks = [group.create_task(one(participant)) for participant in participants]
             while not all(task.done() for task in tasks):
                 # Nobody can finish a round that one member does not take part in: end it, the next roll says who is left.
                 out = any(not isinstance(reply, Report) for reply in replies.values())
-                if out or self._cannot_go_on(plan) or any(self._roster.get(g.member) is not g for g in guests):
+                if out or self._cannot_go_on(plan) or any(self._roster.get(g.member) is not g for g in participants):
                     for task in tasks:
                         task.cancel()
                     break
                 await self._roster.changed.wait(1.0)
-        return self._judge(roll, guests, replies)
+        return self._judge(roll, participants, replies)
 
     def _cannot_go_on(self, plan: Plan) -> bool:
         try:
@@ -268,48 +268,50 @@ class Rounds:
             return True
         return False
 
-    async def _take(self, guest: Participant, request: TakeRoll) -> Response | CallFailed:
+    async def _take(self, participant: Participant, request: TakeRoll) -> Response | CallFailed:
         failure: CallFailed = PeerSilent("not asked")
         for _ in range(3):
             try:
-                return (await self._roster.calls.call(guest.endpoint, request)).message
+                return (await self._roster.calls.call(participant.endpoint, request)).message
             except (PeerUnreachable, PeerSilent) as error:
                 failure = error
             except Refused as refusal:
                 if refusal.kind is RefusalKind.BEHIND:
-                    await self._roster.yield_to(guest.member, refusal)
+                    await self._roster.yield_to(participant.member, refusal)
                 return refusal
         return failure
 
     def _judge(
-        self, roll: Roll, guests: list[Participant], replies: dict[Member, Response | CallFailed]
+        self, roll: Roll, participants: list[Participant], replies: dict[Member, Response | CallFailed]
     ) -> StageAverage | StatesDiffer | str:
         stage = roll.stage
         reports = {
             g.member: reply
-            for g in guests
+            for g in participants
             if self._roster.get(g.member) is g and isinstance(reply := replies.get(g.member), Report)
         }
         failures = {m: r for m, r in sorted(replies.items()) if isinstance(r, RoundFailed) and r.round == roll.round()}
-        self._bar_spoilt(stage, guests, failures)
-        self._part_pairs(stage, guests, failures)
+        self._bar_spoilt(stage, participants, failures)
+        self._part_pairs(stage, participants, failures)
         self._fence_strays(replies)
         # Who is there and has not reported has not got the average: should all die that have it, the stage would be lost beside it.
-        lacking = [g for g in guests if self._roster.get(g.member) is g and g.member not in reports]
+        lacking = [g for g in participants if self._roster.get(g.member) is g and g.member not in reports]
         if lacking or not reports:
             return "; ".join(f"{m}: {_why(r)}" for m, r in sorted(replies.items())) or f"nobody of stage {stage} reported"
         groups: dict[str, list[Member]] = {}
-        for guest in guests:
-            if guest.member in reports:
-                groups.setdefault(reports[guest.member].state_digest, []).append(guest.member)
+        for participant in participants:
+            if participant.member in reports:
+                groups.setdefault(reports[participant.member].state_digest, []).append(participant.member)
         kept = max(groups.values(), key=len)  # ties: the group of the most senior, which was entered first
         if len(groups) > 1:  # what the others added was computed with other weights: without it, once more
-            for guest in [guest for guest in guests if guest.member in reports and guest.member not in kept]:
-                self._roster.differ(guest, f"its state of stage {stage} differs from its siblings'")
+            for participant in [
+                participant for participant in participants if participant.member in reports and participant.member not in kept
+            ]:
+                self._roster.differ(participant, f"its state of stage {stage} differs from its siblings'")
             return StatesDiffer(stage, reports[kept[0]].state_digest)
         digests = {reports[member].sum_digest for member in kept}
         if len(digests) > 1:
-            self._blame(roll, guests, {member: reports[member].part_digests for member in kept})
+            self._blame(roll, participants, {member: reports[member].part_digests for member in kept})
             return f"members of stage {stage} reported {len(digests)} different averages"
         for member in kept:
             self._roster.agree(member, roll.iteration)
@@ -324,27 +326,27 @@ class Rounds:
                 if self._stale[member] == STALE_ROLLS_MAX:
                     self._roster.fence(member, f"it does not take part: {reply}")
 
-    def _blame(self, roll: Roll, guests: list[Participant], reported: Mapping[Member, Sequence[str]]) -> None:
+    def _blame(self, roll: Roll, participants: list[Participant], reported: Mapping[Member, Sequence[str]]) -> None:
         """Members have different averages: the next roll has other owners and asks for details; by these somebody is excluded."""
         self._differing.add(roll.stage)
         if not all(reported.values()):
             return
         owners = [roll.owner(part).member for part in range(max(map(len, reported.values())))]
-        liar = two_faced(owners, reported, [g.member for g in guests])
+        liar = two_faced(owners, reported, [g.member for g in participants])
         if liar is not None:
             self._roster.bar(liar, f"what it gave the members of stage {roll.stage} as one sum differs")
 
-    def _bar_spoilt(self, stage: int, guests: Sequence[Participant], failures: Mapping[Member, RoundFailed]) -> None:
+    def _bar_spoilt(self, stage: int, participants: Sequence[Participant], failures: Mapping[Member, RoundFailed]) -> None:
         """Who gave twice what is of no use, where others did not, leaves this stage."""
         wrong = {failure.suspect: failure.why for failure in failures.values() if failure.spoilt}
-        for suspect in sorted(wrong.keys() & {guest.member for guest in guests}):
+        for suspect in sorted(wrong.keys() & {participant.member for participant in participants}):
             self._spoilt[suspect] += 1
             if self._spoilt[suspect] == SPOILT_MAX:
                 self._roster.bar(suspect, f"averaging stage {stage}: {wrong[suspect]}")
 
-    def _part_pairs(self, stage: int, guests: Sequence[Participant], failures: Mapping[Member, RoundFailed]) -> None:
+    def _part_pairs(self, stage: int, participants: Sequence[Participant], failures: Mapping[Member, RoundFailed]) -> None:
         """Two members that go on failing with each other are parted: the junior leaves this stage."""
-        seniority = [g.member for g in guests]
+        seniority = [g.member for g in participants]
         wrong = {failure.suspect for failure in failures.values() if failure.spoilt}
         for member, reply in failures.items():
             if wrong & {member, reply.suspect} or member not in seniority or reply.suspect not in seniority:

@@ -16,10 +16,10 @@ from functools import partial
 
 from swarmfree.policy.fault_attribution import spoilt
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
-from swarmfree.protocol.messages import Average, GetAverage, OtherAddends, Reduce, Reduced, Report, RoundFailed, TakeRoll
+from swarmfree.protocol.messages import Average, GetAverage, OtherPartialSums, Reduce, Reduced, Report, RoundFailed, TakeRoll
 from swarmfree.protocol.names import Endpoint, Member, Position
 from swarmfree.protocol.ports import Incoming, Reply
-from swarmfree.protocol.records import Addend, Roll, bits_float64, float64_bits
+from swarmfree.protocol.records import PartialSum, Roll, bits_float64, float64_bits
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
 from swarmfree.trainer.pipeline.gradient_sums import SumBook
@@ -60,10 +60,10 @@ class Averaging:
         kept: (iteration, digest) of the complete average this peer holds, None while it changes.
     """
 
-    def __init__(self, context: Context, standing: ReplicaState, device: Device, book: SumBook, tasks: Tasks) -> None:
+    def __init__(self, context: Context, replica_state: ReplicaState, device: Device, book: SumBook, tasks: Tasks) -> None:
         """No round, no average."""
         self._context = context
-        self._standing = standing
+        self._replica_state = replica_state
         self._device = device
         self._book = book
         self._tasks = tasks
@@ -86,29 +86,29 @@ class Averaging:
 
     async def digest_when_idle(self) -> None:
         """Make the digest that will be asked for, part by part: whoever needs the device meanwhile does not wait for all of them."""
-        standing, engine = self._standing, self._context.ports.engine
-        stage, iteration = standing.stage, standing.iteration
+        replica_state, engine = self._replica_state, self._context.ports.engine
+        stage, iteration = replica_state.stage, replica_state.iteration
 
         def digest(parts: range) -> None:
-            for part in parts if standing.stage == stage else ():
+            for part in parts if replica_state.stage == stage else ():
                 engine.digest_part(part)
 
         parts = range(engine.part_count(stage))
         at_once = max(1, DIGEST_BYTES // (3 * self._context.manifest.ring.part_bytes))
         for start in parts[:-at_once:at_once]:  # the rest goes with the whole
-            while (wait_s := standing.gave_s + CALM_S - self._context.now_s()) > 0:
+            while (wait_s := replica_state.gave_s + CALM_S - self._context.now_s()) > 0:
                 await asyncio.sleep(wait_s)
-            if (standing.stage, standing.iteration) != (stage, iteration):
+            if (replica_state.stage, replica_state.iteration) != (stage, iteration):
                 return
             await self._device.run(Rank.IDLE, 0, partial(digest, parts[start : start + at_once]))
         await self.state_digest(Rank.IDLE)
 
     async def state_digest(self, rank: Rank = Rank.BOOKS) -> str:
         """Digest of the state at the present iteration; taken once per iteration, at the latest when it is reported."""
-        iteration = self._standing.iteration
+        iteration = self._replica_state.iteration
         if self._state_digest is None or self._state_digest[0] != iteration:
             digest = await self._device.run(rank, 0, self._context.ports.engine.state_digest)
-            if self._standing.iteration == iteration:
+            if self._replica_state.iteration == iteration:
                 self._state_digest = (iteration, digest)
             return digest
         return self._state_digest[1]
@@ -116,9 +116,13 @@ class Averaging:
     async def take(self, request: TakeRoll) -> Reply:
         """Average this roll, or join the round that does, or say why not."""
         roll = request.roll
-        if roll.iteration != self._standing.iteration or roll.base != self._standing.base or roll.stage != self._standing.stage:
+        if (
+            roll.iteration != self._replica_state.iteration
+            or roll.base != self._replica_state.base
+            or roll.stage != self._replica_state.stage
+        ):
             raise Refused(RefusalKind.STALE, f"roll of iteration {roll.iteration}, base {roll.base}")
-        promised = self._standing.promised
+        promised = self._replica_state.promised
         if promised is not None and request.position.term < promised.term:
             term = promised.term
             raise Refused(RefusalKind.BEHIND, f"promised term {term.number} to {term.member}", term.number)
@@ -128,8 +132,8 @@ class Averaging:
         if self._round is None or self._round.roll.round() != roll.round():
             own = await self._device.run(Rank.BOOKS, 0, lambda: self._freeze(roll))
             if own is not None:
-                return Reply(OtherAddends(own))
-            if roll.base != self._standing.base:
+                return Reply(OtherPartialSums(own))
+            if roll.base != self._replica_state.base:
                 raise Refused(RefusalKind.STALE, f"the work of iteration {roll.iteration}, base {roll.base} has ended")
             if self._round is None or self._round.roll.round() != roll.round():
                 self.stop(Refused(RefusalKind.SUPERSEDED, "another roll took its place"))
@@ -139,8 +143,8 @@ class Averaging:
         outcome = await asyncio.shield(self._round.outcome)
         return Reply(outcome)
 
-    def _freeze(self, roll: Roll) -> tuple[Addend, ...] | None:
-        own = {a.id.number: a for a in self._book.addends()}
+    def _freeze(self, roll: Roll) -> tuple[PartialSum, ...] | None:
+        own = {a.id.number: a for a in self._book.partial_sums()}
         if any(own.get(a.id.number) != a for a in roll.of(self._context.me)):
             return tuple(own.values())
         self._book.freeze()
@@ -185,7 +189,7 @@ class Averaging:
         for sibling in siblings:
             one = partial(self._fetch_part, sibling, iteration, sum_digest)
             try:
-                await each(range(engine.part_count(self._standing.stage)), one, PARTS_IN_FLIGHT)
+                await each(range(engine.part_count(self._replica_state.stage)), one, PARTS_IN_FLIGHT)
             except CallFailed:
                 continue
             if await self._device.run(Rank.BOOKS, 0, engine.average_digest) == sum_digest:

@@ -21,30 +21,30 @@ async def _learn_plan(context: Context, books: StageMember, donors: tuple[Endpoi
 
     It is, where a donor works by a plan that goes on from that record without having rebuilt the stage.
     """
-    standing = books.standing
+    replica_state = books.replica_state
     for donor in donors:
         with contextlib.suppress(CallFailed):
             reply = await context.call(donor, GetPlan())
             assert isinstance(reply.message, PlanAnswer), "the network checks response types"
-            known, found = standing.known_plan, fitting_plan(reply.message.plan, context.manifest.stage_count)
+            known, found = replica_state.known_plan, fitting_plan(reply.message.plan, context.manifest.stage_count)
             if found is not None and (known is None or found.position > known.position):
-                standing.known_plan = found
-            if found is not None and (found.iteration, found.lineage) == (standing.iteration, standing.lineage):
-                standing.vouched |= all(rebuilt.stage != standing.stage for rebuilt in found.rebuilt)
+                replica_state.known_plan = found
+            if found is not None and (found.iteration, found.lineage) == (replica_state.iteration, replica_state.lineage):
+                replica_state.is_committed_state |= all(rebuilt.stage != replica_state.stage for rebuilt in found.rebuilt)
             return
 
 
 async def keep_up(context: Context, books: StageMember, donors: tuple[Endpoint, ...]) -> None:
     """Apply what commits until an Open makes this peer a member: from then on the coordinator tells it."""
-    standing = books.standing
+    replica_state = books.replica_state
     books.donors = donors
-    stage, plan = standing.stage, standing.plan
+    stage, plan = replica_state.stage, replica_state.plan
     await _learn_plan(context, books, donors)
     look_s = LOOK_S
-    while standing.plan is plan and standing.stage == stage:
+    while replica_state.plan is plan and replica_state.stage == stage:
         look_s = min(1.5 * look_s, LOOK_MAX_S)
         for donor in donors:
-            record = await record_at(context, donor, standing.iteration)
+            record = await record_at(context, donor, replica_state.iteration)
             if record is None:
                 continue
             try:
@@ -56,4 +56,4 @@ async def keep_up(context: Context, books: StageMember, donors: tuple[Endpoint, 
                 if refusal.kind is RefusalKind.GONE:
                     continue
             break
-        await standing.moved.wait(look_s)
+        await replica_state.moved.wait(look_s)

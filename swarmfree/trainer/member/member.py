@@ -15,11 +15,11 @@ from swarmfree.policy.retention import border_dtype, border_log, borders_kept
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.events import Note, Stepped
 from swarmfree.protocol.messages import (
-    Beat,
-    BeatAnswer,
     Claim,
     Commit,
     Committed,
+    Heartbeat,
+    HeartbeatAnswer,
     Open,
     Promise,
     Seal,
@@ -42,23 +42,23 @@ from swarmfree.trainer.replica_state import NO_PAST, NO_STAGE, ReplicaState
 from swarmfree.trainer.tasks import Signal, Tasks
 
 TICK_S = 0.25
-"""How long this peer waits for a beat before it counts a tick of silence."""
+"""How long this peer waits for a heartbeat before it counts a tick of silence."""
 SILENT_FOR_LONG = 1 << 30
 
 Act = Callable[[], Coroutine[Any, Any, Reply]]
 
 
 class StageMember:
-    """Handles Open, Seal, Commit, Beat and the questions about books and state.
+    """Handles Open, Seal, Commit, Heartbeat and the questions about books and state.
 
     Attributes:
         waiting_for: what the coordinator last said the swarm waits for.
-        beaten: told at every beat.
+        heartbeat_came: told at every heartbeat.
         tied: told when something has changed between this peer and its coordinator: what it waits for, silence, its leave.
-        beat_count: how many beats have come.
-        silent_ticks: how many of this peer's own ticks have passed since the last beat; see `trainer.membership`.
+        heartbeat_count: how many heartbeats have come.
+        silent_ticks: how many of this peer's own ticks have passed since the last heartbeat; see `trainer.membership`.
         donors: whom this peer copied its state from; it keeps up with them until it is a member.
-        heir: whom a coordinator that leaves has named, None otherwise.
+        successor: whom a coordinator that leaves has named, None otherwise.
         borders: this peer's border log.
         after_step: called in the same device work as a step, right after it.
     """
@@ -66,7 +66,7 @@ class StageMember:
     def __init__(self, context: Context, group: asyncio.TaskGroup) -> None:
         """A member that holds nothing yet; its device and background work run inside `group`."""
         self.context = context
-        self.standing = ReplicaState(context)
+        self.replica_state = ReplicaState(context)
         self.device = Device(context.ports.executor, context.ports.clock)
         self.book = SumBook(context.me, context.ports.engine)
         self._owned = tuple(Tasks(group) for _ in range(4))
@@ -84,14 +84,14 @@ class StageMember:
         packing = None if dtype == "wire" else EnginePacking(self.device, context.ports.engine, dtype)
         self.borders = ActivationLog(context.ports.shelf, bounds, context.now_s, packing)
         self.after_step: Callable[[], None] = lambda: None
-        self.worker = StageReplica(context, self.standing, self.device, self.book, self.table, hop, self.borders)
-        self.source = Source(context, self.standing, self.device, self.book, self.table, hop, feeding, self.tell_news)
-        self.averaging = Averaging(context, self.standing, self.device, self.book, averaging)
+        self.worker = StageReplica(context, self.replica_state, self.device, self.book, self.table, hop, self.borders)
+        self.source = Source(context, self.replica_state, self.device, self.book, self.table, hop, feeding, self.tell_news)
+        self.averaging = Averaging(context, self.replica_state, self.device, self.book, averaging)
         self.waiting_for = ""
-        self.beaten, self.tied = Signal(), Signal()
+        self.heartbeat_came, self.tied = Signal(), Signal()
         self.silent_ticks = 0
-        self.beat_count = 0
-        self.heir: Member | None = None
+        self.heartbeat_count = 0
+        self.successor: Member | None = None
         self.donors: tuple[Endpoint, ...] = ()
         self._abandoned: set[Term] = set()
         self._renounced: tuple[str, Term] | None = None
@@ -106,7 +106,7 @@ class StageMember:
         return self._owned
 
     def tell_news(self) -> None:
-        """Something the coordinator waits for has happened: answer its beat now."""
+        """Something the coordinator waits for has happened: answer its heartbeat now."""
         self._news += 1
         self._news_signal.tell()
 
@@ -152,14 +152,14 @@ class StageMember:
 
         async def act() -> Reply:
             await self._end_work(Refused(RefusalKind.STALE, "the stage was built anew"))
-            self.standing.install(stage, iteration, lineage, record, past)
+            self.replica_state.install(stage, iteration, lineage, record, past)
             self.averaging.forget()
             self.tell_news()
             return Reply(Committed(iteration))
 
         await self._in_turn(act)
 
-    async def rejoin(self, sender: Endpoint, heir: Endpoint) -> None:
+    async def rejoin(self, sender: Endpoint, successor: Endpoint) -> None:
         """The lineage of this member's coordinator gave way to another one: what is held here counts for nothing there.
 
         The state stays, since it may be what the other lineage began with; so does a vote, which nobody has twice.
@@ -167,25 +167,30 @@ class StageMember:
         Raises:
             Refused: `stale`, while another coordinator is heard.
         """
-        standing = self.standing
+        replica_state = self.replica_state
         if self.hears_another(sender):
             raise Refused(RefusalKind.STALE, f"{sender.member} is not this peer's coordinator")
-        if standing.promised is not None:
-            self._abandoned.add(standing.promised.term)
-            renounced, before = (standing.lineage, standing.promised.term), self._renounced
+        if replica_state.promised is not None:
+            self._abandoned.add(replica_state.promised.term)
+            renounced, before = (replica_state.lineage, replica_state.promised.term), self._renounced
             self._renounced = renounced if before is None or before[0] != renounced[0] else max(before, renounced)
-        # The heir leads: perhaps one that had slept, and leads no longer, had this peer leave it.
-        self._abandoned = {term for term in self._abandoned if term.member != heir.member}
+        # The successor leads: perhaps one that had slept, and leads no longer, had this peer leave it.
+        self._abandoned = {term for term in self._abandoned if term.member != successor.member}
 
         async def act() -> Reply:
             await self._end_work(Refused(RefusalKind.STALE, "another lineage won"))
-            standing.promised, standing.coordinator, standing.plan, standing.known_plan = None, heir, None, None
-            standing.moved.tell()
-            return Reply(Committed(standing.iteration))
+            replica_state.promised, replica_state.coordinator, replica_state.plan, replica_state.known_plan = (
+                None,
+                successor,
+                None,
+                None,
+            )
+            replica_state.moved.tell()
+            return Reply(Committed(replica_state.iteration))
 
         await self._in_turn(act)
-        self.silent_ticks, self.heir = SILENT_FOR_LONG, None
-        self.beaten.tell()
+        self.silent_ticks, self.successor = SILENT_FOR_LONG, None
+        self.heartbeat_came.tell()
         self.tied.tell()
 
     async def forget_plan(self) -> None:
@@ -193,9 +198,9 @@ class StageMember:
 
         async def act() -> Reply:
             await self._end_work(Refused(RefusalKind.STALE, "another founder was named"))
-            self.standing.plan = self.standing.known_plan = None
-            self.standing.moved.tell()
-            return Reply(Committed(self.standing.iteration))
+            self.replica_state.plan = self.replica_state.known_plan = None
+            self.replica_state.moved.tell()
+            return Reply(Committed(self.replica_state.iteration))
 
         await self._in_turn(act)
 
@@ -205,49 +210,49 @@ class StageMember:
         async def act() -> Reply:
             await self._end_work(Refused(RefusalKind.STALE, "the stage is being built anew"))
             self.borders.clear()
-            self.standing.stage, self.standing.plan = NO_STAGE, None
-            self.standing.moved.tell()
-            return Reply(Committed(self.standing.iteration))
+            self.replica_state.stage, self.replica_state.plan = NO_STAGE, None
+            self.replica_state.moved.tell()
+            return Reply(Committed(self.replica_state.iteration))
 
         await self._in_turn(act)
 
     @property
     def hears_coordinator(self) -> bool:
-        """Whether a beat came within `coordinator_silence_s` of this peer's own ticks, from a coordinator that gets somewhere."""
+        """Whether a heartbeat came within `coordinator_silence_s` of this peer's own ticks, from a coordinator that gets somewhere."""
         timing = self.context.timing
         return self.silent_ticks * TICK_S < timing.coordinator_silence_s and not self.is_stalled
 
     @property
     def is_stalled(self) -> bool:
-        """Whether the coordinator beats, waits for nobody, and has got nowhere for `stall_s` of this peer's own ticks."""
+        """Whether the coordinator heartbeats, waits for nobody, and has got nowhere for `stall_s` of this peer's own ticks."""
         return self._stalled_ticks * TICK_S >= self.context.timing.stall_s
 
     def lose_coordinator(self) -> None:
         """This peer leads no longer itself: whoever claims next has its promise, unless it gave way to somebody."""
-        coordinator = self.standing.coordinator
+        coordinator = self.replica_state.coordinator
         if coordinator is not None and coordinator.member == self.context.me:
-            self.standing.coordinator = None
+            self.replica_state.coordinator = None
         self.silent_ticks = SILENT_FOR_LONG
         self.tied.tell()
 
     def count_tick(self) -> None:
-        """Another `TICK_S` has passed without a beat."""
+        """Another `TICK_S` has passed without a heartbeat."""
         heard = self.hears_coordinator
         self.silent_ticks += 1
         self._stalled_ticks += 1
         if heard and not self.hears_coordinator:
             self.tied.tell()
 
-    def name_heir(self, heir: Member) -> None:
+    def name_successor(self, successor: Member) -> None:
         """The coordinator leaves, and says who is to follow it."""
-        self.heir = heir
-        self.beaten.tell()
+        self.successor = successor
+        self.heartbeat_came.tell()
         self.tied.tell()
 
     def hears_another(self, sender: Endpoint) -> bool:
         """Whether this member has a coordinator other than `sender` that it has heard of late."""
-        coordinator = self.standing.coordinator
-        if coordinator is None or sender.member in {coordinator.member, self.heir}:
+        coordinator = self.replica_state.coordinator
+        if coordinator is None or sender.member in {coordinator.member, self.successor}:
             return False
         return self.hears_coordinator
 
@@ -258,7 +263,7 @@ class StageMember:
             Refused: `behind` for a lower term than the one promised, `superseded` for an older word of the same coordinator, `fresh` while
                 another coordinator is heard.
         """
-        promised = self.standing.promised
+        promised = self.replica_state.promised
         if position.term in self._abandoned:
             raise Refused(RefusalKind.BEHIND, f"the lineage of term {position.term.number} gave way to another one")
         if promised is not None and position.term < promised.term:
@@ -272,47 +277,47 @@ class StageMember:
         term = promised.term
         return Refused(RefusalKind.BEHIND, f"promised term {term.number} to {term.member}", term.number)
 
-    async def beat(self, sender: Endpoint, request: Beat) -> Reply:
+    async def heartbeat(self, sender: Endpoint, request: Heartbeat) -> Reply:
         """Say how this member stands, at once if there is news, else after `hold_s`.
 
         Raises:
             Refused: `behind`, from a coordinator whose term is over.
         """
-        promised = self.standing.promised
+        promised = self.replica_state.promised
         if request.position.term in self._abandoned:
             raise Refused(RefusalKind.BEHIND, f"the lineage of term {request.position.term.number} gave way to another one")
         if promised is None or request.position.term > promised.term:
-            self.standing.promised = request.position
+            self.replica_state.promised = request.position
         elif request.position.term < promised.term:
             raise self._behind(promised)
-        if request.progress != self._progress or request.waiting_for or self.standing.coordinator != sender:
+        if request.progress != self._progress or request.waiting_for or self.replica_state.coordinator != sender:
             self._stalled_ticks = 0
-        self.standing.coordinator, self._progress = sender, request.progress
-        self.silent_ticks, self.heir = 0, None
-        self.beat_count += 1
+        self.replica_state.coordinator, self._progress = sender, request.progress
+        self.silent_ticks, self.successor = 0, None
+        self.heartbeat_count += 1
         if request.waiting_for != self.waiting_for:
             self.waiting_for = request.waiting_for
             self.tied.tell()
-        self.beaten.tell()
+        self.heartbeat_came.tell()
         if request.hold_s > 0 and self._news == request.seen:
             await self._news_signal.wait(request.hold_s)
-        standing = self.standing
-        working = standing.plan is not None and standing.base != ""
-        answer = BeatAnswer(
+        replica_state = self.replica_state
+        working = replica_state.plan is not None and replica_state.base != ""
+        answer = HeartbeatAnswer(
             news=self._news,
-            position=standing.promised,
-            iteration=standing.iteration,
-            base=standing.base,
-            addends=self.book.addends() if working else (),
-            stored=self.table.stored_offsets(standing.first_microbatch) if working else MicrobatchSet(),
+            position=replica_state.promised,
+            iteration=replica_state.iteration,
+            base=replica_state.base,
+            partial_sums=self.book.partial_sums() if working else (),
+            stored=self.table.stored_offsets(replica_state.first_microbatch) if working else MicrobatchSet(),
             share_done=self.source.share_done,
             losses=self.source.losses(),
             evaluation=self.source.evaluation,
             seconds_per_microbatch=self.worker.seconds_per_microbatch,
-            stage=standing.stage,
-            ends_iteration=standing.ends_iteration,
-            ends_lineage=standing.ends_lineage,
-            shadows=standing.shadows,
+            stage=replica_state.stage,
+            ends_iteration=replica_state.ends_iteration,
+            ends_lineage=replica_state.ends_lineage,
+            shadows=replica_state.shadows,
             borders_since=self.borders.since,
             lateness=self.device.lateness(self.context.timing.silence_s),
             work_done=self.work_done,
@@ -325,99 +330,120 @@ class StageMember:
         return self.device.done_count + self.context.ports.network.frames_received
 
     async def _claim(self, sender: Endpoint, request: Claim) -> Reply:
-        standing = self.standing
+        replica_state = self.replica_state
         self.admit_claim(sender, request.position)
         if not request.only_asking:
-            standing.promised, standing.coordinator = request.position, sender
-        last, plan = standing.record_of(-1), standing.known_plan
+            replica_state.promised, replica_state.coordinator = request.position, sender
+        last, plan = replica_state.record_of(-1), replica_state.known_plan
         later = self.context.lives.later_than(electorate_of(last, plan))
-        where = (standing.stage, standing.opened, standing.vouched, later)
-        return Reply(Promise(standing.iteration, standing.sealed, standing.sealed_at, plan, *where))
+        where = (replica_state.stage, replica_state.opened, replica_state.is_committed_state, later)
+        return Reply(Promise(replica_state.iteration, replica_state.sealed, replica_state.sealed_at, plan, *where))
 
     async def _open(self, sender: Endpoint, request: Open) -> Reply:
-        plan, standing = request.plan, self.standing
+        plan, replica_state = request.plan, self.replica_state
         self.admit_claim(sender, plan.position)
-        standing.coordinator = sender
-        if standing.stage == NO_STAGE or plan.stage_of(self.context.me) != standing.stage:
-            raise Refused(RefusalKind.FAILED, f"this peer holds stage {standing.stage}, the plan has it elsewhere")
-        standing.promised = plan.position  # before anything is waited for: a beat or a build may bring a higher one meanwhile
-        if standing.iteration == plan.iteration - 1 and plan.last_record is not None:
+        replica_state.coordinator = sender
+        if replica_state.stage == NO_STAGE or plan.stage_of(self.context.me) != replica_state.stage:
+            raise Refused(RefusalKind.FAILED, f"this peer holds stage {replica_state.stage}, the plan has it elsewhere")
+        replica_state.promised = (
+            plan.position
+        )  # before anything is waited for: a heartbeat or a build may bring a higher one meanwhile
+        if replica_state.iteration == plan.iteration - 1 and plan.last_record is not None:
             await self._apply(plan.last_record)
-        if standing.iteration != plan.iteration or standing.lineage != plan.lineage:
+        if replica_state.iteration != plan.iteration or replica_state.lineage != plan.lineage:
             raise Refused(
                 RefusalKind.GONE,
-                f"this peer stands at iteration {standing.iteration}, lineage {standing.lineage[:8]}; "
+                f"this peer stands at iteration {replica_state.iteration}, lineage {replica_state.lineage[:8]}; "
                 f"the plan is for {plan.iteration}, lineage {plan.lineage[:8]}",
             )
-        if plan != standing.plan:
-            new_base = plan.base != standing.base
+        if plan != replica_state.plan:
+            new_base = plan.base != replica_state.base
             if new_base:
                 await self._end_work(Refused(RefusalKind.STALE, "another base was opened"))
-            if standing.promised != plan.position:
-                raise self._behind(standing.promised or plan.position)
-            standing.plan, standing.base, standing.known_plan, standing.opened = plan, plan.base, plan, plan.base
-            standing.vouched |= standing.stage not in {rebuilt.stage for rebuilt in plan.rebuilt}  # what the last record left
+            if replica_state.promised != plan.position:
+                raise self._behind(replica_state.promised or plan.position)
+            replica_state.plan, replica_state.base, replica_state.known_plan, replica_state.opened = (
+                plan,
+                plan.base,
+                plan,
+                plan.base,
+            )
+            replica_state.is_committed_state |= replica_state.stage not in {
+                rebuilt.stage for rebuilt in plan.rebuilt
+            }  # what the last record left
             self.hop.follow(plan)
             self.source.follow(plan)  # with the same base the work that is there goes on, and so does the share
             self._idle.cancel_all()  # parts that have their digest already are not done again
             self._idle.start(self.averaging.digest_when_idle(), "state digest")
-            standing.moved.tell()
-        sealed = standing.sealed if standing.sealed and standing.sealed.iteration == plan.iteration else None
-        sealed_at = standing.sealed_at if sealed is not None else None
-        return Reply(Promise(standing.iteration, sealed, sealed_at, None, standing.stage, standing.opened, standing.vouched))
+            replica_state.moved.tell()
+        sealed = replica_state.sealed if replica_state.sealed and replica_state.sealed.iteration == plan.iteration else None
+        sealed_at = replica_state.sealed_at if sealed is not None else None
+        return Reply(
+            Promise(
+                replica_state.iteration,
+                sealed,
+                sealed_at,
+                None,
+                replica_state.stage,
+                replica_state.opened,
+                replica_state.is_committed_state,
+            )
+        )
 
     async def _seal(self, request: Seal) -> Reply:
-        record, standing = request.record, self.standing
-        if standing.promised is not None and request.position.term < standing.promised.term:
-            raise self._behind(standing.promised)
+        record, replica_state = request.record, self.replica_state
+        if replica_state.promised is not None and request.position.term < replica_state.promised.term:
+            raise self._behind(replica_state.promised)
         if self._renounced is not None and self._renounced[0] == record.before and request.position.term < self._renounced[1]:
             raise Refused(RefusalKind.BEHIND, "this peer promised a higher term in that lineage", self._renounced[1].number)
-        if record.iteration < standing.iteration:
-            held = standing.record_of(record.iteration)
+        if record.iteration < replica_state.iteration:
+            held = replica_state.record_of(record.iteration)
             if held is None or held.lineage() != record.lineage():
                 raise Refused(RefusalKind.STALE, f"another record of iteration {record.iteration} was applied here")
             return Reply(Sealed(held.lineage()))
-        if record.iteration > standing.iteration or record.before != standing.lineage:
-            raise Refused(RefusalKind.NOT_YET, f"this peer is at iteration {standing.iteration}, lineage {standing.lineage[:8]}")
-        if standing.sealed_at is not None and request.position < standing.sealed_at:
+        if record.iteration > replica_state.iteration or record.before != replica_state.lineage:
+            raise Refused(
+                RefusalKind.NOT_YET, f"this peer is at iteration {replica_state.iteration}, lineage {replica_state.lineage[:8]}"
+            )
+        if replica_state.sealed_at is not None and request.position < replica_state.sealed_at:
             raise Refused(RefusalKind.SUPERSEDED, "a later Seal was already stored")
-        standing.sealed, standing.sealed_at = record, request.position
+        replica_state.sealed, replica_state.sealed_at = record, request.position
         return Reply(Sealed(record.lineage()))
 
     async def _commit(self, record: Record) -> Reply:
-        if record.iteration == self.standing.iteration:
+        if record.iteration == self.replica_state.iteration:
             await self._apply(record)
-        if record.iteration > self.standing.iteration:
-            raise Refused(RefusalKind.NOT_YET, f"this peer is at iteration {self.standing.iteration}")
-        return Reply(Committed(self.standing.iteration))
+        if record.iteration > self.replica_state.iteration:
+            raise Refused(RefusalKind.NOT_YET, f"this peer is at iteration {self.replica_state.iteration}")
+        return Reply(Committed(self.replica_state.iteration))
 
     async def _apply(self, record: Record) -> None:
-        standing, engine = self.standing, self.context.ports.engine
-        if standing.stage == NO_STAGE or record.before != standing.lineage:
-            raise Refused(RefusalKind.GONE, f"record {record.iteration} does not follow lineage {standing.lineage[:8]}")
-        entry = record.stages[standing.stage]
+        replica_state, engine = self.replica_state, self.context.ports.engine
+        if replica_state.stage == NO_STAGE or record.before != replica_state.lineage:
+            raise Refused(RefusalKind.GONE, f"record {record.iteration} does not follow lineage {replica_state.lineage[:8]}")
+        entry = record.stages[replica_state.stage]
         if await self.averaging.state_digest() != entry.state_digest:
-            standing.vouched, standing.opened = False, ""  # the stage was rebuilt while this peer was away
-            raise Refused(RefusalKind.GONE, f"record {record.iteration} starts stage {standing.stage} from another state")
+            replica_state.is_committed_state, replica_state.opened = False, ""  # the stage was rebuilt while this peer was away
+            raise Refused(RefusalKind.GONE, f"record {record.iteration} starts stage {replica_state.stage} from another state")
         if self.averaging.kept != (record.iteration, entry.sum_digest):
             siblings = self._siblings()
             if not await self.averaging.fetch(record.iteration, entry.sum_digest, siblings):
-                raise Refused(RefusalKind.GONE, f"nobody of stage {standing.stage} keeps the average of {record.iteration}")
+                raise Refused(RefusalKind.GONE, f"nobody of stage {replica_state.stage} keeps the average of {record.iteration}")
         self._keep_borders(record)
         await self._end_work(Refused(RefusalKind.PAST, f"iteration {record.iteration} is committed"))
 
         def step() -> None:
             engine.step(entry.scalars)
-            standing.apply(record)
+            replica_state.apply(record)
             self.after_step()
 
         await self.device.run(Rank.BOOKS, 0, step)
-        standing.moved.tell()
-        self.context.tell(Stepped(standing.iteration, standing.lineage))
+        replica_state.moved.tell()
+        self.context.tell(Stepped(replica_state.iteration, replica_state.lineage))
 
     def _keep_borders(self, record: Record) -> None:
         """Keep what this peer sent on and back; one that was away, or computed for another base, begins its log anew."""
-        found = self.table.borders() if self.borders.is_kept and self.standing.base == record.base else None
+        found = self.table.borders() if self.borders.is_kept and self.replica_state.base == record.base else None
         if found is None:
             self.borders.clear()
             return
@@ -428,14 +454,14 @@ class StageMember:
 
     async def _end_work(self, why: Refused) -> None:
         """End everything that belongs to the present base; nothing new can begin on it from here on."""
-        self.standing.base = ""
+        self.replica_state.base = ""
         self.source.stop()
         self.averaging.stop(why)
         self.table.close(why)
         await self.device.run(Rank.BOOKS, 0, self.book.clear)
 
     def _siblings(self) -> tuple[Endpoint, ...]:
-        plan = self.standing.plan
+        plan = self.replica_state.plan
         if plan is None:
             return self.donors
-        return tuple(r.endpoint for r in plan.replicas[self.standing.stage] if r.endpoint.member != self.context.me)
+        return tuple(r.endpoint for r in plan.replicas[self.replica_state.stage] if r.endpoint.member != self.context.me)

@@ -18,22 +18,22 @@ async def get_state(books: StageMember, request: GetState) -> Reply:
     Raises:
         Refused: `gone` or `not_yet`, this member is elsewhere; `failed`, there is no such part.
     """
-    standing = books.standing
-    if standing.stage == request.stage and standing.iteration < request.iteration:
-        await standing.moved.wait(books.context.timing.hold_s)
-    if standing.stage != request.stage:
-        raise Refused(RefusalKind.GONE, f"this peer holds stage {standing.stage}, not {request.stage}")
-    if standing.iteration < request.iteration:
-        raise Refused(RefusalKind.NOT_YET, f"this peer is at iteration {standing.iteration}")
+    replica_state = books.replica_state
+    if replica_state.stage == request.stage and replica_state.iteration < request.iteration:
+        await replica_state.moved.wait(books.context.timing.hold_s)
+    if replica_state.stage != request.stage:
+        raise Refused(RefusalKind.GONE, f"this peer holds stage {replica_state.stage}, not {request.stage}")
+    if replica_state.iteration < request.iteration:
+        raise Refused(RefusalKind.NOT_YET, f"this peer is at iteration {replica_state.iteration}")
     engine = books.context.ports.engine
     if request.part not in range(engine.part_count(request.stage)):
         raise Refused(
             RefusalKind.FAILED, f"part {request.part} of stage {request.stage}, which has {engine.part_count(request.stage)}"
         )
-    standing.gave_s = books.context.now_s()
-    if request.weights_only and standing.wanted != standing.lineage:
-        standing.wanted = standing.lineage
-        standing.moved.tell()  # what this peer announces of its norm is renewed at once
+    replica_state.gave_s = books.context.now_s()
+    if request.weights_only and replica_state.wanted != replica_state.lineage:
+        replica_state.wanted = replica_state.lineage
+        replica_state.moved.tell()  # what this peer announces of its norm is renewed at once
 
     batch = state_batch(books.context.manifest, weights_only=request.weights_only)
     parts = given(request.count, batch, request.part, engine.part_count(request.stage))
@@ -41,7 +41,7 @@ async def get_state(books: StageMember, request: GetState) -> Reply:
     def look() -> tuple[tuple[int, str, tuple[int, ...]], Pieces]:
         views = [engine.view_state(part, weights_only=request.weights_only) for part in parts]
         sizes = tuple(sum(map(len, part)) for part in views)
-        return (standing.iteration, standing.lineage, sizes), list(chain.from_iterable(views))
+        return (replica_state.iteration, replica_state.lineage, sizes), list(chain.from_iterable(views))
 
     (iteration, lineage, sizes), lent = await books.device.lend(look)
     if request.lineage and (iteration, lineage) != (request.iteration, request.lineage):
@@ -55,10 +55,10 @@ async def get_record(books: StageMember, request: GetRecord) -> Reply:
     Raises:
         Refused: `not_yet`, it is not held.
     """
-    standing = books.standing
-    if request.iteration == standing.iteration:
-        await standing.moved.wait(books.context.timing.hold_s)
-    record = standing.record_of(request.iteration)
+    replica_state = books.replica_state
+    if request.iteration == replica_state.iteration:
+        await replica_state.moved.wait(books.context.timing.hold_s)
+    record = replica_state.record_of(request.iteration)
     if record is None:
         raise Refused(RefusalKind.NOT_YET, f"no record of iteration {request.iteration} is held here")
     return Reply(RecordAnswer(record))
@@ -66,6 +66,6 @@ async def get_record(books: StageMember, request: GetRecord) -> Reply:
 
 async def get_plan(books: StageMember, _: GetPlan) -> Reply:
     """The plan in force, what the run waits for, who is heard to lead it, and how many records are held."""
-    standing = books.standing
-    leader = standing.coordinator if books.hears_coordinator else None
-    return Reply(PlanAnswer(standing.known_plan, books.waiting_for, leader, standing.records_held))
+    replica_state = books.replica_state
+    leader = replica_state.coordinator if books.hears_coordinator else None
+    return Reply(PlanAnswer(replica_state.known_plan, books.waiting_for, leader, replica_state.records_held))

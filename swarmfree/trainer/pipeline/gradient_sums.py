@@ -8,8 +8,8 @@ from __future__ import annotations
 import enum
 
 from swarmfree.protocol.engine_port import Engine
-from swarmfree.protocol.names import AddendId, Member
-from swarmfree.protocol.records import Addend, MicrobatchSet
+from swarmfree.protocol.names import Member, PartialSumId
+from swarmfree.protocol.records import MicrobatchSet, PartialSum
 
 
 class SumKind(enum.StrEnum):
@@ -21,9 +21,9 @@ class SumKind(enum.StrEnum):
 
 
 class SumBook:
-    """The addends of one member for one base.
+    """The partial sums of one member for one base.
 
-    An addend is open (takes more), frozen (stands in a roll, takes no more) or void (its sum is spoilt, forgotten).
+    An partial sum is open (takes more), frozen (stands in a roll, takes no more) or void (its sum is spoilt, forgotten).
 
     Attributes:
         entered_count: contributions that were ever added here.
@@ -32,7 +32,7 @@ class SumBook:
     """
 
     def __init__(self, member: Member, engine: Engine) -> None:
-        """No addends."""
+        """No partial sums."""
         self._member = member
         self._engine = engine
         self._next = self.entered_count = 0
@@ -41,7 +41,7 @@ class SumBook:
         self._halves: dict[int, set[int]] = {}
 
     def number_for(self, kind: SumKind | int, offset: int) -> int:
-        """The open addend of this kind; a new number where the last one was frozen or void, or already holds `offset`.
+        """The open partial sum of this kind; a new number where the last one was frozen or void, or already holds `offset`.
 
         Args:
             kind: or the number of a redo: what one redo brings is exactly what was missing, and one sum of it completes a cover.
@@ -56,7 +56,7 @@ class SumBook:
 
     def enter(self, number: int, offset: int) -> None:
         """Microbatch `offset` is now in sum `number`."""
-        assert offset not in self._sets[number], f"microbatch {offset} is already in addend {number}"
+        assert offset not in self._sets[number], f"microbatch {offset} is already in partial sum {number}"
         self._sets[number] = (*self._sets[number], offset)
         self.entered_count += 1
 
@@ -69,20 +69,20 @@ class SumBook:
         else:
             halves.add(offset)
 
-    def addends(self) -> tuple[Addend, ...]:
+    def partial_sums(self) -> tuple[PartialSum, ...]:
         """All that hold something whole, by number. Also read from outside device work, as a hint; hence the copies first.
 
         A sum with half a contribution in it is not told: it may not be averaged as it is.
         """
         halves = self._halves.copy()
         return tuple(
-            Addend(AddendId(self._member, number), MicrobatchSet.of(order), order)
+            PartialSum(PartialSumId(self._member, number), MicrobatchSet.of(order), order)
             for number, order in sorted(self._sets.copy().items())
             if order and not halves.get(number)
         )
 
     def freeze(self) -> None:
-        """Close every open addend: what comes later goes to new ones."""
+        """Close every open partial sum: what comes later goes to new ones."""
         self._open.clear()
 
     def void(self, number: int) -> None:

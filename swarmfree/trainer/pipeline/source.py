@@ -39,7 +39,7 @@ class Source:
     def __init__(
         self,
         context: Context,
-        standing: ReplicaState,
+        replica_state: ReplicaState,
         device: Device,
         book: SumBook,
         table: WorkTable,
@@ -49,7 +49,7 @@ class Source:
     ) -> None:
         """Nothing to feed yet; `news` is called when the share or the evaluation is done."""
         self._context = context
-        self._standing = standing
+        self._replica_state = replica_state
         self._device = device
         self._feeding = 0
         self._begun: set[int] = set()
@@ -99,17 +99,17 @@ class Source:
     async def loss(self, request: Loss, incoming: Incoming) -> Reply:
         """Loss of one microbatch and the gradient of what came in."""
         key = request.key
-        await self._standing.admit(key)
+        await self._replica_state.admit(key)
         tokens = self._context.ports.tokens
-        if self._standing.stage != ENDS_STAGE or tokens is None:
+        if self._replica_state.stage != ENDS_STAGE or tokens is None:
             raise Refused(RefusalKind.STALE, "this peer is no source")
-        if key.kind is WorkKind.TRAIN and self._standing.offset_of(key) not in self._begun:
+        if key.kind is WorkKind.TRAIN and self._replica_state.offset_of(key) not in self._begun:
             # Half a contribution, to which the other half never comes, would keep its whole sum from being told.
             raise Refused(RefusalKind.STALE, "another source feeds this microbatch")
         entry = self._table.find(key, LOSS_RUN)
         if entry is None:
             activations = await incoming.read()
-            self._standing.check(key)
+            self._replica_state.check(key)
             entry = self._table.begin(key, LOSS_RUN, lambda begun: self._loss_work(begun, activations, tokens))
         await self._table.outcome(entry)
         return Reply(LossAnswer(entry.loss_bits), entry.answer)
@@ -121,7 +121,7 @@ class Source:
             loss = await self._device.run(Rank.FORWARD, key.microbatch, lambda: engine.loss_only(activations, window))
             entry.loss_bits = float64_bits(loss)
             return
-        offset = self._standing.offset_of(key)
+        offset = self._replica_state.offset_of(key)
         text = tokens.microbatch(key.microbatch)
 
         def work() -> tuple[bytes, float]:
@@ -190,7 +190,7 @@ class Source:
 
     async def _drive_work(self, entry: WorkItem, text: bytes) -> None:
         key, engine = entry.key, self._context.ports.engine
-        ticket, offset = key.microbatch, self._standing.offset_of(key)
+        ticket, offset = key.microbatch, self._replica_state.offset_of(key)
         entry.output = await self._device.run(Rank.FORWARD, key.microbatch, lambda: engine.embed(ticket, text))
         try:
             gradient = await self._round(key, offset, entry.output)
@@ -220,7 +220,7 @@ class Source:
                 try:
                     if (entry := self._table.find(key, LOSS_RUN)) is None:
                         activations = (await self._context.call(holder, Pull(there, Side.OUTPUT))).payload
-                        self._standing.check(key)
+                        self._replica_state.check(key)
                         work = partial(self._loss_work, activations=activations, tokens=tokens)
                         entry = self._table.begin(key, LOSS_RUN, work)
                     await self._table.outcome(entry)

@@ -37,7 +37,7 @@ class StageReplica:
     def __init__(
         self,
         context: Context,
-        standing: ReplicaState,
+        replica_state: ReplicaState,
         device: Device,
         book: SumBook,
         table: WorkTable,
@@ -46,7 +46,7 @@ class StageReplica:
     ) -> None:
         """Nothing measured yet."""
         self._context = context
-        self._standing = standing
+        self._replica_state = replica_state
         self._device = device
         self._book = book
         self._table = table
@@ -59,24 +59,24 @@ class StageReplica:
     async def train(self, request: Train, incoming: Incoming) -> Reply:
         """Do, join or answer again the work of this key."""
         key = request.key
-        await self._standing.admit(key)
-        if key.stage != self._standing.stage or key.stage == ENDS_STAGE:
-            raise Refused(RefusalKind.STALE, f"this peer serves stage {self._standing.stage}, not {key.stage}")
+        await self._replica_state.admit(key)
+        if key.stage != self._replica_state.stage or key.stage == ENDS_STAGE:
+            raise Refused(RefusalKind.STALE, f"this peer serves stage {self._replica_state.stage}, not {key.stage}")
         run = FIRST_RUN if request.segment is None else request.segment.number
         entry = self._table.find(key, run)
         if entry is None:
             activations = await incoming.read()
-            self._standing.check(key)
+            self._replica_state.check(key)
             entry = self._table.begin(key, run, lambda begun: self._work(begun, request, activations))
         await self._table.outcome(entry)
         return Reply(Trained(entry.seconds), entry.answer)
 
     async def redo(self, request: Redo) -> Reply:
         """Do the segments that begin here; each pulls its input, none travels the ring."""
-        plan = self._standing.plan
-        if plan is None or request.base != self._standing.base:
+        plan = self._replica_state.plan
+        if plan is None or request.base != self._replica_state.base:
             raise Refused(RefusalKind.STALE, "redo for another base")
-        first_microbatch = self._standing.first_microbatch
+        first_microbatch = self._replica_state.first_microbatch
         done: list[int] = []
         gone: list[tuple[int, int]] = []
 
@@ -104,12 +104,12 @@ class StageReplica:
         Raises:
             Refused: `gone`.
         """
-        if request.key.iteration < self._standing.iteration:
+        if request.key.iteration < self._replica_state.iteration:
             data = await self._borders.find(request.key, request.side)
             if data is None:
                 raise Refused(RefusalKind.GONE, f"no {request.side} of iteration {request.key.iteration} is kept here")
             return Reply(Pulled(), data)
-        await self._standing.admit(request.key)
+        await self._replica_state.admit(request.key)
         of_loss = request.key.stage == ENDS_STAGE and request.side is not Side.OUTPUT
         entry = self._table.find(request.key, LOSS_RUN) if of_loss else self._table.stored(request.key)
         if entry is None or not entry.finished:
@@ -138,7 +138,7 @@ class StageReplica:
         except CallFailed:
             await self._device.run(Rank.BACKWARD, key.microbatch, lambda: engine.forget(ticket))
             raise
-        offset = self._standing.offset_of(key)
+        offset = self._replica_state.offset_of(key)
         kind: SumKind | int | None
         if request.segment is not None:
             kind = request.segment.number if key.stage in request.segment.wanted else None
@@ -192,7 +192,7 @@ class StageReplica:
             return gradient_of(output, (await self._hop.calls.call(redoer, onward, output)).payload, redoer)
         if after == ENDS_STAGE:
             return await self._loss(request, key.at(ENDS_STAGE), output)
-        offset = self._standing.offset_of(key)
+        offset = self._replica_state.offset_of(key)
         return await self._hop.train(key.at(after), offset, output, request.source, request.attempt_number)
 
     async def _loss(self, request: Train, key: WorkKey, output: bytes) -> bytes:
@@ -201,7 +201,7 @@ class StageReplica:
         waits = self._context.backoff_s()
         source = request.source
         for _ in range(LOSS_ASKS):
-            source = self._standing.source_of(key) or request.source
+            source = self._replica_state.source_of(key) or request.source
             try:
                 reply = await self._hop.calls.call(source, Loss(key, request.attempt_number), output, header_first=again)
                 return gradient_of(output if key.kind is WorkKind.TRAIN else b"", reply.payload, source)

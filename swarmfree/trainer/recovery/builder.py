@@ -61,7 +61,7 @@ class Building:
 class Books(Protocol):
     """What a build asks of the member whose state it makes; see `member.member`."""
 
-    standing: ReplicaState
+    replica_state: ReplicaState
     device: Device
     borders: ActivationLog
 
@@ -106,33 +106,33 @@ class Builder:
             Refused: as `MemberBooks.admit_claim`; `past`, what is held here goes on from there, so that whoever asks leads a beginning only;
                 `gone`, the state that is to be kept is of another lineage; `failed` when no donor could give what was asked.
         """
-        standing = self._books.standing
+        replica_state = self._books.replica_state
         self._books.admit_claim(sender, request.position)
         past = dict(enumerate((*request.past, request.lineage), request.iteration - len(request.past)))
-        if isinstance(request.action, Stay) and standing.iteration == request.action.iteration:
-            self._check_lineage(past.get(standing.iteration, standing.lineage), request.record)
+        if isinstance(request.action, Stay) and replica_state.iteration == request.action.iteration:
+            self._check_lineage(past.get(replica_state.iteration, replica_state.lineage), request.record)
         current = self._building
         if current is None or current.request != request:
-            if standing.goes_on_from(request.iteration, request.lineage):
-                why = f"iteration {request.iteration} is decided: this peer stands at {standing.iteration}"
+            if replica_state.goes_on_from(request.iteration, request.lineage):
+                why = f"iteration {request.iteration} is decided: this peer stands at {replica_state.iteration}"
                 raise Refused(RefusalKind.PAST, why)
             self._tasks.cancel_all()
             if current is not None and not current.done.done():
                 current.done.set_exception(Refused(RefusalKind.SUPERSEDED, "another build was asked for"))
                 current.done.exception()
             current = self._building = Building(request, past, asyncio.get_running_loop().create_future())
-            standing.promised, standing.coordinator = request.position, sender
+            replica_state.promised, replica_state.coordinator = request.position, sender
             self._tasks.start(self._run(current), f"build stage {request.action.stage}")
         return Reply(await asyncio.shield(current.done))
 
     def _check_lineage(self, lineage: str, record: Record | None) -> None:
         """A state of another lineage is not kept as one of this; where it counts more, whoever asks leads what gives way."""
-        standing = self._books.standing
-        if standing.lineage != lineage:
-            newest, led = standing.record_of(-1), record.forced if record is not None else ()
+        replica_state = self._books.replica_state
+        if replica_state.lineage != lineage:
+            newest, led = replica_state.record_of(-1), record.forced if record is not None else ()
             counts_more = newest is not None and forced_later(newest.forced, led)
             kind = RefusalKind.PAST if counts_more else RefusalKind.GONE
-            raise Refused(kind, f"what this peer holds is of lineage {standing.lineage[:8]}, not of {lineage[:8]}")
+            raise Refused(kind, f"what this peer holds is of lineage {replica_state.lineage[:8]}, not of {lineage[:8]}")
 
     async def _run(self, building: Building) -> None:
         request, engine = building.request, self._context.ports.engine
@@ -163,7 +163,7 @@ class Builder:
         action = request.action
         engine, device, stage = self._context.ports.engine, self._books.device, action.stage
         if isinstance(action, Stay):
-            held = self._books.standing
+            held = self._books.replica_state
             if (held.stage, held.iteration) != (stage, action.iteration):
                 raise Refused(RefusalKind.GONE, f"this peer is at iteration {held.iteration} of stage {held.stage}")
             return request.iteration, request.record

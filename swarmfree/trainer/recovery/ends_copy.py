@@ -68,10 +68,10 @@ class EndsKeeper:
         tasks: loading, while there is nothing to follow.
     """
 
-    def __init__(self, context: Context, standing: ReplicaState, device: Device, tasks: Tasks) -> None:
+    def __init__(self, context: Context, replica_state: ReplicaState, device: Device, tasks: Tasks) -> None:
         """Keep nothing yet."""
         self._context = context
-        self._standing = standing
+        self._replica_state = replica_state
         self._device = device
         self.tasks = tasks
         self._offered: EndsCopy | None = None  # complete
@@ -101,7 +101,7 @@ class EndsKeeper:
         Raises:
             Refused: `gone` without a complete copy, and where it is another; `not_yet` where it is behind, or being stepped.
         """
-        if self._offered is not None and self._standing.ends_iteration < request.iteration:
+        if self._offered is not None and self._replica_state.ends_iteration < request.iteration:
             await self._turned.wait(self._context.timing.hold_s)
         copy = self._offered
         if copy is None:
@@ -124,20 +124,20 @@ class EndsKeeper:
 
     def has(self, request: GetState) -> bool:
         """Whether this very state is what is kept here."""
-        standing = self._standing
-        return (standing.ends_iteration, standing.ends_lineage) == (request.iteration, request.lineage)
+        replica_state = self._replica_state
+        return (replica_state.ends_iteration, replica_state.ends_lineage) == (request.iteration, request.lineage)
 
     # ---- plans -------------------------------------------------------------------------------------------------------
 
     async def _follow_plans(self) -> None:
-        standing, seen = self._standing, None
+        replica_state, seen = self._replica_state, None
         while True:
-            plan = standing.plan if standing.stage != NO_STAGE else None
+            plan = replica_state.plan if replica_state.stage != NO_STAGE else None
             if plan is not seen:
                 seen = plan
                 self._follow_plan(plan)
             self._turned.tell()
-            await standing.moved.wait()
+            await replica_state.moved.wait()
 
     def _follow_plan(self, plan: Plan | None) -> None:
         count = self._context.manifest.recovery.ends_copies
@@ -181,11 +181,11 @@ class EndsKeeper:
 
     def _check_rebuilt(self) -> None:
         """Rebuilt ends of a base that came to nothing are nobody's: no record begins with them. A base that changes for another stage keeps them."""
-        copy, standing = self._offered, self._standing
+        copy, replica_state = self._offered, self._replica_state
         if copy is None or not copy.is_rebuilt or not copy.is_whole:
             return
-        record = standing.record_of(copy.level)
-        rebuilt = _rebuilt_ends(standing.plan) if standing.plan is not None and standing.base else None
+        record = replica_state.record_of(copy.level)
+        rebuilt = _rebuilt_ends(replica_state.plan) if replica_state.plan is not None and replica_state.base else None
         if record is not None and record.stages[ENDS_STAGE].state_digest == copy.digest:
             copy.is_rebuilt = False
         elif rebuilt is None or rebuilt.state_digest != copy.digest:
@@ -199,17 +199,17 @@ class EndsKeeper:
         self._tell()
 
     def _tell(self) -> None:
-        standing, copy = self._standing, self._offered
-        standing.ends_iteration, standing.ends_lineage = UNKNOWN, ""
+        replica_state, copy = self._replica_state, self._offered
+        replica_state.ends_iteration, replica_state.ends_lineage = UNKNOWN, ""
         if copy is not None and copy.is_whole:
-            standing.ends_iteration, standing.ends_lineage = copy.level, copy.lineage
+            replica_state.ends_iteration, replica_state.ends_lineage = copy.level, copy.lineage
         self._turned.tell()
 
     # ---- the copy ----------------------------------------------------------------------------------------------------
 
     async def _load(self) -> None:
         """Download a copy; all its parts are at one iteration then, but nobody has vouched for it."""
-        device, standing = self._device, self._standing
+        device, replica_state = self._device, self._replica_state
         if self._loads:
             await self._turned.wait(min(PAUSE_MAX_S, PAUSE_S * 2 ** min(self._loads, 10)))
         self._loads += 1
@@ -218,7 +218,7 @@ class EndsKeeper:
         engine = self._spare
         await device.run(Rank.IDLE, 0, partial(engine.blank, ENDS_STAGE))
         place = CopyTarget(engine, device, Rank.IDLE, LANES)
-        self._copying = StateCopy(self._context, place, ENDS_STAGE, self._donors, standing.iteration, None)
+        self._copying = StateCopy(self._context, place, ENDS_STAGE, self._donors, replica_state.iteration, None)
         try:
             await self._copying.run()
             self._loaded = EndsCopy(engine, self._copying.level)
@@ -229,8 +229,10 @@ class EndsKeeper:
 
     async def _follow(self, copy: EndsCopy) -> bool:
         """Step by the next record, if it is there; False where the copy has to be loaded again."""
-        standing, plan = self._standing, self._plan
-        is_ahead = copy.level > standing.iteration or (copy.level == standing.iteration and copy.lineage != standing.lineage)
+        replica_state, plan = self._replica_state, self._plan
+        is_ahead = copy.level > replica_state.iteration or (
+            copy.level == replica_state.iteration and copy.lineage != replica_state.lineage
+        )
         if copy.lineage and is_ahead:
             return False  # of another lineage than what this peer holds
         rebuilt = _rebuilt_ends(plan) if plan is not None and copy.level <= plan.iteration else None
@@ -241,14 +243,14 @@ class EndsKeeper:
                 self._offer(copy)
             elif copy.level == plan.iteration:
                 return False
-        record = standing.record_of(copy.level)
+        record = replica_state.record_of(copy.level)
         if record is None:
-            sealed = standing.sealed
+            sealed = replica_state.sealed
             if sealed is not None and sealed.iteration == copy.level and copy.average != _key(sealed):
                 await self._fetch(copy, sealed)
-            if standing.record_of(copy.level) is None:
+            if replica_state.record_of(copy.level) is None:
                 await self._turned.wait(RETRY_S)
-            return standing.record_of(copy.level) is not None or standing.iteration <= copy.level
+            return replica_state.record_of(copy.level) is not None or replica_state.iteration <= copy.level
         if copy.lineage not in {"", record.before} or await self._state_digest(copy) != record.stages[ENDS_STAGE].state_digest:
             return False
         if copy.average == _key(record) or await self._fetch(copy, record):

@@ -19,23 +19,23 @@ STANDS_BY_S = 2.0
 PAUSE_S = 0.01
 
 
-async def keep_room(context: Context, standing: ReplicaState, device: Device) -> None:
+async def keep_room(context: Context, replica_state: ReplicaState, device: Device) -> None:
     """Have the memory of the largest body stage whenever this peer serves none, for ever."""
     engine, manifest = context.ports.engine, context.manifest
     stage = max(range(1, manifest.stage_count), key=lambda body: len(manifest.blocks_of(body)))
     while True:
-        while standing.stage != NO_STAGE:
-            await standing.moved.wait()
+        while replica_state.stage != NO_STAGE:
+            await replica_state.moved.wait()
         await asyncio.sleep(STANDS_BY_S)
-        if standing.coordinator is None:
+        if replica_state.coordinator is None:
             continue
         try:
             for part in range(engine.part_count(stage)):
-                if standing.stage != NO_STAGE:
+                if replica_state.stage != NO_STAGE:
                     break
                 await device.run(Rank.IDLE, part, partial(engine.reserve, stage, part))
                 await asyncio.sleep(PAUSE_S)
         except WorkFailed as error:
             context.tell(Note(f"this peer has no room for a stage, and could not serve one that is lost: {error}"))
-        while standing.stage == NO_STAGE:
-            await standing.moved.wait()
+        while replica_state.stage == NO_STAGE:
+            await replica_state.moved.wait()

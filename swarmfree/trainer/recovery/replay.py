@@ -198,15 +198,15 @@ class StageReplay:
         """One stage's gradients, average and step; the gradients of what went in, by offset."""
         entry, engine, first = record.stages[stage], self._engines[stage], record.iteration * len(inputs)
         sums = entry.sums if self._in_order else ((tuple(sorted(inputs)),),)
-        if sorted(offset for addends in sums for order in addends for offset in order) != sorted(inputs):
+        if sorted(offset for partial_sums in sums for order in partial_sums for offset in order) != sorted(inputs):
             raise Refused(RefusalKind.GONE, f"record {record.iteration} does not say how the sums of stage {stage} were added up")
         outputs: Tensors = {}
         answers: Tensors = {}
         contributors: list[list[int]] = []
         number = 0
-        for addends in sums:
+        for partial_sums in sums:
             contributors.append([])
-            for order in addends:
+            for order in partial_sums:
                 contributors[-1].append(number)
                 for offset in order:
                     outputs[offset], answers[offset] = await self._device.run(
@@ -223,8 +223,8 @@ class StageReplay:
         return answers
 
 
-def _there_and_back(engine: Engine, ticket: int, data: bytes, gradient: bytes, addend: int) -> tuple[bytes, bytes]:
-    return engine.forward(ticket, data), engine.backward(ticket, gradient, addend)
+def _there_and_back(engine: Engine, ticket: int, data: bytes, gradient: bytes, partial_sum: int) -> tuple[bytes, bytes]:
+    return engine.forward(ticket, data), engine.backward(ticket, gradient, partial_sum)
 
 
 def _add_up(engine: Engine, part_count: int, contributors: list[list[int]]) -> float:

@@ -94,9 +94,9 @@ class FullShadow:
 class ShadowKeeper:
     """Handles GetShadow, and keeps the shadows that the plan gives this peer."""
 
-    def __init__(self, context: Context, standing: ReplicaState, device: Device, borders: ActivationLog) -> None:
+    def __init__(self, context: Context, replica_state: ReplicaState, device: Device, borders: ActivationLog) -> None:
         """Keep nothing yet."""
-        self._context, self._standing, self._device, self._borders = context, standing, device, borders
+        self._context, self._replica_state, self._device, self._borders = context, replica_state, device, borders
         self._shadows: dict[int, Shadow] = {}
         self._iteration_s = 0.0
         self._bytes_max = context.kept_mb_max * 10**6
@@ -110,15 +110,15 @@ class ShadowKeeper:
 
     async def keep(self) -> None:
         """Renew what is due, for ever."""
-        recovery, standing = self._context.manifest.recovery, self._standing
+        recovery, replica_state = self._context.manifest.recovery, self._replica_state
         if not recovery.keeps_shadows:
             return
         since: tuple[int, float] | None = None
         while True:
-            stands_by = standing.stage == NO_STAGE
-            plan = await self._others_plan() if stands_by else standing.plan
+            stands_by = replica_state.stage == NO_STAGE
+            plan = await self._others_plan() if stands_by else replica_state.plan
             if plan is not None:
-                iteration, now_s = plan.iteration if stands_by else standing.iteration, self._context.now_s()
+                iteration, now_s = plan.iteration if stands_by else replica_state.iteration, self._context.now_s()
                 if since is not None and iteration >= since[0] + (LOOKS if self._iteration_s else 1):
                     self._iteration_s = (now_s - since[1]) / (iteration - since[0])
                     since = None
@@ -126,14 +126,14 @@ class ShadowKeeper:
                 due = self._due(plan, recovery.shadow_every)
                 if due is not None:
                     if not await self._renew(plan, due):
-                        await standing.moved.wait(RETRY_S)
+                        await replica_state.moved.wait(RETRY_S)
                     continue
             look_s = min(LOOK_MAX_S, max(LOOK_MIN_S, SPREAD * recovery.shadow_every * self._iteration_s))
-            await standing.moved.wait(look_s if stands_by else None)
+            await replica_state.moved.wait(look_s if stands_by else None)
 
     async def _others_plan(self) -> Plan | None:
         """What the coordinator does, as a standby sees it."""
-        coordinator = self._standing.coordinator
+        coordinator = self._replica_state.coordinator
         if coordinator is None or coordinator.member == self._context.me:
             return None
         try:
@@ -146,7 +146,7 @@ class ShadowKeeper:
     def _mine(self, plan: Plan) -> tuple[int, ...]:
         """The stages of which this peer keeps a shadow."""
         me = self._context.me
-        return standby_shadows(plan, me) if self._standing.stage == NO_STAGE else shadows_of(plan, me)
+        return standby_shadows(plan, me) if self._replica_state.stage == NO_STAGE else shadows_of(plan, me)
 
     def _due(self, plan: Plan, every: int) -> int | None:
         """The stage whose shadow has to be renewed most; forgets those that are no longer this peer's."""
@@ -173,7 +173,7 @@ class ShadowKeeper:
         if self._is_full:
             return await self._renew_full(plan, stage)
         shadow, manifest = self._shadows[stage], self._context.manifest
-        begun_at = max(plan.iteration, self._standing.iteration)
+        begun_at = max(plan.iteration, self._replica_state.iteration)
         shadow.count, batch = self._context.ports.engine.part_count(stage), shadow_batch(manifest)
         pause_s = SPREAD * manifest.recovery.shadow_every * self._iteration_s / -(-shadow.count // batch)
         donors, part = [replica.endpoint for replica in plan.replicas[stage]], 0
@@ -201,11 +201,17 @@ class ShadowKeeper:
 
     async def _is_ours(self, plan: Plan, found: ShadowPart) -> bool:
         """Not of another lineage, as far as is known here: a member that comes from another side of a split may hold what it had there."""
-        standing = self._standing
-        if standing.stage != NO_STAGE and found.iteration == standing.iteration + 1:
-            await standing.moved.wait(RETRY_S)  # the donor has stepped first: after which record is known here a moment later
-        known = {plan.iteration: plan.lineage} if standing.stage == NO_STAGE else {plan.iteration: plan.lineage} | standing.past
-        is_ahead = standing.stage != NO_STAGE and found.iteration > standing.iteration
+        replica_state = self._replica_state
+        if replica_state.stage != NO_STAGE and found.iteration == replica_state.iteration + 1:
+            await replica_state.moved.wait(
+                RETRY_S
+            )  # the donor has stepped first: after which record is known here a moment later
+        known = (
+            {plan.iteration: plan.lineage}
+            if replica_state.stage == NO_STAGE
+            else {plan.iteration: plan.lineage} | replica_state.past
+        )
+        is_ahead = replica_state.stage != NO_STAGE and found.iteration > replica_state.iteration
         return not is_ahead and known.get(found.iteration, found.lineage) == found.lineage
 
     async def _keep_part(self, shadow: Shadow, part: int, found: ShadowPart, data: bytes) -> bool:
@@ -226,7 +232,7 @@ class ShadowKeeper:
         kept = [KeptShadow(stage, shadow.iteration, lineage=shadow.lineage) for stage, shadow in complete]
         full = [shadow for _, held in sorted(self._full.items()) for shadow in held]
         kept += [KeptShadow(shadow.stage, shadow.iteration, full=True, lineage=shadow.lineage) for shadow in full]
-        self._standing.shadows = tuple(kept)
+        self._replica_state.shadows = tuple(kept)
 
     def _has_room(self, stage: int, size_bytes: int) -> bool:
         """Whether so much more can be kept for a stage. Older full shadows go first, of any stage that has a newer one; then what is renewed."""
@@ -237,7 +243,7 @@ class ShadowKeeper:
                 borders.clear()
                 continue
             if not older:
-                self._no_room[stage] = self._standing.iteration
+                self._no_room[stage] = self._replica_state.iteration
                 return False
             oldest = min(older, key=lambda shadow: shadow.iteration)
             held = self._full.pop(oldest.stage)[1:]
@@ -260,14 +266,14 @@ class ShadowKeeper:
         """In the same device work as a step: the senior of a body stage reads its whole state, where a full shadow of it is due."""
         if not self._is_full:
             return
-        standing, engine = self._standing, self._context.ports.engine
-        plan, stage = standing.plan, standing.stage
-        if plan is None or stage == ENDS_STAGE or standing.iteration % self._context.manifest.recovery.shadow_every:
+        replica_state, engine = self._replica_state, self._context.ports.engine
+        plan, stage = replica_state.plan, replica_state.stage
+        if plan is None or stage == ENDS_STAGE or replica_state.iteration % self._context.manifest.recovery.shadow_every:
             return
         if plan.replicas[stage][0].endpoint.member == self._context.me:
             parts = [engine.read_state(part, weights_only=False) for part in range(engine.part_count(stage))]
             size_bytes = sum(map(len, parts))
-            self._put_by = FullShadow(stage, standing.iteration, standing.lineage, len(parts), size_bytes), parts
+            self._put_by = FullShadow(stage, replica_state.iteration, replica_state.lineage, len(parts), size_bytes), parts
 
     async def keep_own(self) -> None:
         """Take what was there of an earlier iteration off the shelf, and put on it what was read of this peer's own state, for ever."""
@@ -283,7 +289,7 @@ class ShadowKeeper:
                     self._own, self._own_bytes = (shadow, shadow.size_bytes) if is_kept else (None, 0)
                 self._shelved.tell()
                 continue
-            await self._standing.moved.wait()
+            await self._replica_state.moved.wait()
 
     async def _shelve(self, shadow: FullShadow, parts: list[bytes]) -> bool:
         for part, data in enumerate(parts):
@@ -312,7 +318,7 @@ class ShadowKeeper:
 
     def _was_full(self, stage: int, every: int) -> bool:
         """Whether there was no room for this stage a short while ago."""
-        return stage in self._no_room and self._standing.iteration < self._no_room[stage] + every
+        return stage in self._no_room and self._replica_state.iteration < self._no_room[stage] + every
 
     async def _renew_full(self, plan: Plan, stage: int) -> bool:
         """Fetch every part of the newest full shadow; whether all came, and are kept."""
@@ -352,7 +358,7 @@ class ShadowKeeper:
     async def _get_full(self, request: GetShadow) -> Reply:
         """One part of a full shadow; one of this peer's own that is due is waited for."""
         until_s = self._context.now_s() + self._context.timing.hold_s
-        while (held := self._find(request)) is None and self._standing.stage == request.stage:
+        while (held := self._find(request)) is None and self._replica_state.stage == request.stage:
             left_s = until_s - self._context.now_s()
             newer = self._own is not None and self._own.iteration > request.iteration
             if left_s <= 0 or newer:
@@ -377,13 +383,13 @@ class ShadowKeeper:
         """
         if request.iteration >= 0:
             return await self._get_full(request)
-        standing, engine = self._standing, self._context.ports.engine
-        if standing.stage == request.stage and standing.vouched:
+        replica_state, engine = self._replica_state, self._context.ports.engine
+        if replica_state.stage == request.stage and replica_state.is_committed_state:
             batch, count = shadow_batch(self._context.manifest), engine.part_count(request.stage)
             parts = given(request.count, batch, request.part, count)
 
             def read() -> tuple[int, str, list[bytes]]:
-                return standing.iteration, standing.lineage, [engine.read_shadow(part) for part in parts]
+                return replica_state.iteration, replica_state.lineage, [engine.read_shadow(part) for part in parts]
 
             iteration, lineage, pieces = await self._device.run(Rank.IDLE, request.part, read)
             return Reply(ShadowPart(iteration, lineage, sizes=sizes_of(pieces)), pieces=pieces)

@@ -12,8 +12,8 @@ import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.message
-import swarmfree.wire.v1.books_pb2
 import swarmfree.wire.v1.names_pb2
+import swarmfree.wire.v1.records_pb2
 import typing
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
@@ -166,11 +166,11 @@ class BuildRequest(google.protobuf.message.Message):
         """The claim it belongs to; required."""
 
     @property
-    def action(self) -> swarmfree.wire.v1.books_pb2.BuildAction:
+    def action(self) -> swarmfree.wire.v1.records_pb2.BuildAction:
         """How; required."""
 
     @property
-    def record(self) -> swarmfree.wire.v1.books_pb2.Record:
+    def record(self) -> swarmfree.wire.v1.records_pb2.Record:
         """The last committed record; absent before the first."""
 
     @property
@@ -182,10 +182,10 @@ class BuildRequest(google.protobuf.message.Message):
         *,
         header: global___Header | None = ...,
         position: swarmfree.wire.v1.names_pb2.Position | None = ...,
-        action: swarmfree.wire.v1.books_pb2.BuildAction | None = ...,
+        action: swarmfree.wire.v1.records_pb2.BuildAction | None = ...,
         iteration: builtins.int = ...,
         lineage: builtins.str = ...,
-        record: swarmfree.wire.v1.books_pb2.Record | None = ...,
+        record: swarmfree.wire.v1.records_pb2.Record | None = ...,
         step_count: builtins.int = ...,
         past: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
@@ -267,7 +267,7 @@ class ClaimResponse(google.protobuf.message.Message):
     PLAN_FIELD_NUMBER: builtins.int
     STAGE_FIELD_NUMBER: builtins.int
     BASE_FIELD_NUMBER: builtins.int
-    VOUCHED_FIELD_NUMBER: builtins.int
+    IS_COMMITTED_STATE_FIELD_NUMBER: builtins.int
     NEWER_LIVES_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """The receiver's own iteration; zero is the first."""
@@ -275,10 +275,10 @@ class ClaimResponse(google.protobuf.message.Message):
     """Whose state it holds, -1 for none; zero is the ends."""
     base: builtins.str
     """16 hex digits: base of the work it holds; empty if none."""
-    vouched: builtins.bool
+    is_committed_state: builtins.bool
     """Its state came out of a decided step."""
     @property
-    def sealed(self) -> swarmfree.wire.v1.books_pb2.Record:
+    def sealed(self) -> swarmfree.wire.v1.records_pb2.Record:
         """The sealed record of that iteration; absent if none is held."""
 
     @property
@@ -286,7 +286,7 @@ class ClaimResponse(google.protobuf.message.Message):
         """Position of the Seal that brought it; absent if none is held."""
 
     @property
-    def plan(self) -> swarmfree.wire.v1.books_pb2.Plan:
+    def plan(self) -> swarmfree.wire.v1.records_pb2.Plan:
         """The newest plan it has; absent before the first."""
 
     @property
@@ -297,16 +297,16 @@ class ClaimResponse(google.protobuf.message.Message):
         self,
         *,
         iteration: builtins.int = ...,
-        sealed: swarmfree.wire.v1.books_pb2.Record | None = ...,
+        sealed: swarmfree.wire.v1.records_pb2.Record | None = ...,
         sealed_at: swarmfree.wire.v1.names_pb2.Position | None = ...,
-        plan: swarmfree.wire.v1.books_pb2.Plan | None = ...,
+        plan: swarmfree.wire.v1.records_pb2.Plan | None = ...,
         stage: builtins.int = ...,
         base: builtins.str = ...,
-        vouched: builtins.bool = ...,
+        is_committed_state: builtins.bool = ...,
         newer_lives: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Member] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["base", b"base", "iteration", b"iteration", "newer_lives", b"newer_lives", "plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at", "stage", b"stage", "vouched", b"vouched"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base", b"base", "is_committed_state", b"is_committed_state", "iteration", b"iteration", "newer_lives", b"newer_lives", "plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at", "stage", b"stage"]) -> None: ...
 
 global___ClaimResponse = ClaimResponse
 
@@ -324,7 +324,7 @@ class OpenRequest(google.protobuf.message.Message):
         """Required."""
 
     @property
-    def plan(self) -> swarmfree.wire.v1.books_pb2.Plan:
+    def plan(self) -> swarmfree.wire.v1.records_pb2.Plan:
         """The plan; required."""
 
     @property
@@ -335,7 +335,7 @@ class OpenRequest(google.protobuf.message.Message):
         self,
         *,
         header: global___Header | None = ...,
-        plan: swarmfree.wire.v1.books_pb2.Plan | None = ...,
+        plan: swarmfree.wire.v1.records_pb2.Plan | None = ...,
         packed: global___Packed | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header", "packed", b"packed", "plan", b"plan"]) -> builtins.bool: ...
@@ -353,7 +353,7 @@ class OpenResponse(google.protobuf.message.Message):
     PLAN_FIELD_NUMBER: builtins.int
     STAGE_FIELD_NUMBER: builtins.int
     BASE_FIELD_NUMBER: builtins.int
-    VOUCHED_FIELD_NUMBER: builtins.int
+    IS_COMMITTED_STATE_FIELD_NUMBER: builtins.int
     NEWER_LIVES_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """The receiver's own iteration after catching up; zero is the first."""
@@ -361,10 +361,10 @@ class OpenResponse(google.protobuf.message.Message):
     """Whose state it holds, -1 for none; zero is the ends."""
     base: builtins.str
     """16 hex digits: base of the work it holds; empty if none."""
-    vouched: builtins.bool
+    is_committed_state: builtins.bool
     """Its state came out of a decided step."""
     @property
-    def sealed(self) -> swarmfree.wire.v1.books_pb2.Record:
+    def sealed(self) -> swarmfree.wire.v1.records_pb2.Record:
         """The sealed record of the plan's iteration; absent if none is held."""
 
     @property
@@ -372,7 +372,7 @@ class OpenResponse(google.protobuf.message.Message):
         """Position of the Seal that brought it; absent if none is held."""
 
     @property
-    def plan(self) -> swarmfree.wire.v1.books_pb2.Plan:
+    def plan(self) -> swarmfree.wire.v1.records_pb2.Plan:
         """Only in answer to a Claim; absent here."""
 
     @property
@@ -383,21 +383,21 @@ class OpenResponse(google.protobuf.message.Message):
         self,
         *,
         iteration: builtins.int = ...,
-        sealed: swarmfree.wire.v1.books_pb2.Record | None = ...,
+        sealed: swarmfree.wire.v1.records_pb2.Record | None = ...,
         sealed_at: swarmfree.wire.v1.names_pb2.Position | None = ...,
-        plan: swarmfree.wire.v1.books_pb2.Plan | None = ...,
+        plan: swarmfree.wire.v1.records_pb2.Plan | None = ...,
         stage: builtins.int = ...,
         base: builtins.str = ...,
-        vouched: builtins.bool = ...,
+        is_committed_state: builtins.bool = ...,
         newer_lives: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Member] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["base", b"base", "iteration", b"iteration", "newer_lives", b"newer_lives", "plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at", "stage", b"stage", "vouched", b"vouched"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base", b"base", "is_committed_state", b"is_committed_state", "iteration", b"iteration", "newer_lives", b"newer_lives", "plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at", "stage", b"stage"]) -> None: ...
 
 global___OpenResponse = OpenResponse
 
 @typing.final
-class BeatRequest(google.protobuf.message.Message):
+class HeartbeatRequest(google.protobuf.message.Message):
     """Coordinator to each member, always one under way."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -437,17 +437,17 @@ class BeatRequest(google.protobuf.message.Message):
     def HasField(self, field_name: typing.Literal["header", b"header", "position", b"position"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["header", b"header", "hold_s", b"hold_s", "position", b"position", "progress", b"progress", "seen", b"seen", "waiting_for", b"waiting_for"]) -> None: ...
 
-global___BeatRequest = BeatRequest
+global___HeartbeatRequest = HeartbeatRequest
 
 @typing.final
-class BeatResponse(google.protobuf.message.Message):
+class HeartbeatResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     NEWS_FIELD_NUMBER: builtins.int
     POSITION_FIELD_NUMBER: builtins.int
     ITERATION_FIELD_NUMBER: builtins.int
     BASE_FIELD_NUMBER: builtins.int
-    ADDENDS_FIELD_NUMBER: builtins.int
+    PARTIAL_SUMS_FIELD_NUMBER: builtins.int
     STORED_FIELD_NUMBER: builtins.int
     SHARE_DONE_FIELD_NUMBER: builtins.int
     LOSSES_FIELD_NUMBER: builtins.int
@@ -467,7 +467,7 @@ class BeatResponse(google.protobuf.message.Message):
     base: builtins.str
     """16 hex digits: base of the work it holds; empty if it holds none."""
     stored: builtins.bytes
-    """Microbatches whose output and answer it can still give, bits as in Addend; empty is the empty set."""
+    """Microbatches whose output and answer it can still give, bits as in Partial sum; empty is the empty set."""
     share_done: builtins.bool
     """A source: every microbatch of its share came back."""
     seconds_per_microbatch: builtins.float
@@ -489,15 +489,15 @@ class BeatResponse(google.protobuf.message.Message):
         """The highest claim it has promised; absent before the first."""
 
     @property
-    def addends(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.books_pb2.Addend]:
+    def partial_sums(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.records_pb2.PartialSum]:
         """Its sums of this base."""
 
     @property
-    def losses(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.books_pb2.Microloss]:
+    def losses(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.records_pb2.Microloss]:
         """A source: of the microbatches that came back."""
 
     @property
-    def evaluation(self) -> swarmfree.wire.v1.books_pb2.Evaluation:
+    def evaluation(self) -> swarmfree.wire.v1.records_pb2.Evaluation:
         """A source: held-out loss of this attempt; absent if none was asked for."""
 
     @property
@@ -511,11 +511,11 @@ class BeatResponse(google.protobuf.message.Message):
         position: swarmfree.wire.v1.names_pb2.Position | None = ...,
         iteration: builtins.int = ...,
         base: builtins.str = ...,
-        addends: collections.abc.Iterable[swarmfree.wire.v1.books_pb2.Addend] | None = ...,
+        partial_sums: collections.abc.Iterable[swarmfree.wire.v1.records_pb2.PartialSum] | None = ...,
         stored: builtins.bytes = ...,
         share_done: builtins.bool = ...,
-        losses: collections.abc.Iterable[swarmfree.wire.v1.books_pb2.Microloss] | None = ...,
-        evaluation: swarmfree.wire.v1.books_pb2.Evaluation | None = ...,
+        losses: collections.abc.Iterable[swarmfree.wire.v1.records_pb2.Microloss] | None = ...,
+        evaluation: swarmfree.wire.v1.records_pb2.Evaluation | None = ...,
         seconds_per_microbatch: builtins.float = ...,
         stage: builtins.int = ...,
         ends_iteration: builtins.int = ...,
@@ -526,9 +526,9 @@ class BeatResponse(google.protobuf.message.Message):
         work_done: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["evaluation", b"evaluation", "position", b"position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["addends", b"addends", "base", b"base", "borders_since", b"borders_since", "ends_iteration", b"ends_iteration", "ends_lineage", b"ends_lineage", "evaluation", b"evaluation", "iteration", b"iteration", "lateness", b"lateness", "losses", b"losses", "news", b"news", "position", b"position", "seconds_per_microbatch", b"seconds_per_microbatch", "shadows", b"shadows", "share_done", b"share_done", "stage", b"stage", "stored", b"stored", "work_done", b"work_done"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base", b"base", "borders_since", b"borders_since", "ends_iteration", b"ends_iteration", "ends_lineage", b"ends_lineage", "evaluation", b"evaluation", "iteration", b"iteration", "lateness", b"lateness", "losses", b"losses", "news", b"news", "partial_sums", b"partial_sums", "position", b"position", "seconds_per_microbatch", b"seconds_per_microbatch", "shadows", b"shadows", "share_done", b"share_done", "stage", b"stage", "stored", b"stored", "work_done", b"work_done"]) -> None: ...
 
-global___BeatResponse = BeatResponse
+global___HeartbeatResponse = HeartbeatResponse
 
 @typing.final
 class Segment(google.protobuf.message.Message):
@@ -647,7 +647,7 @@ class RedoResponse(google.protobuf.message.Message):
     DONE_FIELD_NUMBER: builtins.int
     GONE_FIELD_NUMBER: builtins.int
     done: builtins.bytes
-    """Offsets done, bits as in Addend; empty is the empty set."""
+    """Offsets done, bits as in Partial sum; empty is the empty set."""
     @property
     def gone(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OffsetAtStage]:
         """Whose stored tensor is gone."""
@@ -683,7 +683,7 @@ class RollRequest(google.protobuf.message.Message):
         """The claim it belongs to; required."""
 
     @property
-    def roll(self) -> swarmfree.wire.v1.books_pb2.Roll:
+    def roll(self) -> swarmfree.wire.v1.records_pb2.Roll:
         """What to average; required."""
 
     def __init__(
@@ -691,7 +691,7 @@ class RollRequest(google.protobuf.message.Message):
         *,
         header: global___Header | None = ...,
         position: swarmfree.wire.v1.names_pb2.Position | None = ...,
-        roll: swarmfree.wire.v1.books_pb2.Roll | None = ...,
+        roll: swarmfree.wire.v1.records_pb2.Roll | None = ...,
         detailed: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header", "position", b"position", "roll", b"roll"]) -> builtins.bool: ...
@@ -736,24 +736,24 @@ class Report(google.protobuf.message.Message):
 global___Report = Report
 
 @typing.final
-class OtherAddends(google.protobuf.message.Message):
-    """The receiver's addends differ from the roll; the round does not take place."""
+class OtherPartialSums(google.protobuf.message.Message):
+    """The receiver's partial sums differ from the roll; the round does not take place."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    ADDENDS_FIELD_NUMBER: builtins.int
+    PARTIAL_SUMS_FIELD_NUMBER: builtins.int
     @property
-    def addends(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.books_pb2.Addend]:
+    def partial_sums(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.records_pb2.PartialSum]:
         """Its own list."""
 
     def __init__(
         self,
         *,
-        addends: collections.abc.Iterable[swarmfree.wire.v1.books_pb2.Addend] | None = ...,
+        partial_sums: collections.abc.Iterable[swarmfree.wire.v1.records_pb2.PartialSum] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["addends", b"addends"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["partial_sums", b"partial_sums"]) -> None: ...
 
-global___OtherAddends = OtherAddends
+global___OtherPartialSums = OtherPartialSums
 
 @typing.final
 class RoundFailed(google.protobuf.message.Message):
@@ -795,14 +795,14 @@ class RollResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     REPORT_FIELD_NUMBER: builtins.int
-    OTHER_ADDENDS_FIELD_NUMBER: builtins.int
+    OTHER_PARTIAL_SUMS_FIELD_NUMBER: builtins.int
     ROUND_FAILED_FIELD_NUMBER: builtins.int
     @property
     def report(self) -> global___Report:
         """The average is there."""
 
     @property
-    def other_addends(self) -> global___OtherAddends:
+    def other_partial_sums(self) -> global___OtherPartialSums:
         """It was not begun."""
 
     @property
@@ -813,12 +813,12 @@ class RollResponse(google.protobuf.message.Message):
         self,
         *,
         report: global___Report | None = ...,
-        other_addends: global___OtherAddends | None = ...,
+        other_partial_sums: global___OtherPartialSums | None = ...,
         round_failed: global___RoundFailed | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["other_addends", b"other_addends", "outcome", b"outcome", "report", b"report", "round_failed", b"round_failed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["other_addends", b"other_addends", "outcome", b"outcome", "report", b"report", "round_failed", b"round_failed"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["outcome", b"outcome"]) -> typing.Literal["report", "other_addends", "round_failed"] | None: ...
+    def HasField(self, field_name: typing.Literal["other_partial_sums", b"other_partial_sums", "outcome", b"outcome", "report", b"report", "round_failed", b"round_failed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["other_partial_sums", b"other_partial_sums", "outcome", b"outcome", "report", b"report", "round_failed", b"round_failed"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["outcome", b"outcome"]) -> typing.Literal["report", "other_partial_sums", "round_failed"] | None: ...
 
 global___RollResponse = RollResponse
 
@@ -841,7 +841,7 @@ class SealRequest(google.protobuf.message.Message):
         """The claim it belongs to; required."""
 
     @property
-    def record(self) -> swarmfree.wire.v1.books_pb2.Record:
+    def record(self) -> swarmfree.wire.v1.records_pb2.Record:
         """What to store; required."""
 
     @property
@@ -853,7 +853,7 @@ class SealRequest(google.protobuf.message.Message):
         *,
         header: global___Header | None = ...,
         position: swarmfree.wire.v1.names_pb2.Position | None = ...,
-        record: swarmfree.wire.v1.books_pb2.Record | None = ...,
+        record: swarmfree.wire.v1.records_pb2.Record | None = ...,
         packed: global___Packed | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header", "packed", b"packed", "position", b"position", "record", b"record"]) -> builtins.bool: ...
@@ -891,7 +891,7 @@ class CommitRequest(google.protobuf.message.Message):
         """Required."""
 
     @property
-    def record(self) -> swarmfree.wire.v1.books_pb2.Record:
+    def record(self) -> swarmfree.wire.v1.records_pb2.Record:
         """What was decided; required."""
 
     @property
@@ -902,7 +902,7 @@ class CommitRequest(google.protobuf.message.Message):
         self,
         *,
         header: global___Header | None = ...,
-        record: swarmfree.wire.v1.books_pb2.Record | None = ...,
+        record: swarmfree.wire.v1.records_pb2.Record | None = ...,
         packed: global___Packed | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header", "packed", b"packed", "record", b"record"]) -> builtins.bool: ...
@@ -1174,7 +1174,7 @@ class ReduceRequest(google.protobuf.message.Message):
     part: builtins.int
     """Which part; zero is the first."""
     contributes: builtins.bool
-    """False where the sender has no addend in the roll."""
+    """False where the sender has no partial sum in the roll."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -1481,13 +1481,13 @@ class GetRecordResponse(google.protobuf.message.Message):
 
     RECORD_FIELD_NUMBER: builtins.int
     @property
-    def record(self) -> swarmfree.wire.v1.books_pb2.Record:
+    def record(self) -> swarmfree.wire.v1.records_pb2.Record:
         """Required."""
 
     def __init__(
         self,
         *,
-        record: swarmfree.wire.v1.books_pb2.Record | None = ...,
+        record: swarmfree.wire.v1.records_pb2.Record | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["record", b"record"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["record", b"record"]) -> None: ...
@@ -1528,7 +1528,7 @@ class GetPlanResponse(google.protobuf.message.Message):
     records: builtins.int
     """How many records of its lineage the receiver holds, applied or not."""
     @property
-    def plan(self) -> swarmfree.wire.v1.books_pb2.Plan:
+    def plan(self) -> swarmfree.wire.v1.records_pb2.Plan:
         """Absent before the first Open."""
 
     @property
@@ -1538,7 +1538,7 @@ class GetPlanResponse(google.protobuf.message.Message):
     def __init__(
         self,
         *,
-        plan: swarmfree.wire.v1.books_pb2.Plan | None = ...,
+        plan: swarmfree.wire.v1.records_pb2.Plan | None = ...,
         waiting_for: builtins.str = ...,
         coordinator: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
         records: builtins.int = ...,
@@ -1599,7 +1599,7 @@ class GoodbyeRequest(google.protobuf.message.Message):
     FINISHED_FIELD_NUMBER: builtins.int
     WHY_FIELD_NUMBER: builtins.int
     WRITE_WEIGHTS_FIELD_NUMBER: builtins.int
-    HEIR_FIELD_NUMBER: builtins.int
+    SUCCESSOR_FIELD_NUMBER: builtins.int
     REJOIN_FIELD_NUMBER: builtins.int
     ALL_WRITTEN_FIELD_NUMBER: builtins.int
     run_over: builtins.bool
@@ -1619,7 +1619,7 @@ class GoodbyeRequest(google.protobuf.message.Message):
         """Required."""
 
     @property
-    def heir(self) -> swarmfree.wire.v1.names_pb2.Endpoint:
+    def successor(self) -> swarmfree.wire.v1.names_pb2.Endpoint:
         """Who may claim at once, or whom to join anew; absent where nobody is named."""
 
     def __init__(
@@ -1630,12 +1630,12 @@ class GoodbyeRequest(google.protobuf.message.Message):
         finished: builtins.bool = ...,
         why: builtins.str = ...,
         write_weights: builtins.bool = ...,
-        heir: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
+        successor: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
         rejoin: builtins.bool = ...,
         all_written: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["header", b"header", "heir", b"heir"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["all_written", b"all_written", "finished", b"finished", "header", b"header", "heir", b"heir", "rejoin", b"rejoin", "run_over", b"run_over", "why", b"why", "write_weights", b"write_weights"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["header", b"header", "successor", b"successor"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["all_written", b"all_written", "finished", b"finished", "header", b"header", "rejoin", b"rejoin", "run_over", b"run_over", "successor", b"successor", "why", b"why", "write_weights", b"write_weights"]) -> None: ...
 
 global___GoodbyeRequest = GoodbyeRequest
 

@@ -214,7 +214,7 @@ class WorkKey(google.protobuf.message.Message):
 global___WorkKey = WorkKey
 
 @typing.final
-class AddendId(google.protobuf.message.Message):
+class PartialSumId(google.protobuf.message.Message):
     """The name of one gradient sum."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -236,4 +236,4 @@ class AddendId(google.protobuf.message.Message):
     def HasField(self, field_name: typing.Literal["member", b"member"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["member", b"member", "number", b"number"]) -> None: ...
 
-global___AddendId = AddendId
+global___PartialSumId = PartialSumId
