@@ -157,7 +157,7 @@ class Joins:
             before=commits.rate(from_s, begun_s),
             during=commits.rate(begun_s, member_s),
             starting=commits.rate(begun_s, up_s),
-            joining=commits.rate(up_s, member_s),
+            membership=commits.rate(up_s, member_s),
             sharing=commits.rate(member_s, done_s),
             after=commits.rate(done_s, after_s),
             overall=commits.rate(begun_s, done_s),

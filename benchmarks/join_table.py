@@ -37,7 +37,7 @@ class Join:
         digest: of the state of its stage in that record.
         agreed: how many members of its stage the record names with this digest.
         before: tokens/s before its start.
-        during, starting, joining: tokens/s from its start to `member_s`, and in this time's two parts, to `up_s` and from there on.
+        during, starting, membership: tokens/s from its start to `member_s`, and in this time's two parts, to `up_s` and from there on.
         sharing, after: tokens/s from `member_s` to `contributed_s`, and of the swarm with it afterwards.
         overall: tokens/s from its start to `contributed_s`.
         cpu_before, cpu_during: cores that the others kept busy.
@@ -58,7 +58,7 @@ class Join:
     before: float
     during: float
     starting: float
-    joining: float
+    membership: float
     sharing: float
     after: float
     overall: float
@@ -133,7 +133,7 @@ def table_of(manifest: Manifest, joins: Sequence[Join], setting: str) -> Table:
             (
                 j.to_plan,
                 j.starting / j.before,
-                j.joining / j.before,
+                j.membership / j.before,
                 j.sharing / j.after,
                 j.after / j.before,
                 j.retention,

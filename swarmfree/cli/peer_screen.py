@@ -114,7 +114,7 @@ class PeerScreen:
 
     async def _ask(self, peer: Peer) -> None:
         """Read in the directory who stands by, and as long as this peer serves no stage ask the coordinator for its plan, for ever."""
-        replica_state, read_s = peer.books.replica_state, -math.inf
+        replica_state, read_s = peer.stage_member.replica_state, -math.inf
         while True:
             if time.monotonic() - read_s >= READ_S:
                 announced = await peer.context.ports.directory.announcements()

@@ -12,7 +12,7 @@ class PeerState(enum.StrEnum):
     """What a peer is doing: waiting for a place, loading state, or serving a stage."""
 
     STANDBY = "standby"
-    JOINING = "joining"
+    JOINING = "membership"
     SERVING = "serving"
     LEAVING = "leaving"
 

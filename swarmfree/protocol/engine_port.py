@@ -188,7 +188,7 @@ class Engine(Protocol):
         ...
 
     def step(self, scalars: StepScalars) -> None:
-        """One canonical AdamW step with the kept average; see `books.StepScalars`."""
+        """One canonical AdamW step with the kept average; see `records.StepScalars`."""
         ...
 
     def step_part(self, part: int, average: bytes, scalars: StepScalars) -> None:

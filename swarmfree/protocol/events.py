@@ -113,7 +113,7 @@ class EngineStepped:
         stage: which it holds.
         before, after: digests of the state.
         average: digest of the averaged gradient.
-        scalars: the step's numbers, float32 bits, in the order of `books.StepScalars`.
+        scalars: the step's numbers, float32 bits, in the order of `records.StepScalars`.
         parts: the average itself, hex, part by part, where it is small enough to be told.
     """
 

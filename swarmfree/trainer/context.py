@@ -39,7 +39,7 @@ class Context:
         rng: randomness for back-off; seeded in rehearsals.
         run: the manifest's fingerprint, which goes into every header.
         handler: who answers calls to this peer; set once the peer is assembled.
-        lives: of other peers, as far as this one has heard.
+        incarnations: of other peers, as far as this one has heard.
     """
 
     ports: Ports
@@ -48,7 +48,7 @@ class Context:
     rng: random.Random
     run: str
     handler: Handler | None = None
-    lives: Incarnations = field(default_factory=Incarnations)
+    incarnations: Incarnations = field(default_factory=Incarnations)
 
     @property
     def here(self) -> Endpoint:

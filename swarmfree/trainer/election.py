@@ -67,10 +67,10 @@ class Election:
         announced: by the directory when this peer last looked.
     """
 
-    def __init__(self, context: Context, books: StageMember) -> None:
+    def __init__(self, context: Context, stage_member: StageMember) -> None:
         """No candidate yet."""
         self._context = context
-        self._books = books
+        self._stage_member = stage_member
         self._revisions = itertools.count(1)
         self._beats_before = -1
         self._alone_since_s = 0.0
@@ -79,7 +79,7 @@ class Election:
 
     async def campaign(self) -> Takeover | None:
         """Try to become coordinator; None where there is one after all, or this member is no use as one."""
-        replica_state, timing = self._books.replica_state, self._context.timing
+        replica_state, timing = self._stage_member.replica_state, self._context.timing
         longest_s = FORCED_WITHOUT_ALL * timing.split_wait_s
         self._has_waited = not self._is_led() and self._context.now_s() - self._alone_since_s >= longest_s
         plan = replica_state.known_plan
@@ -87,11 +87,11 @@ class Election:
             return None  # a joiner that no Open has made a member would only keep the members from it
         last = replica_state.coordinator
         gone = {last.member} if last is not None and last.member != self._context.me else set()
-        gone |= self._context.lives.ended(self._electorate(plan))
-        successor = self._books.successor
+        gone |= self._context.incarnations.ended(self._electorate(plan))
+        successor = self._stage_member.successor
         place = 0 if successor == self._context.me else rank(plan, self._electorate(plan), self._context.me, gone)
         if self._is_led():  # else this peer goes on with a campaign that it only interrupted
-            self._beats_before = self._books.heartbeat_count
+            self._beats_before = self._stage_member.heartbeat_count
             is_fenced = place > 0 and await self._waits(place * timing.silence_s / 2)
             self._alone_since_s = self._context.now_s()
             if is_fenced:
@@ -126,7 +126,7 @@ class Election:
                     return None
             if self._context.now_s() >= look_at_s:
                 return None  # others may lead elsewhere: look into the directory, and then go on
-            if await self._books.heartbeat_came.wait(pause_s * (0.5 + self._context.rng.random())):
+            if await self._stage_member.heartbeat_came.wait(pause_s * (0.5 + self._context.rng.random())):
                 return None
             pause_s = min(PAUSE_GROWTH * pause_s, timing.silence_s / 2)
         return None
@@ -138,17 +138,17 @@ class Election:
 
     def _is_led(self) -> bool:
         """Whether a coordinator has been heard since the campaign began."""
-        return self._books.heartbeat_count != self._beats_before
+        return self._stage_member.heartbeat_count != self._beats_before
 
     async def _is_passed_over(self, plan: Plan) -> bool:
         """Whether a later founder was named than this plan's, and nothing is sealed: nobody goes on with it."""
-        if self._books.replica_state.records_held:
+        if self._stage_member.replica_state.records_held:
             return False
         founder = await self._context.ports.directory.founder()
         return founder is not None and plan.position.term.number < founders_term(founder.number)
 
     def _next_number(self) -> int:
-        promised = self._books.replica_state.promised
+        promised = self._stage_member.replica_state.promised
         return (promised.term.number if promised is not None else 0) + 1
 
     async def _waits(self, wait_s: float) -> bool:
@@ -157,12 +157,12 @@ class Election:
         The last coordinator is asked meanwhile: if it has fenced this peer, or follows another one, a stage may be lost before this one's rank
         comes that is held here.
         """
-        poll, until_s, coordinator = Poll(), self._context.now_s() + wait_s, self._books.replica_state.coordinator
+        poll, until_s, coordinator = Poll(), self._context.now_s() + wait_s, self._stage_member.replica_state.coordinator
         if coordinator is not None:
             term = Term(self._next_number(), self._context.me)
             await self._ask_one(poll, coordinator, Claim(self._position(term), only_asking=True))
         left_s = until_s - self._context.now_s()
-        return poll.is_led or poll.behind > 0 or (left_s > 0 and await self._books.heartbeat_came.wait(left_s))
+        return poll.is_led or poll.behind > 0 or (left_s > 0 and await self._stage_member.heartbeat_came.wait(left_s))
 
     async def _may_claim(self, term: Term, plan: Plan, poll: Poll) -> bool:
         """Whether these decide: where it takes proof that others have died, only if nobody is further, since they may have decided before that.
@@ -179,15 +179,15 @@ class Election:
                     group.create_task(self._ask_one(others, a.endpoint, Claim(self._position(term), only_asking=True)))
         poll.behind = max(poll.behind, others.behind)
         told = [a.iteration for a in announced] + [promise.iteration for promise in others.promises.values()]
-        is_further = max(told, default=0) > self._books.replica_state.iteration
+        is_further = max(told, default=0) > self._stage_member.replica_state.iteration
         return bool(announced) and not (is_further or others.behind or others.fresh or others.silent)
 
     def _may_decide(self, plan: Plan, poll: Poll) -> bool:
         electorate = self._electorate(plan)
-        return may_decide(electorate, poll.members(), self._context.lives.ended(electorate))
+        return may_decide(electorate, poll.members(), self._context.incarnations.ended(electorate))
 
     def _electorate(self, plan: Plan) -> tuple[Member, ...]:
-        return electorate_of(self._books.replica_state.record_of(-1), plan)
+        return electorate_of(self._stage_member.replica_state.record_of(-1), plan)
 
     async def _claim(self, term: Term, plan: Plan, *, may_force: bool) -> Takeover | None:
         poll = await self._ask(term, plan, only_asking=False)
@@ -197,7 +197,7 @@ class Election:
         majority = await self._may_claim(term, plan, poll)
         if not (majority or may_force):
             return None
-        replica_state = self._books.replica_state
+        replica_state = self._stage_member.replica_state
         promised = replica_state.promised
         if promised is None or promised.term != term:
             return None  # this peer has promised somebody else meanwhile
@@ -233,7 +233,7 @@ class Election:
         return poll
 
     def _position(self, term: Term) -> Position:
-        return Position(term, self._books.replica_state.iteration, 0, next(self._revisions))
+        return Position(term, self._stage_member.replica_state.iteration, 0, next(self._revisions))
 
     async def _ask_one(self, poll: Poll, endpoint: Endpoint, claim: Claim) -> None:
         timing = self._context.timing
@@ -245,8 +245,8 @@ class Election:
                 poll.behind = max(poll.behind, refusal.term_number, claim.position.term.number)
             elif refusal.kind is RefusalKind.FRESH:
                 poll.fresh = True
-                is_led = endpoint == self._books.replica_state.coordinator or refusal.term_number >= self._next_number()
-                poll.is_led |= is_led and not self._books.is_stalled
+                is_led = endpoint == self._stage_member.replica_state.coordinator or refusal.term_number >= self._next_number()
+                poll.is_led |= is_led and not self._stage_member.is_stalled
         except (CallFailed, TimeoutError) as error:
             poll.silent |= not (isinstance(error, PeerUnreachable) and error.refused)
         else:
@@ -255,11 +255,11 @@ class Election:
             plan_there = fitting_plan(promise.plan, count)
             sealed = fitting_record(promise.sealed, promise.iteration, count)
             poll.promises[endpoint] = replace(promise, plan=plan_there, sealed=sealed)
-            self._context.lives.hear(promise.newer_lives)
+            self._context.incarnations.hear(promise.newer_lives)
 
     async def _catch_up(self, poll: Poll) -> bool:
         """Apply what others have committed already; False where this peer cannot, so that somebody else has to lead."""
-        replica_state = self._books.replica_state
+        replica_state = self._stage_member.replica_state
         ahead = sorted(((p.iteration, e.member, e) for e, p in poll.promises.items()), reverse=True)
         while ahead and ahead[0][0] > replica_state.iteration:
             try:
@@ -268,7 +268,7 @@ class Election:
                 record = fitting_record(reply.message.record, replica_state.iteration, self._context.manifest.stage_count)
                 if record is None:
                     raise ProtocolViolation(f"{ahead[0][2].member} gave another record than {replica_state.iteration}")
-                await self._books.commit(Commit(record))
+                await self._stage_member.commit(Commit(record))
             except CallFailed as error:
                 self._context.tell(Note(f"cannot lead from iteration {replica_state.iteration}: {error}"))
                 return False

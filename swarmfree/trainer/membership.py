@@ -49,13 +49,13 @@ class Membership:
         genesis: the highest number of a genesis that this peer has read; 1 before that.
     """
 
-    def __init__(self, context: Context, books: StageMember, keeping: Tasks, lead: Lead) -> None:
+    def __init__(self, context: Context, stage_member: StageMember, keeping: Tasks, lead: Lead) -> None:
         """`lead` coordinates, as the founder or from what it inherits, until this peer is no coordinator any more; whether another is."""
         self._context = context
-        self._books = books
+        self._stage_member = stage_member
         self._lead = lead
         self._keeping = keeping
-        self._election = Election(context, books)
+        self._election = Election(context, stage_member)
         self._said = ""
         self._is_unknown = False
         self._has_begun = False
@@ -69,7 +69,7 @@ class Membership:
         """What this peer says about itself."""
         can_feed = self._context.ports.tokens is not None
         corpus_hash = self._context.manifest.data.corpus_hash if can_feed else ""
-        replica_state = self._books.replica_state
+        replica_state = self._stage_member.replica_state
         if replica_state.stage == NO_STAGE or not (replica_state.is_committed_state or replica_state.plan):
             return Hello(can_feed, self._context.local.standby, corpus_hash, 0)
         # A member that cannot vouch for its state may lead its lineage, or be led there, all the same.
@@ -87,7 +87,7 @@ class Membership:
         while True:
             if await self._ask_for_place():
                 await self._listen()
-            while self._books.replica_state.stage != NO_STAGE:
+            while self._stage_member.replica_state.stage != NO_STAGE:
                 inheritance = await self._election.campaign()
                 if inheritance is None or await self._lead(inheritance):
                     break
@@ -96,7 +96,7 @@ class Membership:
         """Say hello until a place is given; False where nobody leads and this peer, that holds a stage, may claim."""
         silent_s, wait_s = 0.0, ASK_AGAIN_S
         while True:
-            while self._books.device.lateness(self._context.timing.silence_s) > 1:
+            while self._stage_member.device.lateness(self._context.timing.silence_s) > 1:
                 await asyncio.sleep(TICK_S)  # a place is of no use to a peer whose device hangs
             began_s = self._context.now_s()
             self._all_answered, self._is_heard, self._are_led, self._unwelcome = True, False, False, ""
@@ -105,7 +105,7 @@ class Membership:
             if await self._ask_each(known):
                 return True  # also while the directory is slow
             announced = await self._context.ports.directory.announcements()
-            self._context.lives.hear(a.endpoint.member for a in announced)
+            self._context.incarnations.hear(a.endpoint.member for a in announced)
             self._election.announced = announced
             if not self._is_unreached and await self._ask_each([e for e in await self._strangers(announced) if e not in known]):
                 return True
@@ -120,12 +120,12 @@ class Membership:
             pause_s = wait_s * (0.5 + 0.5 * self._context.rng.random())
             await asyncio.sleep(pause_s)
             wait_s, silent_s = min(ASK_AGAIN_S_MAX, 1.5 * wait_s), silent_s + pause_s
-            if self._books.replica_state.stage != NO_STAGE and silent_s >= self._context.timing.silence_s:
+            if self._stage_member.replica_state.stage != NO_STAGE and silent_s >= self._context.timing.silence_s:
                 return False
 
     def _whom_it_knows(self) -> list[Endpoint]:
         """The last coordinator, and members of the last plan."""
-        replica_state = self._books.replica_state
+        replica_state = self._stage_member.replica_state
         known = [replica_state.coordinator] if replica_state.coordinator is not None else []
         return known + list(replica_state.known_plan.members() if replica_state.known_plan is not None else ())
 
@@ -140,7 +140,7 @@ class Membership:
 
     async def _ask_each(self, endpoints: Sequence[Endpoint]) -> bool:
         """Say hello to one after the other, but to no coordinator that gets nowhere: it would only take this peer back; whether that gave a place."""
-        stalled = self._books.replica_state.coordinator if self._books.is_stalled else None
+        stalled = self._stage_member.replica_state.coordinator if self._stage_member.is_stalled else None
         for endpoint in dict.fromkeys(endpoints):
             if endpoint.member not in {self._context.me, stalled and stalled.member} and await self._ask(endpoint):
                 self._has_begun = True
@@ -183,7 +183,7 @@ class Membership:
             assert isinstance(reply.message, Place), "the network checks response types"
             self._is_heard = True
             if reply.message.accepted:
-                self._books.replica_state.coordinator = reply.message.coordinator
+                self._stage_member.replica_state.coordinator = reply.message.coordinator
                 self._is_unknown = hello.stage == reply.message.stage == NO_STAGE
                 self._keep_up()
                 self._say(reply.message.waiting_for)
@@ -195,7 +195,7 @@ class Membership:
 
     def _keep_up(self) -> None:
         """A member that was fenced keeps its state up to date until it is a member again."""
-        replica_state = self._books.replica_state
+        replica_state = self._stage_member.replica_state
         if replica_state.stage == NO_STAGE or replica_state.known_plan is None:
             return
         siblings = tuple(
@@ -203,7 +203,7 @@ class Membership:
         )
         self._keeping.cancel_all()
         if siblings:
-            self._keeping.start(keep_up(self._context, self._books, siblings), "keep up")
+            self._keeping.start(keep_up(self._context, self._stage_member, siblings), "keep up")
 
     async def _founder(self) -> Founder | None:
         """Whom the newest genesis names. A later one than was read before means that nothing is sealed: what an earlier founder began is over."""
@@ -212,11 +212,11 @@ class Membership:
             return None
         if founder.number > self.genesis:
             self.genesis, self._has_begun, self._rounds = founder.number, False, 0
-        replica_state = self._books.replica_state
+        replica_state = self._stage_member.replica_state
         plan = replica_state.known_plan
         is_earlier = plan is not None and plan.position.term.number < founders_term(self.genesis)
-        if is_earlier and not (replica_state.records_held or self._books.hears_coordinator):
-            await self._books.forget_plan()
+        if is_earlier and not (replica_state.records_held or self._stage_member.hears_coordinator):
+            await self._stage_member.forget_plan()
         return founder
 
     async def _found(self, announced: Sequence[Announcement]) -> bool:
@@ -240,10 +240,10 @@ class Membership:
             return False  # a directory that does not even show this peer does not show all others either
         self._rounds += 1
         has_asked = self._all_answered or self._rounds >= (FOUND_ROUNDS if is_first else FOUND_ROUNDS_LATER)
-        if self._has_begun or not has_asked or self._books.replica_state.has_begun:
+        if self._has_begun or not has_asked or self._stage_member.replica_state.has_begun:
             return False
-        if self._books.replica_state.stage != NO_STAGE:
-            await self._books.let_go()  # first weights, under a founder that is gone
+        if self._stage_member.replica_state.stage != NO_STAGE:
+            await self._stage_member.let_go()  # first weights, under a founder that is gone
         return not await self._lead(None)
 
     def _waits_for(self, founder: Founder, others: Sequence[Announcement]) -> str:
@@ -264,20 +264,22 @@ class Membership:
         """
         while True:
             await asyncio.sleep(TICK_S)
-            stuck = self._books.device.count_tick(TICK_S, self._context.timing.stuck_s)
+            stuck = self._stage_member.device.count_tick(TICK_S, self._context.timing.stuck_s)
             if stuck:
                 raise DeviceStuck(f"the device is stuck: {stuck}; start this peer again, on another device where this one hangs")
-            self._books.count_tick()
+            self._stage_member.count_tick()
 
     async def _listen(self) -> None:
         """Return when no heartbeat came for `coordinator_silence_s` of this peer's own ticks, or the coordinator has left."""
-        books = self._books
-        books.silent_ticks = 0
-        while books.hears_coordinator and books.successor is None:
-            await books.tied.wait()
-            self._say(books.waiting_for)
-            if self._is_unknown and self.hello().stage != NO_STAGE and books.replica_state.coordinator is not None:
-                await self._ask(books.replica_state.coordinator)  # it stands by, with a state that it could not vouch for before
+        stage_member = self._stage_member
+        stage_member.silent_ticks = 0
+        while stage_member.hears_coordinator and stage_member.successor is None:
+            await stage_member.tied.wait()
+            self._say(stage_member.waiting_for)
+            if self._is_unknown and self.hello().stage != NO_STAGE and stage_member.replica_state.coordinator is not None:
+                await self._ask(
+                    stage_member.replica_state.coordinator
+                )  # it stands by, with a state that it could not vouch for before
 
     def _say(self, waiting_for: str) -> None:
         if waiting_for != self._said:

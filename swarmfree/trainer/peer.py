@@ -85,18 +85,20 @@ class Peer:
         """Assemble; nothing runs yet."""
         self.context = context
         self.tasks = Tasks(group)
-        self.books = StageMember(context, group)
+        self.stage_member = StageMember(context, group)
         self._building = Tasks(group)
-        self.builder = Builder(context, self.books, self._building, partial(keep_up, context, self.books))
+        self.builder = Builder(context, self.stage_member, self._building, partial(keep_up, context, self.stage_member))
         self.has_announced = False
         self.coordinator: Coordinator | None = None
         self._keeping = Tasks(group)
-        self.joining = Membership(context, self.books, self._keeping, self._lead)
-        self.keeper = EndsKeeper(context, self.books.replica_state, self.books.device, Tasks(group))
-        self.shadows = ShadowKeeper(context, self.books.replica_state, self.books.device, self.books.borders)
-        self.books.after_step = self.shadows.after_step
+        self.membership = Membership(context, self.stage_member, self._keeping, self._lead)
+        self.keeper = EndsKeeper(context, self.stage_member.replica_state, self.stage_member.device, Tasks(group))
+        self.shadows = ShadowKeeper(
+            context, self.stage_member.replica_state, self.stage_member.device, self.stage_member.activation_log
+        )
+        self.stage_member.after_step = self.shadows.after_step
         self._coordination = Tasks(group)
-        self.ending = RunEnd(context, self.books, self.tasks)
+        self.ending = RunEnd(context, self.stage_member, self.tasks)
         self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
 
     def start(self) -> None:
@@ -104,20 +106,20 @@ class Peer:
         self.context.handler = self.context.ports.network.serve(self.handle)
         here = self.context.here
         self.context.tell(Started(here.member.peer_id, here.member.incarnation, here.addresses[0]))
-        self.tasks.start(self.books.device.serve(), "device")
-        self.tasks.start(self.books.keep(), "books")
+        self.tasks.start(self.stage_member.device.serve(), "device")
+        self.tasks.start(self.stage_member.keep(), "stage_member")
         self.tasks.start(self._announce(), "announce")
         self.tasks.start(self._count_ticks(), "ticks")
-        self.tasks.start(self.books.borders.serve(), "border log")
+        self.tasks.start(self.stage_member.activation_log.serve(), "border log")
         self.tasks.start(self.keeper.keep(), "keeper of the ends")
         self.tasks.start(self.shadows.keep(), "keeper of shadows")
         self.tasks.start(self.shadows.keep_own(), "own shadows")
-        self.tasks.start(keep_room(self.context, self.books.replica_state, self.books.device), "room for a stage")
+        self.tasks.start(keep_room(self.context, self.stage_member.replica_state, self.stage_member.device), "room for a stage")
         self.tasks.start(self._join(), "join")
 
     def everything(self) -> tuple[Tasks, ...]:
         """All background work, to be cancelled at the end."""
-        return (self.tasks, self._coordination, self._building, self._keeping, self.keeper.tasks, *self.books.everything())
+        return (self.tasks, self._coordination, self._building, self._keeping, self.keeper.tasks, *self.stage_member.everything())
 
     def end(self, end: End) -> None:
         """End this peer; the first word counts."""
@@ -130,52 +132,52 @@ class Peer:
         Raises:
             Refused: no.
         """
-        books = self.books
+        stage_member = self.stage_member
         match request:
             case Train():
-                return await books.worker.train(request, incoming)
+                return await stage_member.stage_replica.train(request, incoming)
             case Loss():
-                return await books.source.loss(request, incoming)
+                return await stage_member.source.loss(request, incoming)
             case Pull():
-                return await books.worker.pull(request)
+                return await stage_member.stage_replica.pull(request)
             case Redo():
-                return await books.worker.redo(request)
+                return await stage_member.stage_replica.redo(request)
             case Reduce():
-                return await books.averaging.reduce(header.sender.member, request, incoming)
+                return await stage_member.averaging.reduce(header.sender.member, request, incoming)
             case TakeRoll():
-                return await books.averaging.take(request)
+                return await stage_member.averaging.take(request)
             case GetAverage():
-                return await books.averaging.get_average(request)
+                return await stage_member.averaging.get_average(request)
             case _:
                 return await self._handle_books(header, request)
 
     async def _handle_books(self, header: Header, request: Request) -> Reply:
-        books = self.books
+        stage_member = self.stage_member
         match request:
             case Heartbeat():
-                return await books.heartbeat(header.sender, request)
+                return await stage_member.heartbeat(header.sender, request)
             case Claim():
-                return await books.claim(header.sender, request)
+                return await stage_member.claim(header.sender, request)
             case Open():
-                return await books.open(header.sender, request)
+                return await stage_member.open(header.sender, request)
             case Seal():
-                reply = await books.seal(request)
+                reply = await stage_member.seal(request)
                 self.keeper.look()
                 return reply
             case Commit():
-                return await books.commit(request)
+                return await stage_member.commit(request)
             case GetState(stage=stage) if stage == ENDS_STAGE and (
-                books.replica_state.stage != stage or self.keeper.has(request)
+                stage_member.replica_state.stage != stage or self.keeper.has(request)
             ):
                 return await self.keeper.get_state(request)
             case GetState():
-                return await queries.get_state(books, request)
+                return await queries.get_state(stage_member, request)
             case GetShadow():
                 return await self.shadows.get(request)
             case GetRecord():
-                return await queries.get_record(books, request)
+                return await queries.get_record(stage_member, request)
             case GetPlan():
-                return await queries.get_plan(books, request)
+                return await queries.get_plan(stage_member, request)
             case Build():
                 return await self.builder.build(header.sender, request)
             case Hello():
@@ -190,36 +192,44 @@ class Peer:
                 raise Refused(RefusalKind.FAILED, f"{type(request).__name__} is not served here")
 
     async def _hello(self, sender: Endpoint, request: Hello) -> Place:
-        self.context.lives.hear([sender.member])
+        self.context.incarnations.hear([sender.member])
         if self.coordinator is not None:
             return await self.coordinator.receive(sender, request)
-        coordinator = self.books.replica_state.coordinator
-        led = coordinator is not None and self.books.hears_coordinator
-        if not led and self.books.replica_state.stage != NO_STAGE and self.books.replica_state.has_begun:
+        coordinator = self.stage_member.replica_state.coordinator
+        led = coordinator is not None and self.stage_member.hears_coordinator
+        if not led and self.stage_member.replica_state.stage != NO_STAGE and self.stage_member.replica_state.has_begun:
             raise Refused(RefusalKind.BEHIND, "the run has begun, and its members are choosing a coordinator")
         if coordinator is None or not led:
             raise Refused(RefusalKind.NOT_YET, "this peer hears no coordinator")
-        return Place(coordinator, NO_STAGE, self.books.waiting_for, accepted=False)
+        return Place(coordinator, NO_STAGE, self.stage_member.waiting_for, accepted=False)
 
     def _meet(self, sender: Endpoint, request: Meet) -> Met:
-        tip = Tip.of(self.books.replica_state.record_of(-1))
+        tip = Tip.of(self.stage_member.replica_state.record_of(-1))
         if self.coordinator is not None:
-            tip = self.coordinator.meeting.tip()
-            self.coordinator.meeting.hear(
+            tip = self.coordinator.partition_merge.tip()
+            self.coordinator.partition_merge.hear(
                 Rival(Tip(request.forced, request.iteration, request.lineage), request.term, sender, request.whole)
             )
-        leads = self.context.here if self.coordinator is not None else self.books.replica_state.coordinator
-        promised = self.books.replica_state.promised
-        term = self.coordinator.meeting.term if self.coordinator is not None else promised.term if promised is not None else None
+        leads = self.context.here if self.coordinator is not None else self.stage_member.replica_state.coordinator
+        promised = self.stage_member.replica_state.promised
+        term = (
+            self.coordinator.partition_merge.term
+            if self.coordinator is not None
+            else promised.term
+            if promised is not None
+            else None
+        )
         whole = self.coordinator is not None and self.coordinator.is_whole()
-        past = self.coordinator.assignment.past if self.coordinator is not None else self.books.replica_state.past
+        past = self.coordinator.assignment.past if self.coordinator is not None else self.stage_member.replica_state.past
         follows = request.lineage != tip.lineage and past.get(request.iteration) == request.lineage
-        return Met(tip.iterations, tip.lineage, tip.forced, leads if self.books.hears_coordinator else None, term, whole, follows)
+        return Met(
+            tip.iterations, tip.lineage, tip.forced, leads if self.stage_member.hears_coordinator else None, term, whole, follows
+        )
 
     async def _goodbye(self, sender: Endpoint, request: Goodbye) -> Reply:
         if request.run_over:
             mine = self.coordinator
-            if mine is not None and not request.write_weights and await mine.meeting.loses_to(sender):
+            if mine is not None and not request.write_weights and await mine.partition_merge.loses_to(sender):
                 await end_run(self.context, mine.roster, (), (), request.why)  # its own swarm follows nobody else
             else:
                 self.ending.require_lead(sender)
@@ -228,11 +238,11 @@ class Peer:
                 return await self.ending.write()
             self.end(End(0 if request.finished else 1, request.why))
         elif request.rejoin and request.successor is not None:
-            await self.books.rejoin(sender, request.successor)
+            await self.stage_member.rejoin(sender, request.successor)
         elif request.successor is not None:
-            coordinator = self.books.replica_state.coordinator
+            coordinator = self.stage_member.replica_state.coordinator
             if coordinator is not None and coordinator.member == sender.member:
-                self.books.name_successor(request.successor.member)
+                self.stage_member.name_successor(request.successor.member)
         elif self.coordinator is not None:
             await self.coordinator.release(sender)
         else:
@@ -244,13 +254,13 @@ class Peer:
         waits = self.context.backoff_s()
         if self.coordinator is not None:
             await self.coordinator.hand_over()
-        wait_s = self.context.timing.leave_s if self.books.replica_state.stage != NO_STAGE else 0.0
+        wait_s = self.context.timing.leave_s if self.stage_member.replica_state.stage != NO_STAGE else 0.0
         until_s = self.context.now_s() + wait_s
         while self.context.now_s() < until_s:
             request = Goodbye(run_over=False, finished=False, why="this peer leaves")
-            coordinator = self.books.replica_state.coordinator
+            coordinator = self.stage_member.replica_state.coordinator
             if coordinator is None or coordinator.member == self.context.me:
-                if self.books.replica_state.plan is None:
+                if self.stage_member.replica_state.plan is None:
                     break  # never had a place
                 await asyncio.sleep(next(waits))
                 continue
@@ -266,27 +276,27 @@ class Peer:
 
     async def _count_ticks(self) -> None:
         try:
-            await self.joining.count_ticks()
+            await self.membership.count_ticks()
         except DeviceStuck as error:
             self.end(End(1, str(error)))
 
     async def _join(self) -> None:
         try:
-            await self.joining.keep()
+            await self.membership.keep()
         except RunEnded as error:
             self.end(End(3, str(error)))
         except Excluded as error:
             self.end(End(4, str(error)))
 
     def _make_coordinator(self, inherited: Takeover | None) -> Coordinator:
-        return Coordinator(self.context, self._coordination, inherited, self.joining.genesis)
+        return Coordinator(self.context, self._coordination, inherited, self.membership.genesis)
 
     async def _lead(self, inherited: Takeover | None) -> bool:
         """Coordinate until the run is over or this peer leads no longer; whether another does."""
         self.coordinator = coordinator = self._make_coordinator(inherited)
         if inherited is None:
             # Who founds does not stand by: it alone decides on the first iteration, and only members decide.
-            coordinator.hello(self.context.here, replace(self.joining.hello(), standby=False))
+            coordinator.hello(self.context.here, replace(self.membership.hello(), standby=False))
         else:
             self.context.tell(TookOver(inherited.term.number, inherited.iteration, len(inherited.promises), inherited.forced))
         try:
@@ -299,13 +309,13 @@ class Peer:
             return deposed.by_another
         finally:
             self.coordinator = None
-            self.books.lose_coordinator()
+            self.stage_member.lose_coordinator()
         self.end(End(0, why))
         return True
 
     async def _announce(self) -> None:
         """Keep announcement and papers up to date; at once when its place changes, the run begins or ends, or a neighbour is lost."""
-        timing, replica_state = self.context.timing, self.books.replica_state
+        timing, replica_state = self.context.timing, self.stage_member.replica_state
         stage_told, lineage_told, announced_s, published_s = NO_STAGE - 1, "", -math.inf, -math.inf
         phase_told = (False, False)
         while True:
@@ -324,10 +334,10 @@ class Peer:
             if now_s - published_s >= timing.papers_lease_s / 3:
                 await self.context.ports.directory.publish_run(timing.papers_lease_s)
                 published_s = now_s
-            await self.books.replica_state.moved.wait(timing.lease_s / 3)
+            await self.stage_member.replica_state.moved.wait(timing.lease_s / 3)
 
     def _announcement(self) -> Announcement:
-        replica_state, context = self.books.replica_state, self.context
+        replica_state, context = self.stage_member.replica_state, self.context
         record = replica_state.record_of(-1)
         entry = record.stages[replica_state.stage] if record is not None and replica_state.stage != NO_STAGE else None
         state = PeerState.SERVING if replica_state.stage != NO_STAGE else PeerState.STANDBY
@@ -339,7 +349,7 @@ class Peer:
             lineage=replica_state.lineage,
             squared_norm=entry.squared_norm if entry is not None else 0.0,
             clip_factor=bits_float32(entry.scalars.grad_scale) if entry is not None else 1.0,
-            seconds_per_microbatch=self.books.worker.seconds_per_microbatch,
+            seconds_per_microbatch=self.stage_member.stage_replica.seconds_per_microbatch,
             memory_bytes=0,
             # Who stands by founds no run that others would: it offers to feed with its second word, or once it knows of a coordinator.
             can_feed=context.ports.tokens is not None

@@ -14,7 +14,7 @@ def glance_of(peer: Peer, told: Plan | None = None) -> Glance:
         peer: that has begun.
         told: a plan that somebody else told it: who stands by is sent none.
     """
-    books, replica_state = peer.books, peer.books.replica_state
+    stage_member, replica_state = peer.stage_member, peer.stage_member.replica_state
     coordinator = replica_state.coordinator
     known = replica_state.known_plan
     plan = known if told is None or (known is not None and known.position >= told.position) else told
@@ -26,12 +26,12 @@ def glance_of(peer: Peer, told: Plan | None = None) -> Glance:
         here=peer.context.me,
         stage=replica_state.stage,
         coordinator=coordinator.member if coordinator is not None else None,
-        waiting_for=books.waiting_for,
+        waiting_for=stage_member.waiting_for,
         plan=plan,
         records=records,
-        contributions=books.book.entered_count,
-        kept_memory_bytes=books.borders.ram_bytes,
+        contributions=stage_member.book.entered_count,
+        kept_memory_bytes=stage_member.activation_log.ram_bytes,
         made=peer.builder.made,
-        lost=tuple(stage for stage in range(peer.context.manifest.stage_count) if books.hop.is_lost(stage)),
+        lost=tuple(stage for stage in range(peer.context.manifest.stage_count) if stage_member.hop.is_lost(stage)),
         making=peer.builder.making,
     )

@@ -24,10 +24,10 @@ class RunEnd:
         all_written: a coordinator has said that every stage is.
     """
 
-    def __init__(self, context: Context, books: StageMember, tasks: Tasks) -> None:
+    def __init__(self, context: Context, stage_member: StageMember, tasks: Tasks) -> None:
         """Nothing was written."""
         self._context = context
-        self._books = books
+        self._stage_member = stage_member
         self._tasks = tasks
         self._writing: asyncio.Task[str] | None = None
         self._writes = NO_STAGE
@@ -40,12 +40,12 @@ class RunEnd:
         Raises:
             Refused: `stale`; the sender may lead another side of a split, which is through, and this side is not.
         """
-        books, coordinator = self._books, self._books.replica_state.coordinator
+        stage_member, coordinator = self._stage_member, self._stage_member.replica_state.coordinator
         is_own = sender.member == self._context.me or (coordinator is not None and coordinator.member == sender.member)
-        follows_nobody = coordinator is None or not books.hears_coordinator
+        follows_nobody = coordinator is None or not stage_member.hears_coordinator
         # A peer that has lost its coordinator at a stroke counts from there.
-        silent_s = books.silent_ticks % SILENT_FOR_LONG * TICK_S
-        is_alone = books.replica_state.stage == NO_STAGE or silent_s >= self._context.timing.split_wait_s
+        silent_s = stage_member.silent_ticks % SILENT_FOR_LONG * TICK_S
+        is_alone = stage_member.replica_state.stage == NO_STAGE or silent_s >= self._context.timing.split_wait_s
         if not is_own and not (follows_nobody and is_alone):
             raise Refused(RefusalKind.STALE, f"{sender.member} is not this peer's coordinator")
 
@@ -55,7 +55,7 @@ class RunEnd:
         Raises:
             Refused: `gone`, what is held here is not the last state of a stage; `failed`, with the reason.
         """
-        replica_state = self._books.replica_state
+        replica_state = self._stage_member.replica_state
         if replica_state.stage == NO_STAGE or not replica_state.is_over:
             raise Refused(
                 RefusalKind.GONE, f"this peer holds stage {replica_state.stage}, ready for iteration {replica_state.iteration}"
@@ -76,7 +76,7 @@ class RunEnd:
 
     async def keep(self) -> None:
         """Write the weights of the stage as they are now, for whoever wants them before the run ends; without a stage nothing."""
-        replica_state, ports = self._books.replica_state, self._context.ports
+        replica_state, ports = self._stage_member.replica_state, self._context.ports
 
         def export() -> str:
             # Iteration and weights change in one piece of device work, so here they are of one moment.
@@ -85,12 +85,12 @@ class RunEnd:
         if replica_state.stage == NO_STAGE:
             return
         try:
-            await self._books.device.run(Rank.BOOKS, 0, export)
+            await self._stage_member.device.run(Rank.BOOKS, 0, export)
         except CallFailed as error:
             self._context.tell(Note(f"the weights of stage {replica_state.stage} are not kept: {error.__cause__ or error}"))
 
     async def _write(self, stage: int) -> str:
-        ports, device = self._context.ports, self._books.device
+        ports, device = self._context.ports, self._stage_member.device
         try:
             tensors = await device.run(Rank.BOOKS, 0, ports.engine.export)
             try:

@@ -18,7 +18,7 @@ tuple[tuple[T, ...], ...]    repeated message of one field   that field is the i
 tuple[tuple[A, B], ...]      repeated message                its fields in order are A, B
 ===========================  ==============================  =====================================================================
 
-A new field therefore is one line in `swarm` and one in the proto file. Nothing here touches the network or knows of RPCs (`codec_messages` does).
+A new field therefore is one line in `protocol` and one in the proto file. Nothing here touches the network or knows of RPCs (`codec_messages` does).
 """
 
 from __future__ import annotations

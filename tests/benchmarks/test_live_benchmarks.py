@@ -40,7 +40,7 @@ def _join(number: int, *, retention: float = 1.0, foreign_cores: float = 0.0) ->
         before=100.0,
         during=99.5,
         starting=99.0,
-        joining=98.0,
+        membership=98.0,
         sharing=80.0,
         after=80.0,
         overall=100.0 * retention,

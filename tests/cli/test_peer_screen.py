@@ -81,7 +81,9 @@ async def test_a_plan_of_another_shape_is_not_shown(tmp_path: Path) -> None:
         screen = PeerScreen(io.StringIO(), tmp_path)
         async with asyncio.TaskGroup() as tasks:
             asking = tasks.create_task(
-                screen._ask(cast("Any", SimpleNamespace(books=SimpleNamespace(replica_state=replica_state), context=context)))
+                screen._ask(
+                    cast("Any", SimpleNamespace(stage_member=SimpleNamespace(replica_state=replica_state), context=context))
+                )
             )
             await asked.wait()
             asking.cancel()

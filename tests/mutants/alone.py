@@ -112,17 +112,17 @@ class Alone:
         line = self.line
         ports = Ports(line, Nowhere(), machine, machine, self.engine, None, None, None, line, lambda: IntegerEngine(MANIFEST))  # type: ignore[arg-type]
         self.context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
-        self.books = StageMember(self.context, group)
-        self.replica_state = self.books.replica_state
+        self.stage_member = StageMember(self.context, group)
+        self.replica_state = self.stage_member.replica_state
         self.replica_state.install(1, 0, GENESIS_LINEAGE, None)
         self.tasks, self.building = Tasks(group), Tasks(group)
-        self.builder = Builder(self.context, self.books, self.building, partial(keep_up, self.context, self.books))
-        self.tasks.start(self.books.device.serve(), "device")
-        self.tasks.start(self.books.keep(), "books")
+        self.builder = Builder(self.context, self.stage_member, self.building, partial(keep_up, self.context, self.stage_member))
+        self.tasks.start(self.stage_member.device.serve(), "device")
+        self.tasks.start(self.stage_member.keep(), "stage_member")
 
     def end(self) -> None:
         """Nothing runs any more."""
-        for owned in (self.tasks, self.building, *self.books.everything()):
+        for owned in (self.tasks, self.building, *self.stage_member.everything()):
             owned.close()
 
 

@@ -185,7 +185,7 @@ def vouched_state(patch: pytest.MonkeyPatch) -> None:
     """A state that was just rebuilt says hello as if a record had decided it."""
 
     def hello(self: Membership) -> Hello:
-        replica_state, is_committed_state = self._books.replica_state, self._books.replica_state.is_committed_state
+        replica_state, is_committed_state = self._stage_member.replica_state, self._stage_member.replica_state.is_committed_state
         replica_state.is_committed_state = True
         try:
             return _hello(self)

@@ -213,7 +213,7 @@ def joiners_that_cannot_step(patch: pytest.MonkeyPatch) -> None:
     """A joiner that has missed an average for good stays as it is until the next iteration begins (3.3)."""
 
     async def careless(self: Coordinator, joiners: Sequence[Participant], record: Record) -> None:
-        await self._telling.bring_up(joiners, record)
+        await self._broadcast.bring_up(joiners, record)
 
     patch.setattr(Coordinator, "_tell_joiners", careless)
 
@@ -479,7 +479,7 @@ def decided_before_it_is_told(patch: pytest.MonkeyPatch) -> None:
 
     async def careless(self: Coordinator, record: Record) -> None:
         before = self._record
-        patch.setattr(self.meeting, "_last_record", lambda: before)
+        patch.setattr(self.partition_merge, "_last_record", lambda: before)
         await decide(self, record)
 
     patch.setattr(Coordinator, "_decide", careless)

@@ -98,22 +98,22 @@ def _before_seal(patch: pytest.MonkeyPatch, forget: Callable[[StageMember, Seal]
 
 def order_of_seals(patch: pytest.MonkeyPatch) -> None:
     """An older Seal replaces a newer one (3.1)."""
-    _before_seal(patch, lambda books, request: setattr(books.replica_state, "sealed_at", None))
+    _before_seal(patch, lambda stage_member, request: setattr(stage_member.replica_state, "sealed_at", None))
 
 
 def term_of_a_seal(patch: pytest.MonkeyPatch) -> None:
     """A Seal of a lower term is stored (3.1)."""
-    _before_seal(patch, lambda books, request: setattr(books.replica_state, "promised", None))
+    _before_seal(patch, lambda stage_member, request: setattr(stage_member.replica_state, "promised", None))
 
 
 def lineage_of_a_seal(patch: pytest.MonkeyPatch) -> None:
     """A record is stored whatever it follows (3.1)."""
-    _before_seal(patch, lambda books, request: setattr(books.replica_state, "lineage", request.record.before))
+    _before_seal(patch, lambda stage_member, request: setattr(stage_member.replica_state, "lineage", request.record.before))
 
 
 def renounced_vote(patch: pytest.MonkeyPatch) -> None:
     """Whoever leaves a lineage for another one forgets what it has promised there (3.4)."""
-    _before_seal(patch, lambda books, request: setattr(books, "_renounced", None))
+    _before_seal(patch, lambda stage_member, request: setattr(stage_member, "_renounced", None))
 
 
 def highest_renounced_promise(patch: pytest.MonkeyPatch) -> None:

@@ -59,9 +59,9 @@ def wait_before_forcing(patch: pytest.MonkeyPatch) -> None:
     """A candidate without a majority goes on at once, forced (3.2)."""
     start = Election.__init__
 
-    def hasty(self: Election, context: Context, books: StageMember) -> None:
+    def hasty(self: Election, context: Context, stage_member: StageMember) -> None:
         timing = dataclasses.replace(context.manifest.timing, split_wait_s=0.001)
-        start(self, dataclasses.replace(context, manifest=dataclasses.replace(context.manifest, timing=timing)), books)
+        start(self, dataclasses.replace(context, manifest=dataclasses.replace(context.manifest, timing=timing)), stage_member)
 
     patch.setattr(Election, "__init__", hasty)
 
@@ -103,7 +103,11 @@ def lineage_of_whoever_rebuilt(patch: pytest.MonkeyPatch) -> None:
 
     def careless(self: Membership) -> Hello:
         said = hello(self)
-        return said if self._books.replica_state.is_committed_state else Hello(said.can_feed, said.standby, said.corpus_hash, 0)
+        return (
+            said
+            if self._stage_member.replica_state.is_committed_state
+            else Hello(said.can_feed, said.standby, said.corpus_hash, 0)
+        )
 
     patch.setattr(Membership, "hello", careless)
 
@@ -502,7 +506,7 @@ def answer_of_a_build(patch: pytest.MonkeyPatch) -> None:
     answer = Builder.build
 
     async def careless(self: Builder, sender: Endpoint, request: Build) -> Reply:
-        if self._books.replica_state.goes_on_from(request.iteration, request.lineage):
+        if self._stage_member.replica_state.goes_on_from(request.iteration, request.lineage):
             raise Refused(RefusalKind.PAST, "it is decided")
         return await answer(self, sender, request)
 

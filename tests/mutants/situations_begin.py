@@ -72,7 +72,7 @@ def member_with_an_old_plan() -> object:
             ports = replace(alone.context.ports, directory=_named(number))  # type: ignore[arg-type]
             alone.replica_state.known_plan, alone.replica_state.coordinator = plan(1), None
             alone.line.asked.clear()
-            election = Election(replace(alone.context, ports=ports), alone.books)
+            election = Election(replace(alone.context, ports=ports), alone.stage_member)
             campaign = alone.tasks.start(election.campaign(), "campaign")
             await asyncio.sleep(8.0)
             campaign.cancel()

@@ -111,7 +111,7 @@ def _replay(story: Callable[[Alone, StageReplay], Awaitable[T]]) -> T:
     async def main(alone: Alone) -> T:
         action = Replay(1, 1, (A,), 0, (A,), (D,), "shadow and logs")
         request = Build(at(2), action, 1, GENESIS_LINEAGE, record(), 0)
-        replaying = StageReplay(alone.context, alone.books.device, alone.books.borders, request, action)
+        replaying = StageReplay(alone.context, alone.stage_member.device, alone.stage_member.activation_log, request, action)
         replaying._engines, replaying._in_order, replaying.exact = {1: alone.engine}, True, True
         return await story(alone, replaying)
 

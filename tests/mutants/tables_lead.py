@@ -151,11 +151,14 @@ def rival_while_a_record_is_told() -> object:
     async def story(alone: Alone, coordinator: Coordinator) -> list[bool]:
         coordinator._iteration, coordinator._record = 1, record()
         coordinator.assignment.past[1] = record().lineage()
-        rival, found = Rival(coordinator.meeting.tip(), replace(LATER, number=LATER.number + 1), D, is_whole=True), list[bool]()
+        rival, found = (
+            Rival(coordinator.partition_merge.tip(), replace(LATER, number=LATER.number + 1), D, is_whole=True),
+            list[bool](),
+        )
 
         def one(to: Endpoint, request: Request) -> Reply:
             if isinstance(request, Commit):
-                found.append(coordinator.meeting._gives_way_to(rival))
+                found.append(coordinator.partition_merge._gives_way_to(rival))
             return answer(to, request)
 
         alone.line.answer = one
@@ -176,7 +179,7 @@ def rival_that_gives_way() -> object:
         found, action = list[bool](), CopyNeighbour(1, D, 2, "stage 1 is an end of the body")
         calls = (1, "e", False, 0), (1, "c", True, 0), (1, "c", False, 0), (1, "c", False, 60), (2, "d", False, 0)
         for iterations, lineage, whole, wait_s in calls:
-            coordinator.meeting.hear(Rival(Tip((), iterations, lineage * 64), LATER, D, is_whole=whole))
+            coordinator.partition_merge.hear(Rival(Tip((), iterations, lineage * 64), LATER, D, is_whole=whole))
             await asyncio.sleep(wait_s)
             found.append(not coordinator.assignment._waits_for_others(action))
         return found
@@ -210,7 +213,7 @@ def ways_that_wait_for_members() -> object:
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[str]:
         coordinator.assignment.past[2] = "d" * 64
-        coordinator.meeting.hear(Rival(Tip((), 2, "d" * 64), LATER, D, is_whole=False))
+        coordinator.partition_merge.hear(Rival(Tip((), 2, "d" * 64), LATER, D, is_whole=False))
         ways = (
             Copy(1, (D,), ""),
             CopyKept(0, D, 2, "", "d" * 64),
@@ -230,8 +233,8 @@ def stage_lost_before_giving_way() -> object:
         met = Met(9, "e" * 64, (), D, replace(LATER, member=D.member), whole=True)
         alone.line.answer = lambda to, request: Reply(met) if isinstance(request, Meet) else answer(to, request)
         action = CopyNeighbour(1, D, 2, "stage 1 is an end of the body")
-        alone.tasks.start(coordinator.meeting.keep(), "meet strangers")
-        coordinator.meeting.hear(Rival(Tip((), 9, "e" * 64), LATER, D, is_whole=True))
+        alone.tasks.start(coordinator.partition_merge.keep(), "meet strangers")
+        coordinator.partition_merge.hear(Rival(Tip((), 9, "e" * 64), LATER, D, is_whole=True))
         await asyncio.sleep(0.5)
         found = [not coordinator.assignment._waits_for_others(action)]
         met = replace(met, coordinator=None)
@@ -431,7 +434,7 @@ def record_beside_the_dead() -> object:
     async def story(alone: Alone, coordinator: Coordinator) -> int:
         for other in (ME, SIBLING, D):
             coordinator.roster.fence(other.member, "it is gone")
-        alone.context.lives.hear(second_life(other).member for other in (ME, SIBLING, D))
+        alone.context.incarnations.hear(second_life(other).member for other in (ME, SIBLING, D))
         average = StageAverage("average", float64_bits(1.0), "state", (A.member,))
         return coordinator._make_record(plan(1), (average,) * 3, (1.0,)).forced
 
@@ -473,7 +476,7 @@ def _judged(first: Response | CallFailed, second: Response | CallFailed) -> str:
 
     async def story(alone: Alone, coordinator: Coordinator) -> str:
         participants = [g for g in coordinator.roster.participants() if g.stage == 1]
-        found = coordinator._rolling._judge(_roll(), participants, {ME.member: first, SIBLING.member: second})
+        found = coordinator._rounds._judge(_roll(), participants, {ME.member: first, SIBLING.member: second})
         return type(found).__name__
 
     return _lead(story)
@@ -506,7 +509,7 @@ def average_of_who_is_gone() -> object:
     """Every stage is averaged; who reported one of them is fenced, and its sibling has come since: whether that average counts still."""
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[int]:
-        rolling, roster = coordinator._rolling, coordinator.roster
+        rolling, roster = coordinator._rounds, coordinator.roster
         reported = {0: A, 1: SIBLING, 2: D}
         rolling._averages = {stage: StageAverage("sum", "", "state", (one.member,)) for stage, one in reported.items()}
         for participant in roster.participants():
@@ -528,7 +531,7 @@ def sums_of_a_fenced_member() -> object:
         assert participant is not None
         partial_sum = PartialSum(PartialSumId(ME.member, 0), MicrobatchSet.of([3]), (3,))
         participant.answer = replace(beat_answer(1), partial_sums=(partial_sum,))
-        rolling, roster = coordinator._rolling, coordinator.roster
+        rolling, roster = coordinator._rounds, coordinator.roster
         roster.fence(ME.member, "it does not answer")
         return [found.order for found in Rounds._partial_sums(rolling, plan(1), 1)]
 

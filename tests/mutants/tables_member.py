@@ -44,8 +44,8 @@ def _roll(*members: Endpoint, partial_sums: tuple[PartialSum, ...] = (), rotatio
 
 async def _own_average(alone: Alone) -> str:
     """The digest of an average that the member has made alone."""
-    await alone.books.open(A, Open(plan(1)))
-    report = (await alone.books.averaging.take(TakeRoll(at(2), _roll(ME)))).message
+    await alone.stage_member.open(A, Open(plan(1)))
+    report = (await alone.stage_member.averaging.take(TakeRoll(at(2), _roll(ME)))).message
     assert isinstance(report, Report)
     return report.sum_digest
 
@@ -54,7 +54,7 @@ def older_open() -> object:
     """The coordinator's older Open arrives after its newer one."""
 
     async def story(alone: Alone) -> list[str]:
-        return [await word(alone.books.open(A, Open(plan(revision)))) for revision in (5, 4)]
+        return [await word(alone.stage_member.open(A, Open(plan(revision)))) for revision in (5, 4)]
 
     return play(story)
 
@@ -63,8 +63,8 @@ def stored_before_open() -> object:
     """A member that has stored a record of this iteration gets an Open of it: the loss of the record that it tells of."""
 
     async def story(alone: Alone) -> float | None:
-        await alone.books.seal(Seal(at(1), record(loss=7.0)))
-        promise = (await alone.books.open(D, Open(plan(1, LATER)))).message
+        await alone.stage_member.seal(Seal(at(1), record(loss=7.0)))
+        promise = (await alone.stage_member.open(D, Open(plan(1, LATER)))).message
         assert isinstance(promise, Promise)
         return promise.sealed.loss if promise.sealed is not None else None
 
@@ -75,9 +75,9 @@ def stored_before_load() -> object:
     """A member that has stored a record loads its state anew and is asked for its promise: the loss of the record that it tells of."""
 
     async def story(alone: Alone) -> float | None:
-        await alone.books.seal(Seal(at(1), record(loss=7.0)))
-        await alone.books.install(1, 0, record().before, None)
-        promise = (await alone.books.claim(D, Claim(at(1, LATER), only_asking=False))).message
+        await alone.stage_member.seal(Seal(at(1), record(loss=7.0)))
+        await alone.stage_member.install(1, 0, record().before, None)
+        promise = (await alone.stage_member.claim(D, Claim(at(1, LATER), only_asking=False))).message
         assert isinstance(promise, Promise)
         return promise.sealed.loss if promise.sealed is not None else None
 
@@ -88,8 +88,8 @@ def claim_beside_a_coordinator() -> object:
     """Somebody claims while the coordinator heartbeats."""
 
     async def story(alone: Alone) -> str:
-        await alone.books.heartbeat(A, Heartbeat(at(1), 0, 0.0))
-        return await word(alone.books.claim(D, Claim(at(1, LATER), only_asking=False)))
+        await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
+        return await word(alone.stage_member.claim(D, Claim(at(1, LATER), only_asking=False)))
 
     return play(story)
 
@@ -98,10 +98,10 @@ def only_asked() -> object:
     """Somebody asks whether it would be followed; then the coordinator seals."""
 
     async def story(alone: Alone) -> str:
-        await alone.books.heartbeat(A, Heartbeat(at(1), 0, 0.0))
-        alone.books.lose_coordinator()
-        await alone.books.claim(D, Claim(at(1, LATER), only_asking=True))
-        return await word(alone.books.seal(Seal(at(2), record())))
+        await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
+        alone.stage_member.lose_coordinator()
+        await alone.stage_member.claim(D, Claim(at(1, LATER), only_asking=True))
+        return await word(alone.stage_member.seal(Seal(at(2), record())))
 
     return play(story)
 
@@ -110,11 +110,11 @@ def word_of_an_old_term() -> object:
     """A coordinator whose term is over opens, heartbeats and seals."""
 
     async def story(alone: Alone) -> list[str]:
-        await alone.books.claim(D, Claim(at(1, LATER), only_asking=False))
+        await alone.stage_member.claim(D, Claim(at(1, LATER), only_asking=False))
         return [
-            await word(alone.books.open(A, Open(plan(2)))),
-            await word(alone.books.heartbeat(A, Heartbeat(at(3), 0, 0.0))),
-            await word(alone.books.seal(Seal(at(4), record()))),
+            await word(alone.stage_member.open(A, Open(plan(2)))),
+            await word(alone.stage_member.heartbeat(A, Heartbeat(at(3), 0, 0.0))),
+            await word(alone.stage_member.seal(Seal(at(4), record()))),
         ]
 
     return play(story)
@@ -124,17 +124,17 @@ def older_roll() -> object:
     """The coordinator's older roll arrives after its newer one."""
 
     async def story(alone: Alone) -> list[str]:
-        await alone.books.open(A, Open(plan(1)))
+        await alone.stage_member.open(A, Open(plan(1)))
         rolls = ((5, 0), (4, 1))
-        return [await word(alone.books.averaging.take(TakeRoll(at(n), _roll(ME, rotation=turn)))) for n, turn in rolls]
+        return [await word(alone.stage_member.averaging.take(TakeRoll(at(n), _roll(ME, rotation=turn)))) for n, turn in rolls]
 
     return play(story)
 
 
 def _seals(*seals: tuple[int, Record]) -> object:
     async def story(alone: Alone) -> list[str]:
-        await alone.books.heartbeat(A, Heartbeat(at(1), 0, 0.0))
-        return [await word(alone.books.seal(Seal(at(revision), sealed))) for revision, sealed in seals]
+        await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
+        return [await word(alone.stage_member.seal(Seal(at(revision), sealed))) for revision, sealed in seals]
 
     return play(story)
 
@@ -153,9 +153,9 @@ def second_vote() -> object:
     """A member promised term 2, its lineage gave way; then the coordinator of term 1 asks it to store a record that follows the same one."""
 
     async def story(alone: Alone) -> str:
-        await alone.books.claim(D, Claim(at(1, LATER), only_asking=False))
-        await alone.books.rejoin(D, A)
-        return await word(alone.books.seal(Seal(at(2), record())))
+        await alone.stage_member.claim(D, Claim(at(1, LATER), only_asking=False))
+        await alone.stage_member.rejoin(D, A)
+        return await word(alone.stage_member.seal(Seal(at(2), record())))
 
     return play(story)
 
@@ -164,11 +164,11 @@ def second_vote_after_coming_and_going() -> object:
     """A member promised term 3, then in the same lineage, told to join another coordinator each time, term 1; then that of term 2 has it store."""
 
     async def story(alone: Alone) -> str:
-        await alone.books.claim(SIBLING, Claim(at(1, Term(3, SIBLING.member)), only_asking=False))
-        await alone.books.rejoin(SIBLING, A)
-        await alone.books.heartbeat(A, Heartbeat(at(1), 0, 0.0))
-        await alone.books.rejoin(A, D)
-        return await word(alone.books.seal(Seal(at(2, LATER), record())))
+        await alone.stage_member.claim(SIBLING, Claim(at(1, Term(3, SIBLING.member)), only_asking=False))
+        await alone.stage_member.rejoin(SIBLING, A)
+        await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
+        await alone.stage_member.rejoin(A, D)
+        return await word(alone.stage_member.seal(Seal(at(2, LATER), record())))
 
     return play(story)
 
@@ -177,9 +177,12 @@ def word_of_a_beaten_lineage() -> object:
     """The coordinator of the lineage that gave way heartbeats, and opens, as if nothing had happened."""
 
     async def story(alone: Alone) -> list[str]:
-        await alone.books.heartbeat(A, Heartbeat(at(1), 0, 0.0))
-        await alone.books.rejoin(A, D)
-        return [await word(alone.books.heartbeat(A, Heartbeat(at(2), 0, 0.0))), await word(alone.books.open(A, Open(plan(3))))]
+        await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
+        await alone.stage_member.rejoin(A, D)
+        return [
+            await word(alone.stage_member.heartbeat(A, Heartbeat(at(2), 0, 0.0))),
+            await word(alone.stage_member.open(A, Open(plan(3)))),
+        ]
 
     return play(story)
 
@@ -188,9 +191,9 @@ def call_to_come_back_that_comes_twice() -> object:
     """A member is told twice to come back to a coordinator, and follows it already the second time: what its next heartbeat comes to."""
 
     async def story(alone: Alone) -> str:
-        await alone.books.heartbeat(A, Heartbeat(at(1), 0, 0.0))
-        await alone.books.rejoin(A, A)
-        return await word(alone.books.heartbeat(A, Heartbeat(at(2), 0, 0.0)))
+        await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
+        await alone.stage_member.rejoin(A, A)
+        return await word(alone.stage_member.heartbeat(A, Heartbeat(at(2), 0, 0.0)))
 
     return play(story)
 
@@ -199,9 +202,9 @@ def state_of_one_who_came_back() -> object:
     """A member has opened a plan and is told to come back to its coordinator: the base in which it says that its state was opened."""
 
     async def story(alone: Alone) -> str:
-        await alone.books.open(A, Open(plan(1)))
-        await alone.books.rejoin(A, A)
-        promise = (await alone.books.claim(D, Claim(at(1, LATER), only_asking=False))).message
+        await alone.stage_member.open(A, Open(plan(1)))
+        await alone.stage_member.rejoin(A, A)
+        promise = (await alone.stage_member.claim(D, Claim(at(1, LATER), only_asking=False))).message
         assert isinstance(promise, Promise)
         return promise.base
 
@@ -212,11 +215,11 @@ def call_back_by_the_one_that_was_left() -> object:
     """A coordinator that had slept has a member leave the one that leads, and then that one calls it back: what its next heartbeat comes to."""
 
     async def story(alone: Alone) -> str:
-        await alone.books.claim(D, Claim(at(1, LATER), only_asking=False))
-        alone.books.lose_coordinator()  # its heartbeats come to nothing while it is frozen
-        await alone.books.rejoin(A, A)
-        await alone.books.rejoin(D, D)
-        return await word(alone.books.heartbeat(D, Heartbeat(at(2, LATER), 0, 0.0)))
+        await alone.stage_member.claim(D, Claim(at(1, LATER), only_asking=False))
+        alone.stage_member.lose_coordinator()  # its heartbeats come to nothing while it is frozen
+        await alone.stage_member.rejoin(A, A)
+        await alone.stage_member.rejoin(D, D)
+        return await word(alone.stage_member.heartbeat(D, Heartbeat(at(2, LATER), 0, 0.0)))
 
     return play(story)
 
@@ -226,9 +229,9 @@ def overtaken_open() -> object:
 
     async def story(alone: Alone) -> tuple[str, int]:
         async with asyncio.TaskGroup() as group:
-            opening = group.create_task(word(alone.books.open(A, Open(plan(1)))))
+            opening = group.create_task(word(alone.stage_member.open(A, Open(plan(1)))))
             await asyncio.sleep(0.0005)
-            await alone.books.heartbeat(D, Heartbeat(at(1, LATER), 0, 0.0))
+            await alone.stage_member.heartbeat(D, Heartbeat(at(1, LATER), 0, 0.0))
         promised = alone.replica_state.promised
         assert promised is not None
         return opening.result(), promised.term.number
@@ -241,9 +244,9 @@ def coordinator_gets_nowhere() -> object:
 
     async def story(alone: Alone) -> bool:
         for _ in range(int(alone.context.timing.stall_s / TICK_S) + 1):
-            await alone.books.heartbeat(A, Heartbeat(at(1), 0, 0.0, progress=1))
-            alone.books.count_tick()
-        return alone.books.hears_coordinator
+            await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0, progress=1))
+            alone.stage_member.count_tick()
+        return alone.stage_member.hears_coordinator
 
     return play(story)
 
@@ -253,7 +256,9 @@ def step_from_another_state() -> object:
 
     async def story(alone: Alone) -> tuple[str, int]:
         average = await _own_average(alone)
-        return await word(alone.books.commit(Commit(record(state="another", average=average)))), alone.replica_state.iteration
+        return await word(
+            alone.stage_member.commit(Commit(record(state="another", average=average)))
+        ), alone.replica_state.iteration
 
     return play(story)
 
@@ -266,7 +271,7 @@ def average_of_a_sibling() -> object:
         await _own_average(alone)
         right = alone.engine.contribution([], 0)
         alone.line.answer = lambda to, request: Reply(Average(), bytes([1]) + right[1:])
-        return await word(alone.books.commit(Commit(record(state=state, average="another"))))
+        return await word(alone.stage_member.commit(Commit(record(state=state, average="another"))))
 
     return play(story)
 
@@ -278,7 +283,7 @@ def time_of_a_missed_average() -> object:
         digest = await _own_average(alone)
         alone.line.answer = lambda to, request: Reply(Average(), alone.engine.contribution([], 0))
         begun_s = alone.context.now_s()
-        assert await alone.books.averaging.fetch(0, digest, (SIBLING,))
+        assert await alone.stage_member.averaging.fetch(0, digest, (SIBLING,))
         return int((alone.context.now_s() - begun_s) / alone.line.delay_s)
 
     return play(story)
@@ -288,7 +293,7 @@ def work_of_another_base() -> object:
     """Work is asked for that starts from another base than the member's: why it is not done."""
 
     async def story(alone: Alone) -> str:
-        await alone.books.open(A, Open(plan(1)))
+        await alone.stage_member.open(A, Open(plan(1)))
         try:
             alone.replica_state.check(WorkKey(0, "another", WorkKind.TRAIN, 0, 1))
         except Refused as refusal:
@@ -302,11 +307,11 @@ def roll_of_another_sum() -> object:
     """A roll says that a sum of this member holds one microbatch, and it holds two by now."""
 
     async def story(alone: Alone) -> str:
-        book = alone.books.book
-        await alone.books.open(A, Open(plan(1)))
+        book = alone.stage_member.book
+        await alone.stage_member.open(A, Open(plan(1)))
         book._sets[0], alone.engine._sums[0] = (0, 1), [alone.engine._zero() for _ in range(alone.engine.part_count(1))]
         told = PartialSum(PartialSumId(ME.member, 0), MicrobatchSet.of([0]), (0,))
-        return await word(alone.books.averaging.take(TakeRoll(at(2), _roll(ME, partial_sums=(told,)))))
+        return await word(alone.stage_member.averaging.take(TakeRoll(at(2), _roll(ME, partial_sums=(told,)))))
 
     return play(story)
 
@@ -315,11 +320,11 @@ def sum_in_a_roll() -> object:
     """A sum of this member was averaged, and another microbatch comes: the number of the sum that it goes to."""
 
     async def story(alone: Alone) -> int:
-        book = alone.books.book
-        await alone.books.open(A, Open(plan(1)))
+        book = alone.stage_member.book
+        await alone.stage_member.open(A, Open(plan(1)))
         book.enter(book.number_for(SumKind.SURE, 0), 0)
         alone.engine._sums[0] = [alone.engine._zero() for _ in range(alone.engine.part_count(1))]
-        await alone.books.averaging.take(TakeRoll(at(2), _roll(ME, partial_sums=book.partial_sums())))
+        await alone.stage_member.averaging.take(TakeRoll(at(2), _roll(ME, partial_sums=book.partial_sums())))
         return book.number_for(SumKind.SURE, 1)
 
     return play(story)
@@ -330,8 +335,8 @@ def short_contribution() -> object:
 
     async def story(alone: Alone) -> object:
         partial_sums = (PartialSum(PartialSumId(SIBLING.member, 0), MicrobatchSet.of([0]), (0,)),)
-        roll, averaging = _roll(ME, SIBLING, partial_sums=partial_sums), alone.books.averaging
-        await alone.books.open(A, Open(plan(1)))
+        roll, averaging = _roll(ME, SIBLING, partial_sums=partial_sums), alone.stage_member.averaging
+        await alone.stage_member.open(A, Open(plan(1)))
         alone.line.delay_s = 1.0
         async with asyncio.TaskGroup() as group:
             taking = group.create_task(averaging.take(TakeRoll(at(2), roll)))
@@ -349,10 +354,10 @@ def roll_of_an_old_term() -> object:
     """A coordinator whose term is over has a stage averaged."""
 
     async def story(alone: Alone) -> str:
-        await alone.books.open(A, Open(plan(1)))
-        alone.books.lose_coordinator()
-        await alone.books.claim(D, Claim(at(1, LATER), only_asking=False))
-        return await word(alone.books.averaging.take(TakeRoll(at(2), _roll(ME))))
+        await alone.stage_member.open(A, Open(plan(1)))
+        alone.stage_member.lose_coordinator()
+        await alone.stage_member.claim(D, Claim(at(1, LATER), only_asking=False))
+        return await word(alone.stage_member.averaging.take(TakeRoll(at(2), _roll(ME))))
 
     return play(story)
 
@@ -363,7 +368,7 @@ def step_of_another_lineage() -> object:
     async def story(alone: Alone) -> str:
         state = alone.engine.state_digest()
         other = record(state=state, average=await _own_average(alone), before=OTHER_LINEAGE)
-        return await word(alone.books.commit(Commit(other)))
+        return await word(alone.stage_member.commit(Commit(other)))
 
     return play(story)
 
@@ -373,7 +378,7 @@ def average_of_another_digest() -> object:
 
     async def story(alone: Alone) -> str:
         await _own_average(alone)
-        return await word(alone.books.averaging.get_average(GetAverage(0, "another", 0)))
+        return await word(alone.stage_member.averaging.get_average(GetAverage(0, "another", 0)))
 
     return play(story)
 
@@ -382,10 +387,10 @@ def contribution_of_a_stranger() -> object:
     """Somebody who is not in the roll contributes to it."""
 
     async def story(alone: Alone) -> str:
-        await alone.books.open(A, Open(plan(1)))
-        await alone.books.averaging.take(TakeRoll(at(2), _roll(ME)))
+        await alone.stage_member.open(A, Open(plan(1)))
+        await alone.stage_member.averaging.take(TakeRoll(at(2), _roll(ME)))
         asked = Reduce(_roll(ME).round(), 0, contributes=False)
-        return await word(alone.books.averaging.reduce(D.member, asked, PayloadAtHand(b"")))
+        return await word(alone.stage_member.averaging.reduce(D.member, asked, PayloadAtHand(b"")))
 
     return play(story)
 
@@ -402,7 +407,7 @@ def share_that_a_stage_refused() -> object:
         found = []
         for revision in (1, 2):
             alone.line.asked.clear()
-            await alone.books.open(A, Open(plan(revision)))
+            await alone.stage_member.open(A, Open(plan(revision)))
             await asyncio.sleep(1.0)
             found.append(any(isinstance(request, Train) for _, request in alone.line.asked))
         return found
@@ -414,7 +419,7 @@ def plans_of_one_base() -> object:
     """A source with a held-out window is told nine plans of one base, while its device does what takes an hour: what waits for it."""
 
     async def story(alone: Alone) -> list[Rank]:
-        context, device = alone.context, alone.books.device
+        context, device = alone.context, alone.stage_member.device
         context.ports = replace(context.ports, tokens=IntegerTokens(context.manifest, 9))
         alone.engine.draw(0, 0)
         alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
@@ -424,7 +429,7 @@ def plans_of_one_base() -> object:
 
         for revision in range(1, 10):
             share = Share(A.member, (0,), (0,), 1)
-            await alone.books.open(A, Open(replace(plan(revision), shares=(share,))))
+            await alone.stage_member.open(A, Open(replace(plan(revision), shares=(share,))))
             await asyncio.sleep(0.1)
             device._executor = cast("Executor", SimpleNamespace(run=an_hour))
         return sorted(Rank(entry[0]) for entry in device._heap if not entry[-1].done())
@@ -440,7 +445,7 @@ def contribution_of_a_source() -> object:
     """The loss's half of a microbatch is in a source's sum and the embedding's is not: the microbatches that it tells of."""
 
     async def story(alone: Alone) -> list[tuple[int, ...]]:
-        book = alone.books.book
+        book = alone.stage_member.book
         number = book.number_for(0, 3)
         book.half(number, 3)
         return [partial_sum.order for partial_sum in book.partial_sums()]
@@ -458,11 +463,11 @@ def loss_of_another_share() -> object:
         alone.engine.draw(0, 0)
         alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
         shares = (Share(A.member, (0, 1, 2), (), 1), Share(SIBLING.member, (3,), (), 1))
-        await alone.books.open(A, Open(replace(plan(1), shares=shares)))
+        await alone.stage_member.open(A, Open(replace(plan(1), shares=shares)))
 
         async def ask(number: int) -> str:
             output = PayloadAtHand(alone.engine.embed_only(tokens.microbatch(number)))
-            return await word(alone.books.source.loss(Loss(WorkKey(0, "b0", WorkKind.TRAIN, number, 0), 0), output))
+            return await word(alone.stage_member.source.loss(Loss(WorkKey(0, "b0", WorkKind.TRAIN, number, 0), 0), output))
 
         return [await ask(number) for number in (2, 3)]
 
@@ -475,8 +480,8 @@ def copy_that_was_opened() -> object:
     async def story(alone: Alone, stage: int) -> bool:
         alone.replica_state.install(1, 5, OTHER_LINEAGE, replace(record(), iteration=4))
         opened = replace(plan(1, iteration=5, lineage=OTHER_LINEAGE), rebuilt=(Rebuilt(stage, "state", rate_scaled=False),))
-        await alone.books.open(A, Open(opened))
-        await alone.books.rejoin(A, D)
+        await alone.stage_member.open(A, Open(opened))
+        await alone.stage_member.rejoin(A, D)
         return alone.replica_state.is_committed_state
 
     return [play(partial(story, stage=stage)) for stage in (2, 1)]

@@ -86,14 +86,14 @@ def _campaign(
 
         async def own(header: object, request: Request, incoming: object) -> Reply:
             assert isinstance(request, Claim)
-            return await alone.books.claim(alone.context.here, request)
+            return await alone.stage_member.claim(alone.context.here, request)
 
         alone.line.answer, alone.context.handler = one, own
         alone.replica_state.records = [replace(record(), iteration=-1)]
         alone.replica_state.known_plan = plan(1)
         alone.replica_state.promised = at(1)
-        alone.books.lose_coordinator()
-        return await judge(alone, Election(alone.context, alone.books))
+        alone.stage_member.lose_coordinator()
+        return await judge(alone, Election(alone.context, alone.stage_member))
 
     return play(main, here)
 
@@ -245,17 +245,17 @@ def lineage_that_nobody_leads() -> object:
         async def lead(inherited: object) -> bool:
             raise AssertionError(inherited)
 
-        wait_s, joining = alone.context.timing.split_wait_s, Membership(alone.context, alone.books, alone.tasks, lead)
-        joining._election, alone.replica_state.is_committed_state, told = election, True, []
+        wait_s, membership = alone.context.timing.split_wait_s, Membership(alone.context, alone.stage_member, alone.tasks, lead)
+        membership._election, alone.replica_state.is_committed_state, told = election, True, []
         while alone.context.now_s() < 2 * wait_s:
             await election.campaign()
-        told.append(joining.hello().forced)
+        told.append(membership.hello().forced)
         if not is_member:
             alone.replica_state.known_plan = replace(plan(2), replicas=(plan(2).replicas[0],) * 3)
         await asyncio.sleep(2 * wait_s)
-        told.append(joining.hello().forced)
+        told.append(membership.hello().forced)
         await election.campaign()
-        return [*told, joining.hello().forced]
+        return [*told, membership.hello().forced]
 
     return [_campaign(_silent, partial(judge, is_member=is_member)) for is_member in (True, False)]
 
@@ -267,11 +267,11 @@ def state_that_is_not_vouched_for() -> object:
         async def lead(inherited: object) -> bool:
             raise AssertionError(inherited)
 
-        joining, told = Membership(alone.context, alone.books, alone.tasks, lead), []
+        membership, told = Membership(alone.context, alone.stage_member, alone.tasks, lead), []
         alone.replica_state.install(1, 5, LINEAGE, replace(record(forced=(2,)), iteration=4))
         for in_force in (None, plan(2, iteration=5, lineage=LINEAGE)):
             alone.replica_state.plan = in_force
-            hello = joining.hello()
+            hello = membership.hello()
             told.append((hello.stage, hello.iteration, hello.forced))
         assignment.hello(ME, hello, 5)
         participant = roster.get(ME.member)
@@ -295,7 +295,7 @@ def electorate_of_a_missed_record() -> object:
             alone.replica_state.apply(newest)
             return Reply(Committed(1))
 
-        alone.line.answer, alone.books.commit = further, step  # type: ignore[method-assign, assignment]
+        alone.line.answer, alone.stage_member.commit = further, step  # type: ignore[method-assign, assignment]
         return await election.campaign() is not None
 
     return _campaign(_silent, judge)
@@ -627,13 +627,13 @@ def state_that_is_vouched_for_later() -> object:
 
         alone.line.answer = lambda to, request: Reply(Place(to, STANDBY, "", accepted=True))
         alone.replica_state.is_committed_state = False
-        joining = Membership(alone.context, alone.books, alone.tasks, lead)
-        assert await joining._ask(A)
-        alone.tasks.start(joining._listen(), "listen")
-        alone.books.tied.tell()
+        membership = Membership(alone.context, alone.stage_member, alone.tasks, lead)
+        assert await membership._ask(A)
+        alone.tasks.start(membership._listen(), "listen")
+        alone.stage_member.tied.tell()
         await asyncio.sleep(0.2)
         alone.replica_state.is_committed_state = True
-        alone.books.tied.tell()
+        alone.stage_member.tied.tell()
         await asyncio.sleep(0.2)
         return [request.stage for _, request in alone.line.asked if isinstance(request, Hello)]
 
@@ -659,11 +659,11 @@ def founder_that_was_started_again() -> object:
         alone.line.answer = lambda to, request: Reply(Place(D, STANDBY, "", accepted=False))
         alone.replica_state.stage, founds = STANDBY, []
         for heard, first in ((False, before), (True, before), (False, now)):
-            joining = Membership(replace(alone.context, ports=ports), alone.books, alone.tasks, lead)
+            membership = Membership(replace(alone.context, ports=ports), alone.stage_member, alone.tasks, lead)
             if heard:
-                await joining._ask(A)
-            await joining._found([first])
-            founds.append(await joining._found([here, before]))
+                await membership._ask(A)
+            await membership._found([first])
+            founds.append(await membership._found([here, before]))
         return founds
 
     return play(story)
@@ -770,7 +770,7 @@ def frames_of_a_long_answer() -> object:
     async def story(alone: Alone) -> int:
         told = []
         for _ in range(2):
-            reply = await alone.books.heartbeat(A, Heartbeat(at(1), 0, 0.0))
+            reply = await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
             assert isinstance(reply.message, HeartbeatAnswer)
             told.append(reply.message.work_done)
             alone.line.frames_received += 1

@@ -197,7 +197,7 @@ def higher_term_of_another_lineage() -> object:
         mine, theirs = replace(record(), iteration=3), replace(record(forced=(2,)), iteration=6)
         past = {4: mine.lineage()} if goes_on else {}
         alone.replica_state.install(1, 7, theirs.lineage(), theirs, past)
-        peer = SimpleNamespace(context=alone.context, books=alone.books, coordinator=None)
+        peer = SimpleNamespace(context=alone.context, stage_member=alone.stage_member, coordinator=None)
 
         def met(to: Endpoint, request: Request) -> Reply:
             return Reply(Peer._meet(peer, A, request)) if isinstance(request, Meet) else answer(to, request)  # type: ignore[arg-type]
@@ -448,12 +448,12 @@ def run_that_ends_elsewhere() -> object:
         count, ended = alone.context.manifest.run.iterations, list[int]()
         met, goodbye = Met(count, "e" * 64, forced, D, LATER, whole=False), Goodbye(run_over=True, finished=True, why="through")
         alone.line.answer = lambda to, request: Reply(met if isinstance(request, Meet) else Farewell())
-        alone.replica_state.coordinator, alone.books.silent_ticks = alone.context.here, 0
+        alone.replica_state.coordinator, alone.stage_member.silent_ticks = alone.context.here, 0
         mine = PartitionMerge(alone.context, roster, TERM, record, lambda: False, {})
         peer = SimpleNamespace(
             context=alone.context,
-            coordinator=SimpleNamespace(meeting=mine, roster=roster),
-            ending=RunEnd(alone.context, alone.books, alone.tasks),
+            coordinator=SimpleNamespace(partition_merge=mine, roster=roster),
+            ending=RunEnd(alone.context, alone.stage_member, alone.tasks),
             end=lambda end: ended.append(end.code),
         )
         said = await word(Peer._goodbye(peer, D, goodbye))  # type: ignore[arg-type]

@@ -67,7 +67,7 @@ class Wrong:
         async def changed(peer: Peer, header: Header, request: Request, incoming: Incoming) -> Reply:
             reply = await handle(peer, header, request, incoming)
             me = peer.context.me
-            replica_state = peer.books.replica_state
+            replica_state = peer.stage_member.replica_state
             is_other = header.sender.member == me or replica_state.stage != self._stage or replica_state.iteration < self._since
             if is_other or not isinstance(request, self._kind) or not self._left or self.liar not in {"", me.peer_id}:
                 return reply

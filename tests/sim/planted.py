@@ -129,12 +129,18 @@ class CountsRetriedTwicePeer(Peer):
     def __init__(self, context: Context, group: asyncio.TaskGroup) -> None:
         """Swap them in."""
         super().__init__(context, group)
-        books = self.books
-        books.book = CarelessBook(context.me, context.ports.engine)
-        books.worker = CountsRetriedTwice(
-            context, books.replica_state, books.device, books.book, books.table, books.hop, books.borders
+        stage_member = self.stage_member
+        stage_member.book = CarelessBook(context.me, context.ports.engine)
+        stage_member.stage_replica = CountsRetriedTwice(
+            context,
+            stage_member.replica_state,
+            stage_member.device,
+            stage_member.book,
+            stage_member.table,
+            stage_member.hop,
+            stage_member.activation_log,
         )
-        books.source._book = books.averaging._book = books.book
+        stage_member.source._book = stage_member.averaging._book = stage_member.book
 
 
 class ImpatientHop(Hop):
@@ -165,7 +171,7 @@ class ImpatientPeer(Peer):
     def __init__(self, context: Context, group: asyncio.TaskGroup) -> None:
         """Swap the hop in."""
         super().__init__(context, group)
-        self.books.hop = self.books.worker._hop = self.books.source._hop = ImpatientHop(context)
+        self.stage_member.hop = self.stage_member.stage_replica._hop = self.stage_member.source._hop = ImpatientHop(context)
 
 
 class GivesUpPeer(ImpatientPeer):
@@ -173,6 +179,6 @@ class GivesUpPeer(ImpatientPeer):
 
     def _make_coordinator(self, inherited: Takeover | None) -> Coordinator:
         coordinator = super()._make_coordinator(inherited)
-        rolling = coordinator._rolling
-        coordinator._rolling = TrustingRolling(rolling._context, rolling._roster, rolling._position, rolling._check_quorum)
+        rolling = coordinator._rounds
+        coordinator._rounds = TrustingRolling(rolling._context, rolling._roster, rolling._position, rolling._check_quorum)
         return coordinator

@@ -93,7 +93,7 @@ class LeakyPeer(Peer):
     def __init__(self, context: Context, group: asyncio.TaskGroup) -> None:
         """A list that grows."""
         super().__init__(context, group)
-        self.books.replica_state.__class__ = Forgetful
+        self.stage_member.replica_state.__class__ = Forgetful
 
 
 Forgetful.__module__ = LeakyPeer.__module__ = "swarmfree.trainer.test"

@@ -36,7 +36,10 @@ def test_what_is_wanted_is_announced_at_once_also_while_the_directory_is_slow(la
 
         object.__setattr__(alone.context.ports, "directory", Directory())
         peer = SimpleNamespace(
-            context=alone.context, books=alone.books, _announcement=lambda: alone.replica_state.lineage, has_announced=False
+            context=alone.context,
+            stage_member=alone.stage_member,
+            _announcement=lambda: alone.replica_state.lineage,
+            has_announced=False,
         )
         begun_s = alone.context.now_s()
         alone.tasks.start(Peer._announce(cast("Any", peer)), "announce")
@@ -67,7 +70,10 @@ def test_the_end_of_the_run_is_announced_at_once() -> None:
 
         object.__setattr__(alone.context.ports, "directory", Directory())
         peer = SimpleNamespace(
-            context=alone.context, books=alone.books, _announcement=lambda: alone.replica_state.iteration, has_announced=False
+            context=alone.context,
+            stage_member=alone.stage_member,
+            _announcement=lambda: alone.replica_state.iteration,
+            has_announced=False,
         )
         begun_s, last = alone.context.now_s(), alone.context.manifest.run.iterations
         alone.replica_state.iteration = last - 1
@@ -86,14 +92,16 @@ def test_a_coordinator_tells_by_its_own_past_whether_others_follow_it() -> None:
 
     async def story(alone: Alone) -> None:
         here = record()
-        meeting = SimpleNamespace(tip=lambda: Tip(here.forced, 1, here.lineage()), hear=lambda _: None, term=TERM)
+        partition_merge = SimpleNamespace(tip=lambda: Tip(here.forced, 1, here.lineage()), hear=lambda _: None, term=TERM)
         coordinator = SimpleNamespace(
-            meeting=meeting, is_whole=lambda: True, assignment=SimpleNamespace(past={0: GENESIS_LINEAGE, 4: OTHER_LINEAGE})
+            partition_merge=partition_merge,
+            is_whole=lambda: True,
+            assignment=SimpleNamespace(past={0: GENESIS_LINEAGE, 4: OTHER_LINEAGE}),
         )
         alone.replica_state.past[5] = MEMBERS_OWN
         follows = []
         for lead in (coordinator, None):
-            peer = cast("Any", SimpleNamespace(context=alone.context, books=alone.books, coordinator=lead))
+            peer = cast("Any", SimpleNamespace(context=alone.context, stage_member=alone.stage_member, coordinator=lead))
             asked = (
                 Meet(iteration, lineage, (), TERM, whole=True) for iteration, lineage in ((4, OTHER_LINEAGE), (5, MEMBERS_OWN))
             )
@@ -107,14 +115,14 @@ def test_who_stands_by_offers_to_feed_once_a_run_has_begun() -> None:
     """With its first word a standby would be taken for the run's founder; with the second, or once it knows of a coordinator, it offers to feed."""
 
     async def story(alone: Alone) -> None:
-        books = SimpleNamespace(replica_state=alone.replica_state, worker=SimpleNamespace(seconds_per_microbatch=0.0))
+        stage_member = SimpleNamespace(replica_state=alone.replica_state, worker=SimpleNamespace(seconds_per_microbatch=0.0))
         cases = ((True, None, False, False), (True, A, False, True), (True, None, True, True), (False, None, False, True))
         for standby, coordinator, has_announced, offered in cases:
             local = replace(alone.context.local, standby=standby)
             ports = SimpleNamespace(tokens=object(), clock=alone.context.ports.clock)
             context = SimpleNamespace(local=local, ports=ports, here=alone.context.here, timing=alone.context.timing)
             alone.replica_state.coordinator = coordinator
-            peer = SimpleNamespace(context=context, books=books, has_announced=has_announced)
+            peer = SimpleNamespace(context=context, stage_member=stage_member, has_announced=has_announced)
             assert Peer._announcement(cast("Any", peer)).can_feed is offered
 
     play(story)

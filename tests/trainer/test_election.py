@@ -124,7 +124,7 @@ class World:
     def campaign(self, *dead: Endpoint) -> Takeover | None:
         """The candidate's campaign, at most until it looks elsewhere; it has heard of later lives of these."""
         if dead:
-            self.context.lives.hear(map(later, dead))
+            self.context.incarnations.hear(map(later, dead))
         return run_virtual(lambda: Election(self.context, self).campaign())  # type: ignore[arg-type]
 
 
@@ -214,7 +214,7 @@ def test_a_candidate_claims_above_what_an_announced_peer_has_promised() -> None:
 def test_who_goes_on_though_others_may_be_further_is_forced() -> None:
     """Where somebody who is announced does not answer for long, the proof that the others have died is worth nothing."""
     world = World((ME, A, B), {E: silent}, announcements=[announced(E, 1)])
-    world.context.lives.hear(map(later, (A, B)))
+    world.context.incarnations.hear(map(later, (A, B)))
 
     async def campaigns() -> Takeover | None:
         election = Election(world.context, world)  # type: ignore[arg-type]

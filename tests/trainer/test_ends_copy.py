@@ -132,9 +132,9 @@ class World:
         engine = IntegerEngine(MANIFEST)
         ports = Ports(self.source, None, machine, machine, engine, None, None, None, None, lambda: IntegerEngine(MANIFEST))  # type: ignore[arg-type]
         context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
-        self.books = StageMember(context, group)
-        self.replica_state = self.books.replica_state
-        self.keeper = EndsKeeper(context, self.books.replica_state, self.books.device, Tasks(group))
+        self.stage_member = StageMember(context, group)
+        self.replica_state = self.stage_member.replica_state
+        self.keeper = EndsKeeper(context, self.stage_member.replica_state, self.stage_member.device, Tasks(group))
         self.replica_state.install(1, 0, GENESIS_LINEAGE, None)
         self.open(plan())
 
@@ -187,10 +187,10 @@ def play(story: Callable[[World], Awaitable[None]]) -> None:
         async with asyncio.TaskGroup() as group:
             world = World(group)
             tasks = Tasks(group)
-            tasks.start(world.books.device.serve(), "device")
+            tasks.start(world.stage_member.device.serve(), "device")
             tasks.start(world.keeper.keep(), "keeper")
             await story(world)
-            for owned in (tasks, world.keeper.tasks, *world.books.everything()):
+            for owned in (tasks, world.keeper.tasks, *world.stage_member.everything()):
                 owned.cancel_all()
 
     run_virtual(main)

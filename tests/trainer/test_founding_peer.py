@@ -31,8 +31,8 @@ async def leads(number: int, *shown: Any) -> bool:
 
     context = SimpleNamespace(me=ME, ports=SimpleNamespace(directory=SimpleNamespace(founder=named)), tell=lambda _: None)
     replica_state = SimpleNamespace(known_plan=None, records_held=0, has_begun=False, stage=NO_STAGE)
-    books = SimpleNamespace(replica_state=replica_state, hears_coordinator=False)
-    await Membership(cast("Any", context), cast("Any", books), cast("Any", None), lead)._found(shown)
+    stage_member = SimpleNamespace(replica_state=replica_state, hears_coordinator=False)
+    await Membership(cast("Any", context), cast("Any", stage_member), cast("Any", None), lead)._found(shown)
     return bool(led)
 
 

@@ -23,7 +23,7 @@ def test_only_whoever_wants_weights_alone_makes_another_stage_of_them(*, weights
             moved = alone.tasks.start(alone.replica_state.moved.wait(), "told")
             await asyncio.sleep(0.01)
             for _ in range(2):
-                await get_state(alone.books, GetState(1, 0, GENESIS_LINEAGE, 0, weights_only=weights_only))
+                await get_state(alone.stage_member, GetState(1, 0, GENESIS_LINEAGE, 0, weights_only=weights_only))
             renewed.append(moved.done())
         assert alone.replica_state.wanted == (GENESIS_LINEAGE if weights_only else "")
         assert renewed == [weights_only, False]
@@ -36,7 +36,7 @@ def test_several_parts_come_with_their_sizes_and_one_without(count: int, sizes: 
     """So whoever asks for one, as those do who know no more, gets an answer that it knows."""
 
     async def story(alone: Alone) -> None:
-        reply = await get_state(alone.books, GetState(1, 0, GENESIS_LINEAGE, 0, weights_only=True, count=count))
+        reply = await get_state(alone.stage_member, GetState(1, 0, GENESIS_LINEAGE, 0, weights_only=True, count=count))
         assert isinstance(reply.message, State)
         there = alone.engine.part_count(1)
         assert len(reply.message.sizes) == (there if sizes is None else sizes)

@@ -14,10 +14,10 @@ def test_whoever_gave_way_knows_to_whom(successor: Endpoint | None) -> None:
     """It told itself as it told its members who has won, and says hello there first; without a winner it knows of nobody."""
 
     async def story(alone: Alone) -> Endpoint | None:
-        await alone.books.heartbeat(ME, Heartbeat(at(1), 0, 0.0))
+        await alone.stage_member.heartbeat(ME, Heartbeat(at(1), 0, 0.0))
         if successor is not None:
-            await alone.books.rejoin(ME, successor)
-        alone.books.lose_coordinator()
+            await alone.stage_member.rejoin(ME, successor)
+        alone.stage_member.lose_coordinator()
         return alone.replica_state.coordinator
 
     assert play(story) == successor

@@ -31,7 +31,7 @@ def replaying(story: Callable[[Alone, StageReplay], Awaitable[T]]) -> T:
     async def main(alone: Alone) -> T:
         action = Replay(1, 1, (A, D), 0, (A,), (A,), "shadows and logs")
         request = Build(at(2), action, 1, GENESIS_LINEAGE, record(), 0)
-        found = StageReplay(alone.context, alone.books.device, alone.books.borders, request, action)
+        found = StageReplay(alone.context, alone.stage_member.device, alone.stage_member.activation_log, request, action)
         other = IntegerEngine(alone.context.manifest)
         alone.engine.blank(1)
         other.blank(2)

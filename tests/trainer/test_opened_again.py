@@ -23,9 +23,9 @@ def test_one_digest_of_a_state_waits_for_the_device(monkeypatch: pytest.MonkeyPa
         await asyncio.sleep(3600.0)
 
     async def story(alone: Alone) -> list[Rank]:
-        device = alone.books.device
+        device = alone.stage_member.device
         for revision in range(1, 10):
-            await alone.books.open(A, Open(plan(revision)))
+            await alone.stage_member.open(A, Open(plan(revision)))
             await asyncio.sleep(0.1)
             device._executor = cast("Executor", SimpleNamespace(run=an_hour))
         return [Rank(entry[0]) for entry in device._heap if not entry[-1].done()]

@@ -82,25 +82,25 @@ def test_who_stands_by_takes_the_memory_of_the_largest_stage(is_small: bool) -> 
             engine, outside, tasks = Engine(is_small=is_small), Outside(), Tasks(group)
             ports = Ports(outside, None, outside, outside, engine, None, None, None, outside, lambda: engine)  # type: ignore[arg-type]
             context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
-            books = StageMember(context, group)
-            tasks.start(books.device.serve(), "device")
-            tasks.start(keep_room(context, books.replica_state, books.device), "room")
+            stage_member = StageMember(context, group)
+            tasks.start(stage_member.device.serve(), "device")
+            tasks.start(keep_room(context, stage_member.replica_state, stage_member.device), "room")
             await asyncio.sleep(LONG_S)
             assert not engine.reserved
             assert not outside.told
-            books.replica_state.coordinator = LEADER
+            stage_member.replica_state.coordinator = LEADER
             largest = max((1, 2), key=lambda stage: len(MANIFEST.blocks_of(stage)))
             whole = [] if is_small else [(largest, part) for part in range(engine.part_count(largest))]
             for times in (1, 2):
                 await asyncio.sleep(LONG_S)
                 assert engine.reserved == whole * times
                 assert len([event for event in outside.told if isinstance(event, Note)]) == (times if is_small else 0)
-                books.replica_state.install(1, 0, GENESIS_LINEAGE, None)
+                stage_member.replica_state.install(1, 0, GENESIS_LINEAGE, None)
                 await asyncio.sleep(LONG_S)
                 assert engine.reserved == whole * times
-                books.replica_state.stage = -1
-                books.replica_state.moved.tell()
-            for owned in (tasks, *books.everything()):
+                stage_member.replica_state.stage = -1
+                stage_member.replica_state.moved.tell()
+            for owned in (tasks, *stage_member.everything()):
                 owned.cancel_all()
 
     run_virtual(main)

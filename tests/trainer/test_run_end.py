@@ -53,9 +53,13 @@ def test_who_may_end_a_run(stage: int, coordinator: Endpoint | None, silent_tick
             machine, engine = Machine(), IntegerEngine(MANIFEST)
             ports = Ports(Network(), None, machine, machine, engine, None, None, None, None, lambda: engine)  # type: ignore[arg-type]
             context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
-            books = StageMember(context, group)
-            books.replica_state.stage, books.replica_state.coordinator, books.silent_ticks = stage, coordinator, silent_ticks
-            ending, refused = RunEnd(context, books, Tasks(group)), None
+            stage_member = StageMember(context, group)
+            stage_member.replica_state.stage, stage_member.replica_state.coordinator, stage_member.silent_ticks = (
+                stage,
+                coordinator,
+                silent_ticks,
+            )
+            ending, refused = RunEnd(context, stage_member, Tasks(group)), None
             try:
                 ending.require_lead(sender)
             except Refused as refusal:
@@ -77,7 +81,7 @@ def test_a_writer_that_was_moved_writes_its_new_stage_too() -> None:
 
     async def story(alone: Alone) -> None:
         context = replace(alone.context, ports=replace(alone.context.ports, weights=Disk()))
-        ending = RunEnd(context, alone.books, alone.tasks)
+        ending = RunEnd(context, alone.stage_member, alone.tasks)
         for stage in (1, 1, 2):
             alone.replica_state.stage, alone.replica_state.iteration = stage, MANIFEST.run.iterations
             await ending.write()
@@ -98,7 +102,7 @@ def test_weights_are_kept_with_the_iteration_that_they_are_ready_for() -> None:
 
     async def story(alone: Alone) -> None:
         context = replace(alone.context, ports=replace(alone.context.ports, weights=Disk()))
-        ending = RunEnd(context, alone.books, alone.tasks)
+        ending = RunEnd(context, alone.stage_member, alone.tasks)
         for stage, iteration in ((1, 3), (NO_STAGE, 4), (2, 5)):
             alone.replica_state.stage, alone.replica_state.iteration = stage, iteration
             await ending.keep()
@@ -125,7 +129,7 @@ def test_room_is_made_for_weights_where_the_disk_is_full() -> None:
 
         context = replace(alone.context, ports=replace(alone.context.ports, weights=Disk(), shelf=shelf))
         alone.replica_state.stage, alone.replica_state.iteration = 1, MANIFEST.run.iterations
-        ending = RunEnd(context, alone.books, alone.tasks)
+        ending = RunEnd(context, alone.stage_member, alone.tasks)
         await ending.write()
         assert not ending.failure
 

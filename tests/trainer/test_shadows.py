@@ -98,9 +98,11 @@ class World:
         engine, machine, self.shelf = IntegerEngine(manifest), Machine(), MemoryShelf()
         self.donor = Donor(stage_bytes, engine.part_count(2))
         ports = Ports(self.donor, None, machine, machine, engine, None, None, self.shelf, None, lambda: IntegerEngine(manifest))  # type: ignore[arg-type]
-        self.books = StageMember(Context(ports, manifest, LocalConfig("x"), random.Random(0), "run"), group)
-        self.replica_state = self.books.replica_state
-        self.keeper = ShadowKeeper(self.books.context, self.books.replica_state, self.books.device, self.books.borders)
+        self.stage_member = StageMember(Context(ports, manifest, LocalConfig("x"), random.Random(0), "run"), group)
+        self.replica_state = self.stage_member.replica_state
+        self.keeper = ShadowKeeper(
+            self.stage_member.context, self.stage_member.replica_state, self.stage_member.device, self.stage_member.activation_log
+        )
         self.replica_state.install(1, 0, GENESIS_LINEAGE, None)
         self.most_bytes = 0
 
@@ -119,11 +121,11 @@ class World:
     @property
     def kept_bytes(self) -> int:
         """On the shelf, and logged."""
-        return self.donor.part_bytes * len(self.shelf.names) + self.books.borders.size_bytes
+        return self.donor.part_bytes * len(self.shelf.names) + self.stage_member.activation_log.size_bytes
 
     def log(self, iteration: int, size_bytes: int) -> None:
         """An iteration's borders, committed."""
-        self.books.borders.keep(iteration, "b", {(iteration, Side.OUTPUT): bytes(size_bytes)})
+        self.stage_member.activation_log.keep(iteration, "b", {(iteration, Side.OUTPUT): bytes(size_bytes)})
         self.most_bytes = max(self.most_bytes, self.kept_bytes)
 
 
@@ -133,10 +135,10 @@ def play(kind: str, stage_bytes: int, story: Callable[[World], Awaitable[None]])
     async def main() -> None:
         async with asyncio.TaskGroup() as group:
             world, tasks = World(group, kind, stage_bytes), Tasks(group)
-            tasks.start(world.books.device.serve(), "device")
+            tasks.start(world.stage_member.device.serve(), "device")
             tasks.start(world.keeper.keep(), "keeper")
             await story(world)
-            for owned in (tasks, *world.books.everything()):
+            for owned in (tasks, *world.stage_member.everything()):
                 owned.cancel_all()
             assert world.most_bytes <= ROOM_BYTES
 
@@ -245,7 +247,7 @@ def test_logs_and_shadows_share_one_limit(log_bytes: int, shadows: int, iteratio
             world.log(iteration, log_bytes)
             found = await world.at(iteration)
         assert len(found) == shadows
-        since = world.books.borders.since
+        since = world.stage_member.activation_log.since
         assert (6 * EVERY - since + 1 if since >= 0 else 0) == iterations
 
     play("full", int(0.25 * ROOM_BYTES), story)

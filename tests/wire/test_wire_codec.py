@@ -1,4 +1,4 @@
-"""Codec: every value of `swarm` becomes protobuf and comes back exactly; the bytes do not change unnoticed."""
+"""Codec: every value of `protocol` becomes protobuf and comes back exactly; the bytes do not change unnoticed."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Absent:
     def keeper_missed_s(self, past: Mapping[int, str]) -> float:
         """Since when the last keeper of a copy of the ends, of this past, is missing that may live; minus infinity for none."""
         missed = [(participant, since_s) for participant, since_s in self._gone.values() if _keeps(participant.answer, past)]
-        ended = self._context.lives.ended([participant.member for participant, _ in missed])
+        ended = self._context.incarnations.ended([participant.member for participant, _ in missed])
         return max((since_s for participant, since_s in missed if participant.member not in ended), default=-math.inf)
 
     def take(self, stage: int) -> list[tuple[Participant, float]]:
@@ -57,7 +57,7 @@ class Absent:
         found = [(participant, since_s) for participant, since_s in self._gone.values() if participant.stage == stage]
         for participant, _ in found:
             self.discard(participant.member.peer_id)
-        ended = self._context.lives.ended([participant.member for participant, _ in found])
+        ended = self._context.incarnations.ended([participant.member for participant, _ in found])
         return [(participant, since_s) for participant, since_s in found if participant.member not in ended]
 
 

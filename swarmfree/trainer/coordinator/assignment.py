@@ -65,7 +65,7 @@ class Assignment:
         self._context = context
         self._roster = roster
         self._position = position
-        self._telling = Broadcast(context, roster)
+        self._broadcast = Broadcast(context, roster)
         self._tasks = tasks
         self._joining: set[Member] = set()
         self._present: tuple[int, str, Record | None] = (0, GENESIS_LINEAGE, None)
@@ -203,7 +203,7 @@ class Assignment:
             work = self._work(record)
             if record is not None and (work or self._missing()):  # else the Open brings them up
                 behind = [g for g in self._roster.participants() if g.built and g.iteration < iteration]
-                await self._telling.bring_up(behind, record)
+                await self._broadcast.bring_up(behind, record)
                 kept: Sequence[KeptCopy] = ()
                 if any(
                     participant.stage == ENDS_STAGE for participant, _ in self._work(record)

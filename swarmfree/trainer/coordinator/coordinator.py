@@ -76,17 +76,19 @@ class Coordinator:
         self.roster = Roster(context, tasks, self._position_now)
         self.assignment = Assignment(context, self.roster, self._position_next, tasks)
         self.roster.hand_over = self.hand_over
-        self._telling = Broadcast(context, self.roster)
+        self._broadcast = Broadcast(context, self.roster)
         self.roster.has_vote = lambda member: member in self._electorate()
         self.roster.patience_s = self.assignment.patience_s
-        self._rolling = Rounds(context, self.roster, self._position_next, self._check_quorum)
+        self._rounds = Rounds(context, self.roster, self._position_next, self._check_quorum)
         if inherited is not None:
             self._inherit(inherited)
-        self.meeting = PartitionMerge(context, self.roster, self._term, lambda: self._record, self.is_whole, self.assignment.past)
-        self.roster.has_left = self.meeting.has_left
+        self.partition_merge = PartitionMerge(
+            context, self.roster, self._term, lambda: self._record, self.is_whole, self.assignment.past
+        )
+        self.roster.has_left = self.partition_merge.has_left
         self._genesis = GenesisWatch(context, self.roster, self._term, self._is_open)
-        self._reaching = Reachability(context)
-        self.assignment.expects_members = self.meeting.expects_members
+        self._reachability = Reachability(context)
+        self.assignment.expects_members = self.partition_merge.expects_members
 
     def _inherit(self, inherited: Takeover) -> None:
         """Go on where the last coordinator was."""
@@ -124,7 +126,7 @@ class Coordinator:
             raise Refused(RefusalKind.NOT_YET, "this peer leads no longer")
         if self.roster.is_superseded(sender.member):
             raise Refused(RefusalKind.SUPERSEDED, f"a newer life of {sender.member.peer_id} is already here")
-        if self.meeting.counts_less_than(Tip(hello.forced, hello.iteration, hello.lineage)):
+        if self.partition_merge.counts_less_than(Tip(hello.forced, hello.iteration, hello.lineage)):
             raise Refused(
                 RefusalKind.NOT_YET, "your lineage counts more than the one that is led here: choose a coordinator of your own"
             )
@@ -137,7 +139,7 @@ class Coordinator:
             Refused: `unreached`, it cannot be called.
         """
         if self.roster.get(sender.member) is None:
-            await self._reaching.require(sender)
+            await self._reachability.require(sender)
         return self.hello(sender, hello)
 
     def _is_open(self) -> bool:
@@ -158,13 +160,13 @@ class Coordinator:
             Deposed: somebody else leads, or no majority answers; members that are there follow whoever claims next.
             Diverged: a loss or a gradient is not finite; everybody else was told to end, and nothing was sealed.
         """
-        self._tasks.start(self.meeting.keep(), "meet strangers")
+        self._tasks.start(self.partition_merge.keep(), "meet strangers")
         self._tasks.start(self._genesis.keep(), "look for a later founder")
         iterations, begun = self._context.manifest.run.iterations, self._iteration
         try:
             if self._record is not None:
                 self._context.tell(committed_event(self._record, 0.0, 0))  # the last coordinator may not have told anyone
-                await self._telling.bring_up(self._holders(), self._record)
+                await self._broadcast.bring_up(self._holders(), self._record)
             if self._sealed is not None:
                 await self._finish(self._sealed)
             while self._iteration < iterations:
@@ -179,20 +181,22 @@ class Coordinator:
                 await tell_all_written(self._context, self.roster, written.by)
             for stage, why_not in sorted(written.missing.items()):
                 self._context.tell(Note(f"stage {stage} is not written: {why_not}"))
-            await self.meeting.settle()
+            await self.partition_merge.settle()
         except Deposed:
             self.roster.close()
-            await self.meeting.give_way()
+            await self.partition_merge.give_way()
             raise
         except Diverged as diverged:
             strangers = [a.endpoint for a in await self._context.ports.directory.announcements()]
-            await end_run(self._context, self.roster, (), strangers, str(diverged), finished=False, may_end=self.meeting.may_end)
+            await end_run(
+                self._context, self.roster, (), strangers, str(diverged), finished=False, may_end=self.partition_merge.may_end
+            )
             raise
         announced = looking.result() if looking.done() else ()  # a slow directory holds nobody up
         # Who sleeps with a stage that is not written takes over when it wakes, and writes it: told to end it would not.
         strangers = [a.endpoint for a in announced if a.stage not in written.missing]
         why = f"all {self._iteration} iterations are committed"
-        await end_run(self._context, self.roster, written.by, strangers, why, may_end=self.meeting.may_end)
+        await end_run(self._context, self.roster, written.by, strangers, why, may_end=self.partition_merge.may_end)
         return why
 
     # ---- one iteration -----------------------------------------------------------------------------------------------
@@ -214,7 +218,7 @@ class Coordinator:
                 continue  # the same base and attempt, another revision of the plan
             else:
                 break
-        self._context.tell(committed_event(record, self._context.now_s() - begun_s, self._rolling.redone))
+        self._context.tell(committed_event(record, self._context.now_s() - begun_s, self._rounds.redone))
 
     async def _give_up_attempt(self) -> None:
         """Nobody of a stage follows the plan; where somebody holds it who is silent, that one is waited for, and not asked again and again."""
@@ -226,7 +230,7 @@ class Coordinator:
         sealed = await self._open(plan)
         if sealed is None:
             await self._await_shares(plan)
-            averages = await self._rolling.average(plan)
+            averages = await self._rounds.average(plan)
             sealed = self._make_record(plan, averages, await all_losses(self.roster, plan))
             if why := divergence(sealed, self._context.manifest):
                 raise Diverged(why)
@@ -258,14 +262,14 @@ class Coordinator:
         self.roster.compare(record)
         joiners = [g for g in self.roster.participants() if g.built and g.opened is None]  # nobody waits for them
         self._tasks.start(self._tell_joiners(joiners, record), "tell joiners")
-        await self._telling.all(self._holders(), Commit(record))
+        await self._broadcast.all(self._holders(), Commit(record))
         self._iteration, self._attempt = record.iteration + 1, 0
         self._may_force, self._sealed = False, None
         self.assignment.committed()
 
     async def _tell_joiners(self, joiners: Sequence[Participant], record: Record) -> None:
         """Have joiners step; who cannot loads its state again at once, not only as the next iteration begins."""
-        await self._telling.bring_up(joiners, record)
+        await self._broadcast.bring_up(joiners, record)
         self.assignment.start_joins()
 
     def _make_plan(self, microbatches: int) -> Plan:
@@ -279,7 +283,7 @@ class Coordinator:
         if last is None or last.base != base or last.microbatches != microbatches:
             shares = self._deal(replicas[ENDS_STAGE], microbatches)
             self.roster.told.clear()
-            self._rolling.forget()
+            self._rounds.forget()
         elif all(share.source in sources for share in last.shares):
             shares = last.shares
         else:
@@ -318,7 +322,7 @@ class Coordinator:
     def _may_decide(self, answered: Collection[Member]) -> bool:
         """Whether these decide on this iteration; see `policy.quorum`."""
         electorate = self._electorate()
-        return may_decide(electorate, answered, self._context.lives.ended(electorate))
+        return may_decide(electorate, answered, self._context.incarnations.ended(electorate))
 
     def _holders(self) -> list[Participant]:
         """Members that hold their stage's state, senior first; not those who have joined since the last Open."""
@@ -412,16 +416,16 @@ class Coordinator:
                 participant.opened = plan.position
         sealed = newest_sealed((p for p in promises.values() if isinstance(p, Promise)), plan.lineage)
         while not self._may_force and not self._may_decide(set(promises)):
-            self._rolling.check(plan)
+            self._rounds.check(plan)
             self._check_quorum()
             self._look_for_joiners(plan)  # one that came back counts as there, but only the next Open can have its promise
             await self.roster.changed.wait(0.2)
-        self._rolling.check(plan)
+        self._rounds.check(plan)
         return fitting_record(sealed, plan.iteration, len(plan.replicas))
 
     async def _promises(self, plan: Plan, asked: list[Participant]) -> dict[Member, Response]:
         """What those who are asked promise. Where the last holder of a stage hangs as it steps, others come and go, and stages are rebuilt."""
-        telling = self._tasks.start(self._telling.all(asked, Open(plan)), "open")
+        telling = self._tasks.start(self._broadcast.all(asked, Open(plan)), "open")
         try:
             while not (await asyncio.wait({telling}, timeout=LOOK_S))[0]:
                 if lost := self._lost():
@@ -441,7 +445,7 @@ class Coordinator:
             return participant is not None and has_fed(participant.answer, plan)
 
         while not all(is_done(member) for member in sources):
-            self._rolling.check(plan)
+            self._rounds.check(plan)
             self._check_quorum()
             self._look_for_joiners(plan)
             await self.roster.changed.wait(1.0)
@@ -498,7 +502,7 @@ class Coordinator:
         stored: set[Member] = set()
         while True:
             rest = [g for g in self._voters() if g.member not in stored]
-            stored |= set(await self._telling.all(rest, Seal(position, record)))
+            stored |= set(await self._broadcast.all(rest, Seal(position, record)))
             if is_forced or self._may_decide(stored):
                 return
             self._check_quorum(must=True)

@@ -112,14 +112,14 @@ class Roster:
         self._admitted += 1
         self._participants[endpoint.member] = participant
         self._absent.discard(endpoint.member.peer_id)
-        self._context.lives.hear([endpoint.member])
+        self._context.incarnations.hear([endpoint.member])
         self._tasks.start(self._watch(participant), f"watch {endpoint.member}")
         self.changed.tell()
         return participant
 
     def is_superseded(self, member: Member) -> bool:
         """Whether a later life of this peer is known: what comes from this one now was on its way for long, or its folder was copied."""
-        return bool(self._context.lives.ended([member]))
+        return bool(self._context.incarnations.ended([member]))
 
     def get(self, member: Member) -> Participant | None:
         """The participant of this name, if it is there."""
@@ -176,7 +176,7 @@ class Roster:
         """A member of the last plan has promised nothing: it is called for where it may hold its stage alone, at once or `later`; else it is lost."""
         member, place = endpoint.member, STANDBY if stage is None else stage
         alone = all(other.silent_since_s is not None for other in self.holders(place))
-        if place != STANDBY and alone and not self._context.lives.ended([member]):
+        if place != STANDBY and alone and not self._context.incarnations.ended([member]):
             participant = self.admit(endpoint, hello, place, built=True)
             participant.opened, participant.is_ours, participant.silent_since_s = self._position(), True, self._context.now_s()
             return

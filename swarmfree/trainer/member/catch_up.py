@@ -16,12 +16,12 @@ from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.recovery.state_copy import LOOK_MAX_S, LOOK_S, record_at
 
 
-async def _learn_plan(context: Context, books: StageMember, donors: tuple[Endpoint, ...]) -> None:
+async def _learn_plan(context: Context, stage_member: StageMember, donors: tuple[Endpoint, ...]) -> None:
     """Who else there is, in case the coordinator dies before this peer is a member; and whether what was copied is what the last record left.
 
     It is, where a donor works by a plan that goes on from that record without having rebuilt the stage.
     """
-    replica_state = books.replica_state
+    replica_state = stage_member.replica_state
     for donor in donors:
         with contextlib.suppress(CallFailed):
             reply = await context.call(donor, GetPlan())
@@ -34,12 +34,12 @@ async def _learn_plan(context: Context, books: StageMember, donors: tuple[Endpoi
             return
 
 
-async def keep_up(context: Context, books: StageMember, donors: tuple[Endpoint, ...]) -> None:
+async def keep_up(context: Context, stage_member: StageMember, donors: tuple[Endpoint, ...]) -> None:
     """Apply what commits until an Open makes this peer a member: from then on the coordinator tells it."""
-    replica_state = books.replica_state
-    books.donors = donors
+    replica_state = stage_member.replica_state
+    stage_member.donors = donors
     stage, plan = replica_state.stage, replica_state.plan
-    await _learn_plan(context, books, donors)
+    await _learn_plan(context, stage_member, donors)
     look_s = LOOK_S
     while replica_state.plan is plan and replica_state.stage == stage:
         look_s = min(1.5 * look_s, LOOK_MAX_S)
@@ -48,9 +48,9 @@ async def keep_up(context: Context, books: StageMember, donors: tuple[Endpoint, 
             if record is None:
                 continue
             try:
-                await books.commit(Commit(record))
-                books.tell_news()
-                books.tied.tell()  # what is held here may have become worth telling
+                await stage_member.commit(Commit(record))
+                stage_member.tell_news()
+                stage_member.tied.tell()  # what is held here may have become worth telling
                 look_s = LOOK_S
             except Refused as refusal:
                 if refusal.kind is RefusalKind.GONE:

@@ -82,9 +82,11 @@ class StageMember:
         )
         dtype = border_dtype(context.manifest)
         packing = None if dtype == "wire" else EnginePacking(self.device, context.ports.engine, dtype)
-        self.borders = ActivationLog(context.ports.shelf, bounds, context.now_s, packing)
+        self.activation_log = ActivationLog(context.ports.shelf, bounds, context.now_s, packing)
         self.after_step: Callable[[], None] = lambda: None
-        self.worker = StageReplica(context, self.replica_state, self.device, self.book, self.table, hop, self.borders)
+        self.stage_replica = StageReplica(
+            context, self.replica_state, self.device, self.book, self.table, hop, self.activation_log
+        )
         self.source = Source(context, self.replica_state, self.device, self.book, self.table, hop, feeding, self.tell_news)
         self.averaging = Averaging(context, self.replica_state, self.device, self.book, averaging)
         self.waiting_for = ""
@@ -209,7 +211,7 @@ class StageMember:
 
         async def act() -> Reply:
             await self._end_work(Refused(RefusalKind.STALE, "the stage is being built anew"))
-            self.borders.clear()
+            self.activation_log.clear()
             self.replica_state.stage, self.replica_state.plan = NO_STAGE, None
             self.replica_state.moved.tell()
             return Reply(Committed(self.replica_state.iteration))
@@ -313,12 +315,12 @@ class StageMember:
             share_done=self.source.share_done,
             losses=self.source.losses(),
             evaluation=self.source.evaluation,
-            seconds_per_microbatch=self.worker.seconds_per_microbatch,
+            seconds_per_microbatch=self.stage_replica.seconds_per_microbatch,
             stage=replica_state.stage,
             ends_iteration=replica_state.ends_iteration,
             ends_lineage=replica_state.ends_lineage,
             shadows=replica_state.shadows,
-            borders_since=self.borders.since,
+            borders_since=self.activation_log.since,
             lateness=self.device.lateness(self.context.timing.silence_s),
             work_done=self.work_done,
         )
@@ -335,7 +337,7 @@ class StageMember:
         if not request.only_asking:
             replica_state.promised, replica_state.coordinator = request.position, sender
         last, plan = replica_state.record_of(-1), replica_state.known_plan
-        later = self.context.lives.later_than(electorate_of(last, plan))
+        later = self.context.incarnations.later_than(electorate_of(last, plan))
         where = (replica_state.stage, replica_state.opened, replica_state.is_committed_state, later)
         return Reply(Promise(replica_state.iteration, replica_state.sealed, replica_state.sealed_at, plan, *where))
 
@@ -443,14 +445,14 @@ class StageMember:
 
     def _keep_borders(self, record: Record) -> None:
         """Keep what this peer sent on and back; one that was away, or computed for another base, begins its log anew."""
-        found = self.table.borders() if self.borders.is_kept and self.replica_state.base == record.base else None
+        found = self.table.borders() if self.activation_log.is_kept and self.replica_state.base == record.base else None
         if found is None:
-            self.borders.clear()
+            self.activation_log.clear()
             return
-        before = self.borders.log.reason
-        self.borders.keep(record.iteration, record.base, found)
-        if self.borders.log.reason not in {"", before}:
-            self.context.tell(Note(self.borders.log.reason))
+        before = self.activation_log.log.reason
+        self.activation_log.keep(record.iteration, record.base, found)
+        if self.activation_log.log.reason not in {"", before}:
+            self.context.tell(Note(self.activation_log.log.reason))
 
     async def _end_work(self, why: Refused) -> None:
         """End everything that belongs to the present base; nothing new can begin on it from here on."""

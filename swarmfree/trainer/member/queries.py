@@ -12,30 +12,30 @@ from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.member.member import StageMember
 
 
-async def get_state(books: StageMember, request: GetState) -> Reply:
+async def get_state(stage_member: StageMember, request: GetState) -> Reply:
     """Some parts of the state: at exactly the asked iteration, or where no lineage was asked for at the present one.
 
     Raises:
         Refused: `gone` or `not_yet`, this member is elsewhere; `failed`, there is no such part.
     """
-    replica_state = books.replica_state
+    replica_state = stage_member.replica_state
     if replica_state.stage == request.stage and replica_state.iteration < request.iteration:
-        await replica_state.moved.wait(books.context.timing.hold_s)
+        await replica_state.moved.wait(stage_member.context.timing.hold_s)
     if replica_state.stage != request.stage:
         raise Refused(RefusalKind.GONE, f"this peer holds stage {replica_state.stage}, not {request.stage}")
     if replica_state.iteration < request.iteration:
         raise Refused(RefusalKind.NOT_YET, f"this peer is at iteration {replica_state.iteration}")
-    engine = books.context.ports.engine
+    engine = stage_member.context.ports.engine
     if request.part not in range(engine.part_count(request.stage)):
         raise Refused(
             RefusalKind.FAILED, f"part {request.part} of stage {request.stage}, which has {engine.part_count(request.stage)}"
         )
-    replica_state.gave_s = books.context.now_s()
+    replica_state.gave_s = stage_member.context.now_s()
     if request.weights_only and replica_state.wanted != replica_state.lineage:
         replica_state.wanted = replica_state.lineage
         replica_state.moved.tell()  # what this peer announces of its norm is renewed at once
 
-    batch = state_batch(books.context.manifest, weights_only=request.weights_only)
+    batch = state_batch(stage_member.context.manifest, weights_only=request.weights_only)
     parts = given(request.count, batch, request.part, engine.part_count(request.stage))
 
     def look() -> tuple[tuple[int, str, tuple[int, ...]], Pieces]:
@@ -43,29 +43,29 @@ async def get_state(books: StageMember, request: GetState) -> Reply:
         sizes = tuple(sum(map(len, part)) for part in views)
         return (replica_state.iteration, replica_state.lineage, sizes), list(chain.from_iterable(views))
 
-    (iteration, lineage, sizes), lent = await books.device.lend(look)
+    (iteration, lineage, sizes), lent = await stage_member.device.lend(look)
     if request.lineage and (iteration, lineage) != (request.iteration, request.lineage):
         raise Refused(RefusalKind.GONE, f"this peer is at iteration {iteration}, lineage {lineage[:8]}")
     return Reply(State(engine.part_count(request.stage), iteration, sizes if len(sizes) > 1 else ()), pieces=lent)
 
 
-async def get_record(books: StageMember, request: GetRecord) -> Reply:
+async def get_record(stage_member: StageMember, request: GetRecord) -> Reply:
     """A record that is held; the next one to come is waited for a while.
 
     Raises:
         Refused: `not_yet`, it is not held.
     """
-    replica_state = books.replica_state
+    replica_state = stage_member.replica_state
     if request.iteration == replica_state.iteration:
-        await replica_state.moved.wait(books.context.timing.hold_s)
+        await replica_state.moved.wait(stage_member.context.timing.hold_s)
     record = replica_state.record_of(request.iteration)
     if record is None:
         raise Refused(RefusalKind.NOT_YET, f"no record of iteration {request.iteration} is held here")
     return Reply(RecordAnswer(record))
 
 
-async def get_plan(books: StageMember, _: GetPlan) -> Reply:
+async def get_plan(stage_member: StageMember, _: GetPlan) -> Reply:
     """The plan in force, what the run waits for, who is heard to lead it, and how many records are held."""
-    replica_state = books.replica_state
-    leader = replica_state.coordinator if books.hears_coordinator else None
-    return Reply(PlanAnswer(replica_state.known_plan, books.waiting_for, leader, replica_state.records_held))
+    replica_state = stage_member.replica_state
+    leader = replica_state.coordinator if stage_member.hears_coordinator else None
+    return Reply(PlanAnswer(replica_state.known_plan, stage_member.waiting_for, leader, replica_state.records_held))

@@ -63,7 +63,7 @@ class Books(Protocol):
 
     replica_state: ReplicaState
     device: Device
-    borders: ActivationLog
+    activation_log: ActivationLog
 
     def admit_claim(self, sender: Endpoint, position: Position) -> None:
         """Whether `sender` may have this member's promise for `position`."""
@@ -85,11 +85,11 @@ class Builder:
         made: what was built here last.
     """
 
-    def __init__(self, context: Context, books: Books, tasks: Tasks, keep_up: KeepUp) -> None:
+    def __init__(self, context: Context, stage_member: Books, tasks: Tasks, keep_up: KeepUp) -> None:
         """Nothing built; `keep_up` is called with the donors of a copy, until this peer is a member."""
         self._context = context
         self._keep_up = keep_up
-        self._books = books
+        self._stage_member = stage_member
         self._tasks = tasks
         self._building: Building | None = None
         self.made: Made | None = None
@@ -106,8 +106,8 @@ class Builder:
             Refused: as `MemberBooks.admit_claim`; `past`, what is held here goes on from there, so that whoever asks leads a beginning only;
                 `gone`, the state that is to be kept is of another lineage; `failed` when no donor could give what was asked.
         """
-        replica_state = self._books.replica_state
-        self._books.admit_claim(sender, request.position)
+        replica_state = self._stage_member.replica_state
+        self._stage_member.admit_claim(sender, request.position)
         past = dict(enumerate((*request.past, request.lineage), request.iteration - len(request.past)))
         if isinstance(request.action, Stay) and replica_state.iteration == request.action.iteration:
             self._check_lineage(past.get(replica_state.iteration, replica_state.lineage), request.record)
@@ -127,7 +127,7 @@ class Builder:
 
     def _check_lineage(self, lineage: str, record: Record | None) -> None:
         """A state of another lineage is not kept as one of this; where it counts more, whoever asks leads what gives way."""
-        replica_state = self._books.replica_state
+        replica_state = self._stage_member.replica_state
         if replica_state.lineage != lineage:
             newest, led = replica_state.record_of(-1), record.forced if record is not None else ()
             counts_more = newest is not None and forced_later(newest.forced, led)
@@ -139,11 +139,11 @@ class Builder:
         begun_s = self._context.now_s()
         try:
             if not isinstance(request.action, Stay):
-                await self._books.let_go()
+                await self._stage_member.let_go()
             level, record = await self._make(request, building)
-            digest = await self._books.device.run(Rank.BOOKS, 0, engine.state_digest)
+            digest = await self._stage_member.device.run(Rank.BOOKS, 0, engine.state_digest)
             lineage = request.lineage if record is None else record.lineage()
-            await self._books.install(request.action.stage, level, lineage, record, building.past)
+            await self._stage_member.install(request.action.stage, level, lineage, record, building.past)
         except CallFailed as error:
             own = RefusalKind.EXHAUSTED if isinstance(error, WorkFailed) else RefusalKind.FAILED
             kind = error.kind if isinstance(error, Refused) and error.kind in FINAL else own
@@ -161,9 +161,9 @@ class Builder:
     async def _make(self, request: Build, building: Building) -> tuple[int, Record | None]:
         """Make the state; the iteration it is ready for and the record before that."""
         action = request.action
-        engine, device, stage = self._context.ports.engine, self._books.device, action.stage
+        engine, device, stage = self._context.ports.engine, self._stage_member.device, action.stage
         if isinstance(action, Stay):
-            held = self._books.replica_state
+            held = self._stage_member.replica_state
             if (held.stage, held.iteration) != (stage, action.iteration):
                 raise Refused(RefusalKind.GONE, f"this peer is at iteration {held.iteration} of stage {held.stage}")
             return request.iteration, request.record
@@ -180,7 +180,7 @@ class Builder:
                 building.received_bytes = copying.received_bytes
                 return copying.level, copying.record
             case Replay():
-                replaying = StageReplay(self._context, device, self._books.borders, request, action)
+                replaying = StageReplay(self._context, device, self._stage_member.activation_log, request, action)
                 await replaying.run()
                 building.received_bytes, building.exact = replaying.received_bytes, replaying.exact
             case CopyKept():
@@ -215,7 +215,7 @@ class Builder:
                 write(part)
                 engine.digest_part(part)
 
-        await self._books.device.run(Rank.BOOKS, parts.start, fill)
+        await self._stage_member.device.run(Rank.BOOKS, parts.start, fill)
 
     async def _kept_parts(self, building: Building, action: CopyKept, parts: range) -> None:
         """Parts with their moments; the holder gives them at exactly the action's iteration and lineage, so all parts belong together."""
