@@ -152,7 +152,6 @@ def _announcement(identity: Identity, expires_s: float) -> Announcement:
         squared_norm=0.125,
         clip_factor=1.0,
         seconds_per_microbatch=0.01,
-        memory_bytes=1 << 33,
         can_feed=False,
         revision=PROTOCOL_REVISION,
         expires_s=expires_s,

@@ -66,7 +66,7 @@ class Takeover:
             if promise is None:
                 continue
             stage, returned = (promise.stage, promise.iteration) if planned is None else (planned, -1)
-            hello = Hello(can_feed=stage == 0, standby=False, corpus_hash="", memory_bytes=0)
+            hello = Hello(can_feed=stage == 0, standby=False, corpus_hash="")
             is_current = promise.iteration in {self.iteration, self.iteration - 1} and promise.stage == stage
             same_base = self.plan is not None and promise.base == self.plan.base
             replaced = planned is None and self.plan is not None and any(r.stage == stage for r in self.plan.rebuilt)

@@ -30,7 +30,6 @@ class Announcement:
         squared_norm: of the stage's gradient before clipping in the last sealed record; 0 before the first.
         clip_factor: what that gradient was multiplied by; 1 when nothing was clipped.
         seconds_per_microbatch: measured compute per microbatch, 0 if not measured.
-        memory_bytes: memory it offers.
         can_feed: holds the run's corpus and may be a source.
         revision: protocol revision.
         expires_s: Unix time after which it is not believed.
@@ -44,7 +43,6 @@ class Announcement:
     squared_norm: float
     clip_factor: float
     seconds_per_microbatch: float
-    memory_bytes: int
     can_feed: bool
     revision: int
     expires_s: float

@@ -44,7 +44,6 @@ class Hello:
         can_feed: may be a source.
         standby: would rather wait for a lost stage.
         corpus_hash: of the corpus it holds, empty if none.
-        memory_bytes: what it offers.
         stage: whose state it holds, -1 for none that it can vouch for: a member that was fenced keeps its state.
         iteration: the iteration that its state is ready for.
         lineage: of the last record in it, empty for a peer that neither vouches for a state nor is a member.
@@ -54,7 +53,6 @@ class Hello:
     can_feed: bool
     standby: bool
     corpus_hash: str
-    memory_bytes: int
     stage: int = -1
     iteration: int = 0
     lineage: str = ""
@@ -88,7 +86,6 @@ class Build:
         iteration: version of the donors' state, and of the state to be made: the iteration it is ready for.
         lineage: of the last committed record.
         record: the last committed record, if any.
-        step_count: optimizer steps done by the stage so far (copy) or 0.
         past: lineages of the iterations right before this one, oldest first, as far back as the coordinator knows them.
     """
 
@@ -97,7 +94,6 @@ class Build:
     iteration: int
     lineage: str
     record: Record | None
-    step_count: int
     past: tuple[str, ...] = ()
 
 
@@ -380,7 +376,6 @@ class Train:
         key: the work at the receiver's stage.
         attempt_number: `try` of the protocol: 0 at first, raised by whoever calls a sibling, drives again or redoes.
         source: who computes the loss.
-        plan_revision: revision of the source's plan; the header with the highest (revision, try) names the source.
         segment: where this is part of a redo, its segment; else None.
 
     The response's payload is the gradient of the input (B, T, D), empty for evaluation.
@@ -389,19 +384,12 @@ class Train:
     key: WorkKey
     attempt_number: int
     source: Endpoint
-    plan_revision: int
     segment: Segment | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The microbatch came back through the receiver.
-
-    Args:
-        seconds: the receiver's own compute.
-    """
-
-    seconds: float
+    """The microbatch came back through the receiver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,7 +397,6 @@ class Loss:
     """Last body stage to the source: loss of this microbatch. Payload: its output (B, T, D); response: the gradient of it."""
 
     key: WorkKey
-    attempt_number: int
 
 
 @dataclass(frozen=True, slots=True)

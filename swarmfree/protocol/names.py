@@ -9,7 +9,7 @@ import enum
 import hashlib
 from dataclasses import dataclass
 
-PROTOCOL_REVISION = 9
+PROTOCOL_REVISION = 10
 ENDS_STAGE = 0
 WHERE_MAX = 400
 

@@ -71,12 +71,12 @@ class Membership:
         corpus_hash = self._context.manifest.data.corpus_hash if can_feed else ""
         replica_state = self._stage_member.replica_state
         if replica_state.stage == NO_STAGE or not (replica_state.is_committed_state or replica_state.plan):
-            return Hello(can_feed, self._context.local.standby, corpus_hash, 0)
+            return Hello(can_feed, self._context.local.standby, corpus_hash)
         # A member that cannot vouch for its state may lead its lineage, or be led there, all the same.
         stage = replica_state.stage if replica_state.is_committed_state else NO_STAGE
         last, held = replica_state.record_of(-1), (stage, replica_state.iteration, replica_state.lineage)
         forced = (last.forced if last is not None else ()) if self._election.hopes else (-1,)
-        return Hello(can_feed, self._context.local.standby, corpus_hash, 0, *held, forced)
+        return Hello(can_feed, self._context.local.standby, corpus_hash, *held, forced)
 
     async def keep(self) -> None:
         """Get a place; stay until heartbeats stop; claim the lead or find who has it; for ever.

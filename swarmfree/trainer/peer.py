@@ -350,7 +350,6 @@ class Peer:
             squared_norm=entry.squared_norm if entry is not None else 0.0,
             clip_factor=bits_float32(entry.scalars.grad_scale) if entry is not None else 1.0,
             seconds_per_microbatch=self.stage_member.stage_replica.seconds_per_microbatch,
-            memory_bytes=0,
             # Who stands by founds no run that others would: it offers to feed with its second word, or once it knows of a coordinator.
             can_feed=context.ports.tokens is not None
             and (not context.local.standby or self.has_announced or replica_state.coordinator is not None),

@@ -104,9 +104,7 @@ def lineage_of_whoever_rebuilt(patch: pytest.MonkeyPatch) -> None:
     def careless(self: Membership) -> Hello:
         said = hello(self)
         return (
-            said
-            if self._stage_member.replica_state.is_committed_state
-            else Hello(said.can_feed, said.standby, said.corpus_hash, 0)
+            said if self._stage_member.replica_state.is_committed_state else Hello(said.can_feed, said.standby, said.corpus_hash)
         )
 
     patch.setattr(Membership, "hello", careless)

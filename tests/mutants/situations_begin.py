@@ -107,9 +107,9 @@ def feeder_with_first_weights() -> object:
         for can_feed in (True, False):
             roster = Roster(context, alone.tasks, lambda: at(1))
             assignment = Assignment(context, roster, lambda: at(1), alone.tasks)
-            roster.admit(A, Hello(True, False, "", 0), 0, built=True)
+            roster.admit(A, Hello(True, False, ""), 0, built=True)
             corpus = context.manifest.data.corpus_hash
-            places.append(assignment.hello(ME, Hello(can_feed, False, corpus, 0, 1, 0, GENESIS_LINEAGE), 0).stage)
+            places.append(assignment.hello(ME, Hello(can_feed, False, corpus, 1, 0, GENESIS_LINEAGE), 0).stage)
         return places
 
     return play(story, D)

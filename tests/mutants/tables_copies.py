@@ -47,7 +47,7 @@ def _build(request: Build, donors: Callable[[Endpoint, Request], Reply] | None =
 
 def older_state_than_asked() -> object:
     """A member is to keep its state of iteration 4, and holds another one."""
-    return _build(Build(at(2), Stay(1, 4, "it holds it"), 5, GENESIS_LINEAGE, None, 0))
+    return _build(Build(at(2), Stay(1, 4, "it holds it"), 5, GENESIS_LINEAGE, None))
 
 
 def build_of_what_is_decided() -> object:
@@ -58,7 +58,7 @@ def build_of_what_is_decided() -> object:
         alone.replica_state.install(1, iteration + 1, newest.lineage(), newest)
         alone.replica_state.is_committed_state = True
         builder = alone.builder
-        return await word(builder.build(A, Build(at(2), Fresh(1, 0, "draw it"), 0, GENESIS_LINEAGE, None, 0)))
+        return await word(builder.build(A, Build(at(2), Fresh(1, 0, "draw it"), 0, GENESIS_LINEAGE, None)))
 
     return [play(partial(story, iteration=i, forced=forced)) for i, forced in ((0, ()), (0, (0,)), (1, (1,)))]
 
@@ -68,7 +68,7 @@ def build_asked_for_again() -> object:
 
     async def story(alone: Alone) -> tuple[str, int]:
         builder = alone.builder
-        request = Build(at(2), Fresh(1, 0, "draw it"), 0, GENESIS_LINEAGE, None, 0)
+        request = Build(at(2), Fresh(1, 0, "draw it"), 0, GENESIS_LINEAGE, None)
         await word(builder.build(A, request))
         alone.replica_state.apply(record())
         return await word(builder.build(A, request)), alone.replica_state.iteration
@@ -83,7 +83,7 @@ def state_of_another_lineage() -> object:
         newest, asked = record(forced=held), record(forced=led)
         alone.replica_state.install(1, 1, newest.lineage(), newest)
         builder = alone.builder
-        return await word(builder.build(A, Build(at(2), Stay(1, 1, "it holds it"), 1, asked.lineage(), asked, 0)))
+        return await word(builder.build(A, Build(at(2), Stay(1, 1, "it holds it"), 1, asked.lineage(), asked)))
 
     return [play(partial(story, held=held, led=led)) for held, led in (((), ()), ((), (0,)), ((0,), ()))]
 
@@ -98,19 +98,19 @@ def shadow_with_a_part_of_another_lineage() -> object:
             return Reply(ShadowPart(iteration, lineage) if is_odd else ShadowPart(0, GENESIS_LINEAGE), bytes(STATE_BYTES))
 
         action = Restore(1, D, 0, "its shadow")
-        found.append(_build(Build(at(2), action, 1, last.lineage(), last, 0, (GENESIS_LINEAGE,)), donors))
+        found.append(_build(Build(at(2), action, 1, last.lineage(), last, (GENESIS_LINEAGE,)), donors))
     return found
 
 
 def build_that_fails() -> object:
     """A member's donor is gone: which stage it says it holds then."""
-    return _build(Build(at(2), CopyNeighbour(1, D, 2, "copy stage 2"), 0, GENESIS_LINEAGE, record(), 0))
+    return _build(Build(at(2), CopyNeighbour(1, D, 2, "copy stage 2"), 0, GENESIS_LINEAGE, record()))
 
 
 def _replay(story: Callable[[Alone, StageReplay], Awaitable[T]]) -> T:
     async def main(alone: Alone) -> T:
         action = Replay(1, 1, (A,), 0, (A,), (D,), "shadow and logs")
-        request = Build(at(2), action, 1, GENESIS_LINEAGE, record(), 0)
+        request = Build(at(2), action, 1, GENESIS_LINEAGE, record())
         replaying = StageReplay(alone.context, alone.stage_member.device, alone.stage_member.activation_log, request, action)
         replaying._engines, replaying._in_order, replaying.exact = {1: alone.engine}, True, True
         return await story(alone, replaying)

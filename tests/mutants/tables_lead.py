@@ -136,7 +136,7 @@ def peer_of_another_lineage() -> object:
         for forced, iterations, lineage in (((), 9, "e" * 64), ((0,), 9, "e" * 64), ((-1,), 9, "e" * 64), ((), 2, "c" * 64)):
             try:
                 said.append(
-                    type(coordinator.hello(endpoint("e"), Hello(False, False, "", 0, 1, iterations, lineage, forced))).__name__
+                    type(coordinator.hello(endpoint("e"), Hello(False, False, "", 1, iterations, lineage, forced))).__name__
                 )
             except Refused as refusal:
                 said.append(refusal.kind.value)
@@ -257,7 +257,7 @@ def joiner_of_a_successor() -> object:
         inherited = replace(_inheritance(forced=False), iteration=3, lineage="f" * 64)
         promises = {e: replace(promise, iteration=3) for e, promise in inherited.promises.items()}
         coordinator = Coordinator(alone.context, alone.tasks, replace(inherited, promises=promises))
-        coordinator.hello(endpoint("e"), Hello(False, False, "", 0))
+        coordinator.hello(endpoint("e"), Hello(False, False, ""))
         await asyncio.sleep(1.0)
         return [request.iteration for _, request in alone.line.asked if isinstance(request, Build)][:1]
 
@@ -321,7 +321,7 @@ def hello_before_all_are_told() -> object:
 
         def reply(to: Endpoint, request: Request) -> Reply:
             if isinstance(request, Commit):
-                coordinator.hello(early, Hello(False, True, "", 0, 1, made.iteration + 1, made.lineage()))
+                coordinator.hello(early, Hello(False, True, "", 1, made.iteration + 1, made.lineage()))
             return answer(to, request)
 
         alone.line.answer = reply

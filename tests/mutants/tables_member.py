@@ -467,7 +467,7 @@ def loss_of_another_share() -> object:
 
         async def ask(number: int) -> str:
             output = PayloadAtHand(alone.engine.embed_only(tokens.microbatch(number)))
-            return await word(alone.stage_member.source.loss(Loss(WorkKey(0, "b0", WorkKind.TRAIN, number, 0), 0), output))
+            return await word(alone.stage_member.source.loss(Loss(WorkKey(0, "b0", WorkKind.TRAIN, number, 0)), output))
 
         return [await ask(number) for number in (2, 3)]
 

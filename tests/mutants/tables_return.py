@@ -322,7 +322,7 @@ def _assignment(story: Callable[[Alone, Assignment, Roster], Awaitable[T]]) -> T
         assignment._present, assignment._opened = (5, LINEAGE, replace(record(), iteration=4)), True
         assignment.past |= {5: LINEAGE}
         for stage, one in enumerate((A, SIBLING, D)):
-            participant = roster.admit(one, Hello(False, False, "", 0), stage, built=True)
+            participant = roster.admit(one, Hello(False, False, ""), stage, built=True)
             participant.opened, participant.built_at, participant.is_ours = at(1), 5, True
         return await story(alone, assignment, roster)
 
@@ -330,7 +330,7 @@ def _assignment(story: Callable[[Alone, Assignment, Roster], Awaitable[T]]) -> T
 
 
 def _hello(stage: int, lineage: str = LINEAGE) -> Hello:
-    return Hello(False, False, "", 0, stage, 5, lineage)
+    return Hello(False, False, "", stage, 5, lineage)
 
 
 def _back(rebuilt: Rebuilt | None, *, sealing: bool = False, lineage: str = LINEAGE, barred: bool = False) -> object:
@@ -384,7 +384,7 @@ def silent_holder_of_a_copied_stage() -> object:
         silent = roster.get(SIBLING.member)
         assert silent is not None
         silent.silent_since_s, roster.patience_s = alone.context.now_s(), lambda stage: 60.0
-        roster.admit(ME, Hello(False, False, "", 0), 1, built=built).built_at = 5
+        roster.admit(ME, Hello(False, False, ""), 1, built=built).built_at = 5
         await assignment.fill(*assignment._present, lambda: True)
         return roster.get(SIBLING.member) is silent
 
@@ -396,7 +396,7 @@ def standby_before_the_first_open() -> object:
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster, *, opened: bool) -> int:
         alone.context.manifest = replace(MANIFEST, stages=replace(MANIFEST.stages, replicas_min=2))
-        participant, assignment._opened = roster.admit(ME, Hello(False, True, "", 0), STANDBY), opened
+        participant, assignment._opened = roster.admit(ME, Hello(False, True, ""), STANDBY), opened
         assignment._begun_s -= 60.0
         assignment._use_standbys()
         return participant.stage
@@ -414,7 +414,7 @@ def standby_that_holds_a_lost_stage() -> object:
         assert barred is not None
         assert barred.stage == STANDBY
         barred.answer = replace(beat_answer(1), iteration=5)
-        roster.admit(endpoint("newcomer"), Hello(False, False, "", 0), 1)
+        roster.admit(endpoint("newcomer"), Hello(False, False, ""), 1)
         roster.fence(SIBLING.member, "nobody listens")
         assignment._use_standbys()
         ((builder, action),) = assignment._work(assignment._present[2])
@@ -427,9 +427,9 @@ def barred_that_says_hello_once_more() -> object:
     """A barred member stands by with a state that it can vouch for only later; its sibling is lost beside another standby: who is placed there."""
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[str]:
-        roster.admit(endpoint("e"), Hello(False, True, "", 0), STANDBY)
+        roster.admit(endpoint("e"), Hello(False, True, ""), STANDBY)
         roster.bar(ME.member, "it cannot average with its sibling")
-        assignment.hello(ME, Hello(False, False, "", 0), 5)
+        assignment.hello(ME, Hello(False, False, ""), 5)
         assignment.hello(ME, _hello(1), 5)
         roster.fence(SIBLING.member, "nobody listens")
         assignment._use_standbys()
@@ -443,7 +443,7 @@ def past_of_a_builder() -> object:
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[int]:
         assignment.past |= {1: "far", 3: "three", 4: "four", 6: "decided since"}
-        participant = roster.admit(ME, Hello(False, False, "", 0), 1)
+        participant = roster.admit(ME, Hello(False, False, ""), 1)
         iteration, lineage, last = assignment._present
         await assignment._build(participant, Fresh(1, 0, "draw it"), iteration, lineage, last, limit_s=9.0)
         request = next(asked for _, asked in alone.line.asked if isinstance(asked, Build))
@@ -458,10 +458,10 @@ def keeper_that_is_missed() -> object:
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[bool]:
         roster.fence(A.member, "nobody listens")
-        roster.admit(ME, Hello(False, False, "", 0), 1, built=True).opened = at(1)
+        roster.admit(ME, Hello(False, False, ""), 1, built=True).opened = at(1)
         found = []
         for lineage, wait_s in ((LINEAGE, 0.0), (OTHER_LINEAGE, 0.0), (LINEAGE, 60.0)):
-            keeper = roster.admit(SIBLING, Hello(False, False, "", 0), 1, built=True)
+            keeper = roster.admit(SIBLING, Hello(False, False, ""), 1, built=True)
             keeper.answer = replace(beat_answer(1), ends_iteration=5, ends_lineage=lineage)
             await roster.judge(keeper, PeerSilent("it hangs"))
             await asyncio.sleep(wait_s)
@@ -509,7 +509,7 @@ def feeder_that_serves_alone() -> object:
 
         directory = SimpleNamespace(announcements=shown)
         assignment._context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))  # type: ignore[arg-type]
-        spare = roster.admit(ME, Hello(False, False, "", 0), 1, built=True)
+        spare = roster.admit(ME, Hello(False, False, ""), 1, built=True)
         roster.fence(A.member, "nobody listens")
         assignment._lost_since_s, found, feeder = {0: -100.0}, list[tuple[int, int]](), roster.get(D.member)
         assert feeder is not None
@@ -528,9 +528,9 @@ def feeder_that_coordinates() -> object:
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[tuple[int, int]]:
         roster.fence(A.member, "nobody listens")
         roster.fence(SIBLING.member, "nobody listens")
-        able = Hello(True, False, alone.context.manifest.data.corpus_hash, 0)
+        able = Hello(True, False, alone.context.manifest.data.corpus_hash)
         feeder = roster.admit(alone.context.here, able, 1, built=True)
-        standby = roster.admit(ME, Hello(False, True, "", 0), STANDBY)
+        standby = roster.admit(ME, Hello(False, True, ""), STANDBY)
         found = list[tuple[int, int]]()
         for _ in range(2):
             assignment._move_to(0)
@@ -563,7 +563,7 @@ def rate_of_a_merged_stage() -> object:
 
         alone.line.answer = built
         roster.fence(SIBLING.member, "it is gone")
-        participant = roster.admit(ME, Hello(False, False, "", 0), 1)
+        participant = roster.admit(ME, Hello(False, False, ""), 1)
         half = float32_bits(0.5)
         action = Merge(1, A, D, 0, 2, half, half, 1.0, 1.0, "both neighbours live")
         await assignment._build(participant, action, 5, LINEAGE, replace(record(), iteration=4), limit_s=None)
@@ -585,7 +585,7 @@ def build_beside_one_that_came_back() -> object:
 
         alone.line.answer = built
         roster.fence(SIBLING.member, "it does not answer")
-        participant = roster.admit(ME, Hello(False, False, "", 0), 1)
+        participant = roster.admit(ME, Hello(False, False, ""), 1)
         action = Fresh(1, 5, "nobody is left")
         await assignment._build(participant, action, 5, LINEAGE, replace(record(), iteration=4), limit_s=None)
         return len(assignment.rebuilt_stages())
@@ -596,7 +596,7 @@ def build_beside_one_that_came_back() -> object:
 def _standby_with_a_state(told: HeartbeatAnswer | None) -> object:
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[str]:
         for one in (endpoint("e"), ME):
-            roster.admit(one, Hello(False, True, "", 0), STANDBY)
+            roster.admit(one, Hello(False, True, ""), STANDBY)
         assignment.hello(ME, _hello(1), 5)
         participant = roster.get(ME.member)
         assert participant is not None
@@ -641,7 +641,7 @@ def state_that_is_vouched_for_later() -> object:
 
 
 def _shown(of: Endpoint, state: PeerState) -> Announcement:
-    return Announcement(of, state, -1, 0, "", 0.0, 1.0, 0.0, 0, True, PROTOCOL_REVISION, 1e9)
+    return Announcement(of, state, -1, 0, "", 0.0, 1.0, 0.0, True, PROTOCOL_REVISION, 1e9)
 
 
 def founder_that_was_started_again() -> object:
@@ -744,7 +744,7 @@ def builder_that_never_ends() -> object:
     """Its device does one piece of work after the other, for ever: whether it is barred, so that another one builds."""
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> bool:
-        participant = roster.admit(ME, Hello(False, False, "", 0), 1)
+        participant = roster.admit(ME, Hello(False, False, ""), 1)
         roster.holders(1)[0].built = False
         action = Merge(1, A, D, 0, 2, 0, 0, 1.0, 1.0, "both neighbours live")
 

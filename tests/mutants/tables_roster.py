@@ -65,7 +65,7 @@ def _roster(story: Callable[[Alone, Roster], Awaitable[T]], *endpoints: Endpoint
         roster = Roster(alone.context, alone.tasks, lambda: at(1))
         roster.patience_s = lambda stage: PATIENCE_S
         for one in endpoints:
-            participant = roster.admit(one, Hello(False, False, "", 0), PLACES[one.member], built=True)
+            participant = roster.admit(one, Hello(False, False, ""), PLACES[one.member], built=True)
             participant.opened = at(1)
         return await story(alone, roster)
 
@@ -101,7 +101,7 @@ def end_of_those_beside_a_barred_one() -> object:
         found = []
         for is_ours in (True, False):
             for member in (ME, SIBLING):
-                roster.admit(member, Hello(False, False, "", 0), 1, built=True).is_ours = is_ours
+                roster.admit(member, Hello(False, False, ""), 1, built=True).is_ours = is_ours
             roster.bar(ME.member, "it cannot average stage 1")
             roster.fence(SIBLING.member, "nobody listens")
             found.append(roster.get(ME.member) is not None)
@@ -154,7 +154,7 @@ def silence_until_a_sibling_comes() -> object:
         found.silent_since_s = alone.context.now_s() - waited_s
         if waited_s > PATIENCE_S:
             await roster.judge(found, PeerSilent("nothing"))
-        roster.admit(SIBLING, Hello(False, False, "", 0), 1, built=True).opened = at(1)
+        roster.admit(SIBLING, Hello(False, False, ""), 1, built=True).opened = at(1)
         await roster.judge(found, PeerSilent("nothing"))
         roster.fence(SIBLING.member, "nobody listens")
         return roster.get(ME.member) is not None
@@ -230,7 +230,7 @@ def earlier_life() -> object:
     """A peer that was started again says hello: whether its earlier life is a participant still."""
 
     async def story(alone: Alone, roster: Roster) -> bool:
-        roster.admit(second_life(ME), Hello(False, False, "", 0), 1)
+        roster.admit(second_life(ME), Hello(False, False, ""), 1)
         return roster.get(ME.member) is not None
 
     return _roster(story, ME, SIBLING)
@@ -241,7 +241,7 @@ def hello_of_an_earlier_life() -> object:
 
     async def story(alone: Alone, roster: Roster) -> tuple[bool, bool]:
         later = second_life(ME)
-        roster.admit(later, Hello(False, False, "", 0), 1)
+        roster.admit(later, Hello(False, False, ""), 1)
         return roster.is_superseded(ME.member), roster.is_superseded(later.member)
 
     return _roster(story, SIBLING)
@@ -280,7 +280,7 @@ def missed_at_a_takeover() -> object:
     """A member did not promise, and its sibling, that did, is lost later: whether it is called for then."""
 
     async def story(alone: Alone, roster: Roster) -> bool:
-        roster.miss(ME, 1, Hello(False, False, "", 0))
+        roster.miss(ME, 1, Hello(False, False, ""))
         assert roster.get(ME.member) is None
         roster.fence(SIBLING.member, "it is gone")
         return roster.get(ME.member) is not None
@@ -292,7 +292,7 @@ def missed_beside_a_leaver() -> object:
     """A member fell silent beside a sibling that leaves: whether it is called for when that one has gone."""
 
     async def story(alone: Alone, roster: Roster) -> bool:
-        roster.miss(ME, 1, Hello(False, False, "", 0))
+        roster.miss(ME, 1, Hello(False, False, ""))
         leaver = roster.get(SIBLING.member)
         assert leaver is not None
         roster.let_go(leaver)
@@ -355,7 +355,7 @@ def holder_whose_bar_has_just_ended() -> object:
 
     async def story(alone: Alone, roster: Roster) -> bool:
         roster.bar(SIBLING.member, "it cannot average with its sibling")
-        participant = roster.admit(SIBLING, Hello(False, False, "", 0, 1, 0, record().before), -1)
+        participant = roster.admit(SIBLING, Hello(False, False, "", 1, 0, record().before), -1)
         participant.is_ours, participant.answer = True, beat_answer(1)
         await asyncio.sleep(600.0)
         roster.end_bars()
@@ -370,7 +370,7 @@ def state_that_differs_again() -> object:
 
     async def story(alone: Alone, roster: Roster) -> bool:
         for _ in range(2):
-            participant = roster.admit(ME, Hello(False, False, "", 0), 1, built=True)
+            participant = roster.admit(ME, Hello(False, False, ""), 1, built=True)
             participant.opened = at(1)
             roster.differ(participant, "its state differs")
         return roster.is_barred(ME.member)

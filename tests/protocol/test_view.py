@@ -25,7 +25,6 @@ def announcement(peer: str = "a", expires_s: float = 10.0, stage: int = 1, state
         squared_norm=0.0,
         clip_factor=1.0,
         seconds_per_microbatch=0.0,
-        memory_bytes=0,
         can_feed=False,
         revision=1,
         expires_s=expires_s,

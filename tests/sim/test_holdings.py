@@ -42,12 +42,12 @@ class Story:
 
     def copied(self, member: Member, stage: int, lineage: str) -> None:
         """A member has a sibling's state from now on."""
-        build = Build(POSITION, Copy(stage, (AT[OTHER],), ""), 7, lineage, None, 0)
+        build = Build(POSITION, Copy(stage, (AT[OTHER],), ""), 7, lineage, None)
         self.holdings.built(member, build, lineage, self.now_s)
 
     def made(self, member: Member, action: BuildAction) -> None:
         """A member has made the lost stage 2, and a plan has the member."""
-        self.holdings.built(member, Build(POSITION, action, 7, LAST.lineage(), LAST, 0), LAST.lineage(), self.now_s)
+        self.holdings.built(member, Build(POSITION, action, 7, LAST.lineage(), LAST), LAST.lineage(), self.now_s)
         self.holdings.opened(Plan(POSITION, "0" * 16, LAST.lineage(), ((), (), (Replica(AT[member]),)), (), LAST, 4))
 
     def is_alive(self, member: Member) -> bool:
@@ -61,7 +61,7 @@ class Story:
     def order(self, action: BuildAction, record: Record | None = LAST) -> str:
         """The leader has it built: what is found."""
         lineage = record.lineage() if record is not None else GENESIS_LINEAGE
-        build = Build(POSITION, action, 7 if record is not None else 0, lineage, record, 0)
+        build = Build(POSITION, action, 7 if record is not None else 0, lineage, record)
         return self.holdings.needless(LEADER, build, self.now_s, {OLDER, BEFORE.lineage(), lineage})
 
 
@@ -93,7 +93,7 @@ def test_a_new_coordinator_has_to_hear_of_whom_no_plan_names(led_s: float, is_ne
     late.holdings.opened(other)
     late.holdings.took_over(LEADER, 100.0 - led_s)
     late.hold(HOLDER, 2, LAST.lineage(), revision=9)
-    build = Build(replace(POSITION, term=Term(2, LEADER)), MERGED, 7, LAST.lineage(), LAST, 0)
+    build = Build(replace(POSITION, term=Term(2, LEADER)), MERGED, 7, LAST.lineage(), LAST)
     assert bool(late.holdings.needless(LEADER, build, 100.0, {LAST.lineage()})) == is_needless
 
 
@@ -127,7 +127,7 @@ def test_another_coordinator_cannot_tell_what_a_copy_is(
     if has_stepped:
         story.holdings.stepped(OTHER, 2, LAST.lineage(), story.now_s)
     story.now_s = 100.0
-    build = Build(replace(POSITION, term=replace(POSITION.term, number=number)), MERGED, 7, LAST.lineage(), LAST, 0)
+    build = Build(replace(POSITION, term=replace(POSITION.term, number=number)), MERGED, 7, LAST.lineage(), LAST)
     assert bool(story.holdings.needless(LEADER, build, story.now_s, {LAST.lineage()})) == is_needless
 
 
@@ -221,7 +221,7 @@ def test_a_break_elsewhere_is_no_excuse() -> None:
 def test_what_was_just_built_counts_once_a_plan_has_it() -> None:
     """Nobody may have heard of it, or wanted it in the end; a plan that names the builder shows that somebody did."""
     story = Story(lineage="f" * 64)
-    build = Build(POSITION, MERGED, 7, LAST.lineage(), LAST, 0)
+    build = Build(POSITION, MERGED, 7, LAST.lineage(), LAST)
     story.holdings.built(OTHER, build, LAST.lineage(), 0.0)
     assert not story.order(MERGED)
     replicas = ((), (), (Replica(AT[OTHER]),))
@@ -279,5 +279,5 @@ def test_what_another_coordinator_had_made_counts_for_who_goes_on_from_it(base: 
     story.holdings.took_over(LEADER, 60.0)
     story.holdings.opened(replace(plan, position=position, base=base, replicas=((), (), ())))
     story.now_s = 100.0
-    build = Build(position, MERGED, 7, LAST.lineage(), LAST, 0)
+    build = Build(position, MERGED, 7, LAST.lineage(), LAST)
     assert bool(story.holdings.needless(LEADER, build, 100.0, {LAST.lineage()})) == is_needless

@@ -225,7 +225,7 @@ def test_a_step_that_leaves_one_out_is_found() -> None:
     record = story.record(2)
     story.seal(record)
     story.checks.loaded(MEMBERS[2])
-    build = Build(POSITION, Copy(2, (EVERYONE[2],), ""), 1, story.checks.committed[0], None, 1)
+    build = Build(POSITION, Copy(2, (EVERYONE[2],), ""), 1, story.checks.committed[0], None)
     story.checks.answered(EVERYONE[2], build, Reply(Built(arithmetic.state_digest(sleeper), 0.1, 9, 1)))
     story.step(record, 2)
     assert (story.the_one().invariant, "was ready for 1" in story.the_one().text) == ("I3", True)
@@ -238,7 +238,7 @@ def test_a_rebuild_with_wrong_bytes_is_found() -> None:
     newcomer, other = Endpoint(Member("new", "1"), ()), arithmetic.drawn(MANIFEST, 5, 2)
     for state in (arithmetic.drawn(MANIFEST, 4, 2), other):
         story.checks.state_seen(arithmetic.state_digest(state), state)
-    build = Build(POSITION, Fresh(2, 4, ""), 1, story.lineage, None, 1)
+    build = Build(POSITION, Fresh(2, 4, ""), 1, story.lineage, None)
     story.checks.answered(newcomer, build, Reply(Built(arithmetic.state_digest(arithmetic.drawn(MANIFEST, 4, 2)), 0.1, 9, 1)))
     assert story.found == []
     story.checks.answered(newcomer, build, Reply(Built(arithmetic.state_digest(other), 0.1, 9, 1)))
@@ -249,7 +249,7 @@ def test_a_copy_with_wrong_bytes_is_found_where_it_counts() -> None:
     """Its donors may have died and the stage been rebuilt meanwhile: then it is given up, but no record may start from it."""
     story = Story()
     story.whole(0)
-    build = Build(POSITION, Copy(2, (EVERYONE[2],), ""), 1, story.lineage, None, 1)
+    build = Build(POSITION, Copy(2, (EVERYONE[2],), ""), 1, story.lineage, None)
     newcomer = Endpoint(Member("new", "1"), ())
     story.checks.answered(newcomer, build, Reply(Built(arithmetic.state_digest(story.states[2]), 0.1, 9, 1)))
     other = arithmetic.drawn(MANIFEST, 5, 2)
@@ -267,7 +267,7 @@ def kept_build(story: Story, iteration: int, state: State, copied: int) -> None:
     """Stage 0 is built for `iteration` from a copy that is said to be ready for `copied`."""
     digest = arithmetic.state_digest(state)
     story.checks.state_seen(digest, state)
-    build = Build(POSITION, CopyKept(0, EVERYONE[1], copied, ""), iteration, story.lineage, None, 0)
+    build = Build(POSITION, CopyKept(0, EVERYONE[1], copied, ""), iteration, story.lineage, None)
     story.checks.answered(Endpoint(Member("new", "1"), ()), build, Reply(Built(digest, 0.1, 9, iteration)))
 
 
@@ -308,12 +308,12 @@ def test_a_tensor_under_another_name_is_found() -> None:
     tensor = arithmetic.embed(b"weights", IntegerTokens(MANIFEST, 9).microbatch(2)).encode()
     right = WorkKey(0, "0" * 16, WorkKind.TRAIN, 2, 1)
     story = Story()
-    story.checks.asked(EVERYONE[0], Train(right, 0, EVERYONE[0], 1), tensor)
-    story.checks.asked(EVERYONE[0], Train(right, 1, EVERYONE[0], 1), b"")
+    story.checks.asked(EVERYONE[0], Train(right, 0, EVERYONE[0]), tensor)
+    story.checks.asked(EVERYONE[0], Train(right, 1, EVERYONE[0]), b"")
     assert story.found == []
     for wrong in (replace(right, microbatch=3), replace(right, kind=WorkKind.EVALUATE)):
         story = Story()
-        story.checks.asked(EVERYONE[0], Loss(wrong, 0), tensor)
+        story.checks.asked(EVERYONE[0], Loss(wrong), tensor)
         assert story.the_one().invariant == "I4"
 
 

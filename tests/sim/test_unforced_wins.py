@@ -149,7 +149,7 @@ def test_two_sides_may_both_come_to_the_end() -> None:
 
 def order(story: Story, action: BuildAction) -> Build:
     """It is ordered for iteration 2, after two records."""
-    build = Build(POSITION, action, 2, story.lineage, None, 0)
+    build = Build(POSITION, action, 2, story.lineage, None)
     story.checks.asked(EVERYONE[0], build, b"")
     return build
 
@@ -201,7 +201,7 @@ def test_a_plain_shadow_is_of_its_own_lineage() -> None:
     digest = arithmetic.state_digest(foreign)
     story.checks.state_seen(digest, foreign)
     story.checks._rebuilds.add("f" * 64, 2, digest)
-    build = Build(POSITION, Restore(2, EVERYONE[1], 0, ""), 1, story.lineage, None, 0)
+    build = Build(POSITION, Restore(2, EVERYONE[1], 0, ""), 1, story.lineage, None)
     story.checks.answered(Endpoint(Member("new", "1"), ()), build, Reply(Built(digest, 0.1, 9, 1)))
     assert "never had in this lineage" in story.the_one().text
 

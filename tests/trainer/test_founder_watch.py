@@ -27,7 +27,6 @@ def announced(peer: str, *, can_feed: bool) -> Announcement:
         squared_norm=0.0,
         clip_factor=0.0,
         seconds_per_microbatch=0.0,
-        memory_bytes=0,
         can_feed=can_feed,
         revision=PROTOCOL_REVISION,
         expires_s=1e9,

@@ -30,7 +30,7 @@ def replaying(story: Callable[[Alone, StageReplay], Awaitable[T]]) -> T:
 
     async def main(alone: Alone) -> T:
         action = Replay(1, 1, (A, D), 0, (A,), (A,), "shadows and logs")
-        request = Build(at(2), action, 1, GENESIS_LINEAGE, record(), 0)
+        request = Build(at(2), action, 1, GENESIS_LINEAGE, record())
         found = StageReplay(alone.context, alone.stage_member.device, alone.stage_member.activation_log, request, action)
         other = IntegerEngine(alone.context.manifest)
         alone.engine.blank(1)
@@ -176,7 +176,7 @@ def test_a_coordinator_hears_that_a_replay_is_not_to_be_tried_again(kind: Refusa
         builder._make = make  # type: ignore[method-assign, assignment]
         action = Replay(1, 1, (A,), 0, (A,), (D,), "shadow and logs")
         with pytest.raises(Refused) as refused:
-            await builder.build(A, Build(at(2), action, 1, GENESIS_LINEAGE, record(), 0))
+            await builder.build(A, Build(at(2), action, 1, GENESIS_LINEAGE, record()))
         final = {RefusalKind.TOO_SLOW, RefusalKind.DISPUTED}
         assert refused.value.kind is (kind if kind in final else RefusalKind.FAILED)
 

@@ -34,7 +34,7 @@ class Directory:
         """The next look; the last one again where there is none."""
         norms = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
         return [
-            Announcement(of, PeerState.SERVING, stage, 1, RECORD.lineage(), norms[stage], 1.0, 0.1, 0, False, 1, 1e9)
+            Announcement(of, PeerState.SERVING, stage, 1, RECORD.lineage(), norms[stage], 1.0, 0.1, False, 1, 1e9)
             for stage, of in ((1, A), (3, D))
             if stage in norms
         ]
@@ -47,7 +47,7 @@ def check(directory: Directory, ordered: tuple[float, float], lineage: str = REC
     context = cast("Any", SimpleNamespace(manifest=manifest, ports=SimpleNamespace(directory=directory), tell=told.append))
     weights = (float32_bits(weight) for weight in ordered)
     action = Merge(2, A, D, 1, 3, *weights, 1.0, 1.0, "both neighbours live")
-    request = Build(at(2), action, 1, lineage, RECORD, 0)
+    request = Build(at(2), action, 1, lineage, RECORD)
     run_virtual(lambda: check_weights(context, request, action))
     (said,) = told
     assert isinstance(said, DirectoryNorms)

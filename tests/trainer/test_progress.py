@@ -17,7 +17,7 @@ def test_the_work_of_a_builder_is_progress_and_that_of_a_member_is_not(*, built:
 
     async def story(alone: Alone) -> None:
         roster = Roster(alone.context, alone.tasks, lambda: at(1))
-        participant = roster.admit(ME, Hello(False, False, "", 0), 1, built=built)
+        participant = roster.admit(ME, Hello(False, False, ""), 1, built=built)
         participant.answer = replace(beat_answer(1), work_done=7)
         before = roster._count_progress()
         assert roster._count_progress() == before

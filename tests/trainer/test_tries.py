@@ -27,16 +27,16 @@ MERGE = Merge(1, A, D, 0, 2, 0, 0, 1.0, 1.0, "both neighbours live")
 
 def asked(action: BuildAction) -> Build:
     """For this action."""
-    return Build(at(2), action, 1, GENESIS_LINEAGE, record(), 0)
+    return Build(at(2), action, 1, GENESIS_LINEAGE, record())
 
 
 def lead(alone: Alone) -> tuple[Assignment, Participant]:
     """The places of a swarm, and the participant that builds; D keeps a shadow of stage 1."""
     roster = Roster(alone.context, alone.tasks, lambda: at(1))
     assignment = Assignment(alone.context, roster, lambda: at(1), alone.tasks)
-    keeper = roster.admit(D, Hello(False, False, "", 0), 2, built=True)
+    keeper = roster.admit(D, Hello(False, False, ""), 2, built=True)
     keeper.answer = replace(beat_answer(2), shadows=(KeptShadow(1, 0, full=True, lineage=GENESIS_LINEAGE),))
-    return assignment, roster.admit(ME, Hello(False, False, "", 0), 1)
+    return assignment, roster.admit(ME, Hello(False, False, ""), 1)
 
 
 @pytest.mark.parametrize("kind", [RefusalKind.TOO_SLOW, RefusalKind.DISPUTED, RefusalKind.FAILED])
@@ -111,7 +111,7 @@ def test_signed_norms_are_those_of_one_loss() -> None:
         class Directory:
             async def announcements(self) -> list[Announcement]:
                 return [
-                    Announcement(who, PeerState.SERVING, stage, 1, GENESIS_LINEAGE, 4.0 + stage, 1.0, 0.1, 0, False, 1, 1e9)
+                    Announcement(who, PeerState.SERVING, stage, 1, GENESIS_LINEAGE, 4.0 + stage, 1.0, 0.1, False, 1, 1e9)
                     for who, stage in ((A, 0), (D, 2))
                 ]
 

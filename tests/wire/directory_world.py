@@ -27,7 +27,6 @@ def announcement_of(identity: Identity, *, lease_s: float = 60.0, stage: int = 1
         squared_norm=0.125,
         clip_factor=1.0,
         seconds_per_microbatch=0.01,
-        memory_bytes=1 << 33,
         can_feed=True,
         revision=PROTOCOL_REVISION,
         expires_s=time.time() + lease_s,

@@ -37,7 +37,7 @@ async def hello_from(port: int) -> CallFailed:
             return Reply(Place(coordinator.here, 0, "", accepted=True))
 
         coordinator.serve(handler)
-        hello = Hello(can_feed=False, standby=False, corpus_hash="", memory_bytes=0)
+        hello = Hello(can_feed=False, standby=False, corpus_hash="")
         with pytest.raises(CallFailed) as failed:
             await newcomer.call(coordinator.here, hello, silence_s=TIMING.silence_s / 2)
         return failed.value

@@ -81,7 +81,6 @@ def test_record_is_read_as_it_was_written(record: PeerRecord, identity: Identity
         ("squared_norm", 10**400),
         ("clip_factor", None),
         ("seconds_per_microbatch", []),
-        ("memory_bytes", 0.5),
         ("can_feed", 1),
         ("revision", None),
         ("expires_s", 0),

@@ -136,8 +136,8 @@ async def _refuse_at_once(_header: Header, _request: Request, _incoming: Incomin
 
 # ---- peers that talk nonsense to a caller --------------------------------------------------------------------------------
 
-_TRAINED = encode_response(rpc_of(REQUESTS["train"]), messages.Trained(0.5))
-_TRAINED_AND_MORE = encode_response(rpc_of(REQUESTS["train"]), messages.Trained(0.5), 100_000)
+_TRAINED = encode_response(rpc_of(REQUESTS["train"]), messages.Trained())
+_TRAINED_AND_MORE = encode_response(rpc_of(REQUESTS["train"]), messages.Trained(), 100_000)
 
 
 def _says(*said: bytes) -> Callable[[Any], Awaitable[None]]:

@@ -19,7 +19,7 @@ async def test_frames_of_a_payload_count_as_they_come() -> None:
     chunk, held = memoryview(bytes(CHUNK_BYTES_MIN)), asyncio.Event()
 
     async def behaviour(context: Any) -> None:
-        response = encode_response(rpc_of(train(there)), Trained(0.5), 4 * CHUNK_BYTES_MIN)
+        response = encode_response(rpc_of(train(there)), Trained(), 4 * CHUNK_BYTES_MIN)
         await context.write(frames.PROGRESS)
         await context.write(encode_frame(FrameKind.RESPONSE, response, chunk))
         for _ in range(2):

@@ -60,32 +60,29 @@ SEGMENT = messages.Segment(5, 1, 2, (AT_ALICE, AT_BOB), AT_BOB, AT_ALICE, (3,))
 MERGE = actions.Merge(2, AT_ALICE, AT_BOB, 1, 3, 0x3F400000, 0x3E800000, 3.0, 1.0, "both neighbours of stage 2 are there")
 
 REQUESTS: dict[str, Request] = {
-    "hello": messages.Hello(can_feed=True, standby=False, corpus_hash="ee" * 32, memory_bytes=1 << 34),
-    "hello_again": messages.Hello(True, False, "ee" * 32, 0, 2, 7, LINEAGE, (2, 5)),
+    "hello": messages.Hello(can_feed=True, standby=False, corpus_hash="ee" * 32),
+    "hello_again": messages.Hello(True, False, "ee" * 32, 2, 7, LINEAGE, (2, 5)),
     "claim": messages.Claim(POSITION, only_asking=True),
     "meet": messages.Meet(7, LINEAGE, (2, 5), POSITION.term, whole=True),
-    "build_fresh": messages.Build(POSITION, actions.Fresh(1, 4, "nobody has it"), 0, "0" * 64, None, 0),
+    "build_fresh": messages.Build(POSITION, actions.Fresh(1, 4, "nobody has it"), 0, "0" * 64, None),
     "build_copy": messages.Build(
-        POSITION, actions.Copy(1, (AT_ALICE, AT_BOB), "a sibling lives"), 7, LINEAGE, RECORD, 7, ("1" * 64, "2" * 64)
+        POSITION, actions.Copy(1, (AT_ALICE, AT_BOB), "a sibling lives"), 7, LINEAGE, RECORD, ("1" * 64, "2" * 64)
     ),
-    "build_merge": messages.Build(POSITION, MERGE, 7, LINEAGE, RECORD, 0),
-    "build_kept": messages.Build(
-        POSITION, actions.CopyKept(0, AT_ALICE, 6, "one iteration behind", LINEAGE), 7, LINEAGE, RECORD, 0
-    ),
-    "build_stay": messages.Build(POSITION, actions.Stay(2, 5, "its own state, two iterations old"), 7, LINEAGE, RECORD, 0),
-    "build_restore": messages.Build(POSITION, actions.Restore(2, AT_BOB, 5, "it keeps a shadow"), 7, LINEAGE, RECORD, 0),
+    "build_merge": messages.Build(POSITION, MERGE, 7, LINEAGE, RECORD),
+    "build_kept": messages.Build(POSITION, actions.CopyKept(0, AT_ALICE, 6, "one iteration behind", LINEAGE), 7, LINEAGE, RECORD),
+    "build_stay": messages.Build(POSITION, actions.Stay(2, 5, "its own state, two iterations old"), 7, LINEAGE, RECORD),
+    "build_restore": messages.Build(POSITION, actions.Restore(2, AT_BOB, 5, "it keeps a shadow"), 7, LINEAGE, RECORD),
     "build_replay": messages.Build(
         POSITION,
         actions.Replay(2, 2, (AT_BOB, AT_BOB), 5, (AT_BOB,), (AT_BOB, AT_BOB), "borders were kept"),
         7,
         LINEAGE,
         RECORD,
-        0,
     ),
     "get_shadow": messages.GetShadow(2, 3),
     "get_full_shadow": messages.GetShadow(2, 3, 50),
     "get_shadow_parts": messages.GetShadow(2, 3, count=4),
-    "build_neighbour": messages.Build(POSITION, actions.CopyNeighbour(3, AT_ALICE, 2, "end of the body"), 7, LINEAGE, RECORD, 0),
+    "build_neighbour": messages.Build(POSITION, actions.CopyNeighbour(3, AT_ALICE, 2, "end of the body"), 7, LINEAGE, RECORD),
     "open": messages.Open(PLAN),
     "open_first": messages.Open(Plan(Position(Term(0, ALICE), 0, 0, 0), BASE, "0" * 64, ((),), (), None, 8)),
     "heartbeat": messages.Heartbeat(POSITION, 12, 1.5, "two replicas of stage 2", 77),
@@ -93,9 +90,9 @@ REQUESTS: dict[str, Request] = {
     "roll": messages.TakeRoll(POSITION, ROLL),
     "seal": messages.Seal(POSITION, RECORD),
     "commit": messages.Commit(FIRST_RECORD),
-    "train": messages.Train(KEY, 0, AT_ALICE, 2),
-    "train_redo": messages.Train(WorkKey(7, BASE, WorkKind.EVALUATE, 0, 1), 1, AT_ALICE, 2, SEGMENT),
-    "loss": messages.Loss(KEY.at(0), 1),
+    "train": messages.Train(KEY, 0, AT_ALICE),
+    "train_redo": messages.Train(WorkKey(7, BASE, WorkKind.EVALUATE, 0, 1), 1, AT_ALICE, SEGMENT),
+    "loss": messages.Loss(KEY.at(0)),
     "pull": messages.Pull(KEY, Side.ANSWER),
     "reduce": messages.Reduce(BASE, 3, contributes=True),
     "roll_detailed": messages.TakeRoll(POSITION, ROLL, detailed=True),
@@ -157,7 +154,7 @@ RESPONSES: dict[str, tuple[str, Response]] = {
     "round_failed": ("Roll", messages.RoundFailed(BASE, BOB, "it does not answer")),
     "sealed": ("Seal", messages.Sealed(LINEAGE)),
     "committed": ("Commit", messages.Committed(8)),
-    "trained": ("Train", messages.Trained(0.25)),
+    "trained": ("Train", messages.Trained()),
     "loss_answer": ("Loss", messages.LossAnswer(float64_bits(0.0078125))),
     "pulled": ("Pull", messages.Pulled()),
     "reduced": ("Reduce", messages.Reduced(float64_bits(1e-300))),

@@ -38,7 +38,7 @@ def endpoint(name: str, port: int) -> Endpoint:
 
 def train(there: Endpoint) -> messages.Train:
     """A request that may carry a payload up and down."""
-    return messages.Train(KEY, 0, there, 0)
+    return messages.Train(KEY, 0, there)
 
 
 def answer_to(request: Request) -> messages.Response:

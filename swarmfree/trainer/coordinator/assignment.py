@@ -478,13 +478,12 @@ class Assignment:
             self._void_joins(stage)  # they may have copied parts of an older state from this very participant
         if isinstance(action, Fresh) and stage == ENDS_STAGE and record is not None:
             self._context.tell(EndsDrawnAnew(iteration, action.reason))
-        steps = record.stages[stage].step_count if record is not None and not lost else 0
         if isinstance(action, CopyKept) and limit_s is not None:
             limit_s *= 1 + self._late_copies[action.holder.member]
         participant.builds += 1
         number = participant.builds
         known = tuple(takewhile(bool, (self.past.get(before, "") for before in range(iteration - 1, -1, -1))))
-        request = Build(self._position(), action, iteration, lineage, record, steps, known[::-1])
+        request = Build(self._position(), action, iteration, lineage, record, known[::-1])
         is_waited_for = limit_s is not None or not self._opened
         most = asyncio.timeout(most_build_s(action, self._context.manifest) if is_waited_for else None)
         try:

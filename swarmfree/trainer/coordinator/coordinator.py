@@ -112,7 +112,7 @@ class Coordinator:
             for endpoint in plan.members():
                 if self.roster.get(endpoint.member) is None:
                     stage = plan.stage_of(endpoint.member)
-                    hello = Hello(stage == ENDS_STAGE, standby=False, corpus_hash="", memory_bytes=0)
+                    hello = Hello(stage == ENDS_STAGE, standby=False, corpus_hash="")
                     # Without a majority it is not they who are missing: a call much later would bring them away from whoever has one.
                     self.roster.miss(endpoint, stage, hello, later=not inherited.forced)
 

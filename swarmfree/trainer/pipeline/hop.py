@@ -78,7 +78,7 @@ class Hop:
             for replica in self.order(key.stage, offset):
                 if attempt_number > tries_max:
                     raise Refused(RefusalKind.EXHAUSTED, f"{tries_max} tries for microbatch {key.microbatch}")
-                request = Train(key, attempt_number, source, self._revision())
+                request = Train(key, attempt_number, source)
                 try:
                     answer = await self._ask(replica, request, output, first=attempt_number == 0)
                     self._gone.discard(replica.member)
@@ -104,10 +104,6 @@ class Hop:
         except PeerUnreachable:
             reply = await self.calls.call(replica, request, output, header_first=True)
         return gradient_of(output if request.key.kind is WorkKind.TRAIN else b"", reply.payload, replica)
-
-    def _revision(self) -> int:
-        assert self._plan is not None, "a hop needs a plan"
-        return self._plan.position.revision
 
 
 def gradient_of(output: bytes, answer: bytes, sender: Endpoint) -> bytes:

@@ -69,7 +69,7 @@ class StageReplica:
             self._replica_state.check(key)
             entry = self._table.begin(key, run, lambda begun: self._work(begun, request, activations))
         await self._table.outcome(entry)
-        return Reply(Trained(entry.seconds), entry.answer)
+        return Reply(Trained(), entry.answer)
 
     async def redo(self, request: Redo) -> Reply:
         """Do the segments that begin here; each pulls its input, none travels the ring."""
@@ -147,8 +147,7 @@ class StageReplica:
         entry.answer, backward_s = await self._device.timed(
             Rank.BACKWARD, key.microbatch, partial(self._backward, ticket, gradient, kind, offset)
         )
-        entry.seconds = forward_s + backward_s
-        self._measure(entry.seconds)
+        self._measure(forward_s + backward_s)
 
     async def _await_next_stage(self, key: WorkKey) -> None:
         """Compute nothing for a stage that is lost: the base ends with it, and this device may have to give its state to whoever rebuilds it."""
@@ -173,7 +172,7 @@ class StageReplica:
     async def _redo_work(self, entry: WorkItem, segment: Segment) -> None:
         before = entry.key.at(self._routes.route(entry.key.microbatch).at(segment.first - 1))
         activations = await self._pull_from(segment.before, before, Side.OUTPUT)
-        request = Train(entry.key, 1, segment.after, 0, segment)
+        request = Train(entry.key, 1, segment.after, segment)
         await self._work(entry, request, activations)
 
     async def _onward(self, entry: WorkItem, request: Train, output: bytes) -> bytes:
@@ -188,7 +187,7 @@ class StageReplica:
                 answer = await self._pull_from(segment.after, key.at(after), Side.ANSWER)
                 return gradient_of(output, answer, segment.after)
             redoer = segment.redoers[position + 1 - segment.first]
-            onward = Train(key.at(after), request.attempt_number, request.source, request.plan_revision, segment)
+            onward = Train(key.at(after), request.attempt_number, request.source, segment)
             return gradient_of(output, (await self._hop.calls.call(redoer, onward, output)).payload, redoer)
         if after == ENDS_STAGE:
             return await self._loss(request, key.at(ENDS_STAGE), output)
@@ -203,7 +202,7 @@ class StageReplica:
         for _ in range(LOSS_ASKS):
             source = self._replica_state.source_of(key) or request.source
             try:
-                reply = await self._hop.calls.call(source, Loss(key, request.attempt_number), output, header_first=again)
+                reply = await self._hop.calls.call(source, Loss(key), output, header_first=again)
                 return gradient_of(output if key.kind is WorkKind.TRAIN else b"", reply.payload, source)
             except Refused as refusal:
                 if refusal.kind in {RefusalKind.PAST, RefusalKind.EXHAUSTED}:

@@ -31,7 +31,6 @@ class WorkItem:
         output: what the forward pass sent on, wire bytes.
         answer: what was sent back, wire bytes.
         loss_bits: of the loss, where this entry computed it.
-        seconds: own compute.
     """
 
     key: WorkKey
@@ -40,7 +39,6 @@ class WorkItem:
     output: bytes = b""
     answer: bytes = b""
     loss_bits: str = ""
-    seconds: float = 0.0
     evicted: bool = False
     finished: bool = field(default=False)
 

@@ -61,7 +61,6 @@ class HelloRequest(google.protobuf.message.Message):
     CAN_FEED_FIELD_NUMBER: builtins.int
     STANDBY_FIELD_NUMBER: builtins.int
     CORPUS_HASH_FIELD_NUMBER: builtins.int
-    MEMORY_BYTES_FIELD_NUMBER: builtins.int
     STAGE_FIELD_NUMBER: builtins.int
     ITERATION_FIELD_NUMBER: builtins.int
     LINEAGE_FIELD_NUMBER: builtins.int
@@ -72,8 +71,6 @@ class HelloRequest(google.protobuf.message.Message):
     """It would rather wait for a lost stage."""
     corpus_hash: builtins.str
     """Hex digest of the corpus it holds; empty if none."""
-    memory_bytes: builtins.int
-    """Memory it offers, bytes; zero means not said."""
     stage: builtins.int
     """Whose state it holds, -1 for none; zero is the ends."""
     iteration: builtins.int
@@ -95,14 +92,13 @@ class HelloRequest(google.protobuf.message.Message):
         can_feed: builtins.bool = ...,
         standby: builtins.bool = ...,
         corpus_hash: builtins.str = ...,
-        memory_bytes: builtins.int = ...,
         stage: builtins.int = ...,
         iteration: builtins.int = ...,
         lineage: builtins.str = ...,
         forced: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["can_feed", b"can_feed", "corpus_hash", b"corpus_hash", "forced", b"forced", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "memory_bytes", b"memory_bytes", "stage", b"stage", "standby", b"standby"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["can_feed", b"can_feed", "corpus_hash", b"corpus_hash", "forced", b"forced", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "stage", b"stage", "standby", b"standby"]) -> None: ...
 
 global___HelloRequest = HelloRequest
 
@@ -149,14 +145,11 @@ class BuildRequest(google.protobuf.message.Message):
     ITERATION_FIELD_NUMBER: builtins.int
     LINEAGE_FIELD_NUMBER: builtins.int
     RECORD_FIELD_NUMBER: builtins.int
-    STEP_COUNT_FIELD_NUMBER: builtins.int
     PAST_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """The iteration that the donors' state and the state to be made are ready for; zero is the first."""
     lineage: builtins.str
     """64 hex digits: lineage of the last committed record, 64 zeros before the first."""
-    step_count: builtins.int
-    """Optimizer steps done by the stage so far; zero where moments are zero."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -186,11 +179,10 @@ class BuildRequest(google.protobuf.message.Message):
         iteration: builtins.int = ...,
         lineage: builtins.str = ...,
         record: swarmfree.wire.v1.records_pb2.Record | None = ...,
-        step_count: builtins.int = ...,
         past: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action", b"action", "header", b"header", "position", b"position", "record", b"record"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action", b"action", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "past", b"past", "position", b"position", "record", b"record", "step_count", b"step_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action", b"action", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "past", b"past", "position", b"position", "record", b"record"]) -> None: ...
 
 global___BuildRequest = BuildRequest
 
@@ -983,12 +975,9 @@ class TrainRequest(google.protobuf.message.Message):
     KEY_FIELD_NUMBER: builtins.int
     ATTEMPT_NUMBER_FIELD_NUMBER: builtins.int
     SOURCE_FIELD_NUMBER: builtins.int
-    PLAN_REVISION_FIELD_NUMBER: builtins.int
     SEGMENT_FIELD_NUMBER: builtins.int
     attempt_number: builtins.int
     """`try` of the protocol; zero is the first."""
-    plan_revision: builtins.int
-    """Revision of the source's plan; zero is the first."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -1017,11 +1006,10 @@ class TrainRequest(google.protobuf.message.Message):
         key: swarmfree.wire.v1.names_pb2.WorkKey | None = ...,
         attempt_number: builtins.int = ...,
         source: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
-        plan_revision: builtins.int = ...,
         segment: global___Segment | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header", "key", b"key", "payload", b"payload", "segment", b"segment", "source", b"source"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt_number", b"attempt_number", "header", b"header", "key", b"key", "payload", b"payload", "plan_revision", b"plan_revision", "segment", b"segment", "source", b"source"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt_number", b"attempt_number", "header", b"header", "key", b"key", "payload", b"payload", "segment", b"segment", "source", b"source"]) -> None: ...
 
 global___TrainRequest = TrainRequest
 
@@ -1030,9 +1018,6 @@ class TrainResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PAYLOAD_FIELD_NUMBER: builtins.int
-    SECONDS_FIELD_NUMBER: builtins.int
-    seconds: builtins.float
-    """The receiver's own compute, seconds; zero if not measured."""
     @property
     def payload(self) -> global___Payload:
         """Size of the gradient of the input; absent means none."""
@@ -1041,10 +1026,9 @@ class TrainResponse(google.protobuf.message.Message):
         self,
         *,
         payload: global___Payload | None = ...,
-        seconds: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["payload", b"payload"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["payload", b"payload", "seconds", b"seconds"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["payload", b"payload"]) -> None: ...
 
 global___TrainResponse = TrainResponse
 
@@ -1057,9 +1041,6 @@ class LossRequest(google.protobuf.message.Message):
     HEADER_FIELD_NUMBER: builtins.int
     PAYLOAD_FIELD_NUMBER: builtins.int
     KEY_FIELD_NUMBER: builtins.int
-    ATTEMPT_NUMBER_FIELD_NUMBER: builtins.int
-    attempt_number: builtins.int
-    """`try` of the protocol; zero is the first."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -1078,10 +1059,9 @@ class LossRequest(google.protobuf.message.Message):
         header: global___Header | None = ...,
         payload: global___Payload | None = ...,
         key: swarmfree.wire.v1.names_pb2.WorkKey | None = ...,
-        attempt_number: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header", "key", b"key", "payload", b"payload"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt_number", b"attempt_number", "header", b"header", "key", b"key", "payload", b"payload"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["header", b"header", "key", b"key", "payload", b"payload"]) -> None: ...
 
 global___LossRequest = LossRequest
 
