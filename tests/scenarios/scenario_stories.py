@@ -21,7 +21,7 @@ TOLD = {
     "StageBuilt": ("stage", "iteration", "action"),
     "TookOver": ("term", "iteration", "forced"),
     "RoundRetried": ("iteration", "stage"),
-    "Repaired": ("iteration", "contributions"),
+    "Repaired": ("iteration", "redone"),
     "LineageDropped": ("iterations", "forced", "by_iterations"),
 }
 FALLS = ("killed", "stands still", "goes on", "is asked to leave", "its device", "device ", "disk ", "ended with code")
