@@ -123,12 +123,10 @@ class PeerScreen:
             coordinator = replica_state.coordinator
             if replica_state.stage < 0 and coordinator is not None and coordinator.member != peer.context.me:
                 try:
-                    reply = await peer.context.call(coordinator, GetPlan())
+                    plan = (await peer.context.call(coordinator, GetPlan())).expect(PlanAnswer).plan
                 except CallFailed:
                     pass
                 else:
-                    assert isinstance(reply.message, PlanAnswer), "the network checks response types"
-                    plan = reply.message.plan
                     self._told = plan if plan is None or len(plan.replicas) == peer.context.manifest.stage_count else None
             await asyncio.sleep(ASK_S)
 

@@ -16,6 +16,7 @@ from swarmfree.protocol.messages import Header, Request, Response
 from swarmfree.protocol.names import Endpoint, Founder
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Response)
 
 
 class Reply:
@@ -41,6 +42,11 @@ class Reply:
 
     def __repr__(self) -> str:
         return f"Reply({self.message!r}, {self.size_bytes:,} bytes)"
+
+    def expect(self, kind: type[R]) -> R:
+        """The response, which is of this kind: the network refuses any other that answers the request."""
+        assert isinstance(self.message, kind), f"{kind.__name__} expected, {type(self.message).__name__} found"
+        return self.message
 
     @property
     def size_bytes(self) -> int:

@@ -250,8 +250,7 @@ class Election:
         except (CallFailed, TimeoutError) as error:
             poll.silent |= not (isinstance(error, PeerUnreachable) and error.refused)
         else:
-            assert isinstance(reply.message, Promise), "the network checks response types"
-            promise, count = reply.message, self._context.manifest.stage_count
+            promise, count = reply.expect(Promise), self._context.manifest.stage_count
             plan_there = fitting_plan(promise.plan, count)
             sealed = fitting_record(promise.sealed, promise.iteration, count)
             poll.promises[endpoint] = replace(promise, plan=plan_there, sealed=sealed)
@@ -263,9 +262,8 @@ class Election:
         ahead = sorted(((p.iteration, e.member, e) for e, p in poll.promises.items()), reverse=True)
         while ahead and ahead[0][0] > replica_state.iteration:
             try:
-                reply = await self._context.call(ahead[0][2], GetRecord(replica_state.iteration))
-                assert isinstance(reply.message, RecordAnswer), "the network checks response types"
-                record = fitting_record(reply.message.record, replica_state.iteration, self._context.manifest.stage_count)
+                answer = (await self._context.call(ahead[0][2], GetRecord(replica_state.iteration))).expect(RecordAnswer)
+                record = fitting_record(answer.record, replica_state.iteration, self._context.manifest.stage_count)
                 if record is None:
                     raise ProtocolViolation(f"{ahead[0][2].member} gave another record than {replica_state.iteration}")
                 await self._stage_member.commit(Commit(record))

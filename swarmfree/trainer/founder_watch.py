@@ -123,8 +123,7 @@ class FoundersWatch:
                 reply = await self._network.call(self._seen[peer].endpoint, GetPlan(), silence_s=self._timing.silence_s / 2)
             except CallFailed:
                 return
-            assert isinstance(reply.message, PlanAnswer), "the network checks response types"
-            answers[peer] = reply.message
+            answers[peer] = reply.expect(PlanAnswer)
 
         async with asyncio.TaskGroup() as group:
             for peer in peers:

@@ -180,17 +180,17 @@ class Membership:
             except CallFailed as error:
                 self._context.tell(Note(f"hello: {error}"))
                 return False
-            assert isinstance(reply.message, Place), "the network checks response types"
+            place = reply.expect(Place)
             self._is_heard = True
-            if reply.message.accepted:
-                self._stage_member.replica_state.coordinator = reply.message.coordinator
-                self._is_unknown = hello.stage == reply.message.stage == NO_STAGE
+            if place.accepted:
+                self._stage_member.replica_state.coordinator = place.coordinator
+                self._is_unknown = hello.stage == place.stage == NO_STAGE
                 self._keep_up()
-                self._say(reply.message.waiting_for)
+                self._say(place.waiting_for)
                 return True
-            if reply.message.coordinator.member == self._context.me:
+            if place.coordinator.member == self._context.me:
                 return False
-            endpoint, self._are_led = reply.message.coordinator, True  # nobody founds who hears of a coordinator
+            endpoint, self._are_led = place.coordinator, True  # nobody founds who hears of a coordinator
         return False
 
     def _keep_up(self) -> None:

@@ -631,13 +631,10 @@ class Assignment:
         waits = self._context.backoff_s()
         for last in (False, False, False, True):
             try:
-                reply = await self._context.call(participant.endpoint, request)
+                return (await self._context.call(participant.endpoint, request)).expect(Built)
             except (PeerUnreachable, PeerSilent):
                 if last or self._roster.get(participant.member) is not participant:
                     raise
-            else:
-                assert isinstance(reply.message, Built), "the network checks response types"
-                return reply.message
             await asyncio.sleep(next(waits))
         raise AssertionError("unreachable")
 

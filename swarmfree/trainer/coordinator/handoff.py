@@ -55,16 +55,15 @@ async def write_weights(context: Context, roster: Roster) -> Written:
         waits, is_first = context.backoff_s(), True
         while True:
             try:
-                reply = await context.call(participant.endpoint, request)
+                answer = (await context.call(participant.endpoint, request)).expect(Farewell)
             except Refused as refusal:
                 return str(refusal)
             except CallFailed as error:
                 if roster.get(participant.member) is not participant or roster.is_deposed:
                     return str(error)
             else:
-                assert isinstance(reply.message, Farewell), "the network checks response types"
-                written[participant.member] = reply.message.note if is_first else ""
-                all_before |= reply.message.all_written
+                written[participant.member] = answer.note if is_first else ""
+                all_before |= answer.all_written
                 return ""
             is_first = False
             await asyncio.sleep(next(waits))

@@ -195,11 +195,9 @@ class PartitionMerge:
         tip = self.tip()
         request = Meet(tip.iterations, tip.lineage, tip.forced, self.term, self._is_whole())
         try:
-            reply = await self._context.call(endpoint, request, silence_s=self._context.timing.silence_s / 2)
+            return (await self._context.call(endpoint, request, silence_s=self._context.timing.silence_s / 2)).expect(Met)
         except CallFailed:
             return None
-        assert isinstance(reply.message, Met), "the network checks response types"
-        return reply.message
 
     async def give_way(self) -> None:
         """Where another lineage has won: have everyone join it. Nobody is beaten any more when this is called."""

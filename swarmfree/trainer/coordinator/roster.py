@@ -401,10 +401,9 @@ class Roster:
                 again -= 1
                 hold_s, silence_s = 0.0, self._context.timing.silence_s / 2
             else:
-                assert isinstance(reply.message, HeartbeatAnswer), "the network checks response types"
-                participant.answer = reply.message
-                self._keep_told(participant.member, reply.message)
-                return reply.message
+                participant.answer = answer = reply.expect(HeartbeatAnswer)
+                self._keep_told(participant.member, answer)
+                return answer
 
 
 async def _has_not_left(_: Endpoint) -> bool:

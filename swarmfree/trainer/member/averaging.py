@@ -301,8 +301,7 @@ class Averaging:
                 if refusal.kind is not RefusalKind.NOT_YET:
                     raise
             else:
-                assert isinstance(reply.message, Reduced), "the network checks response types"
-                norm, wanted_bytes = bits_float64(reply.message.squared_norm_bits), engine.sum_bytes(part)
+                norm, wanted_bytes = bits_float64(reply.expect(Reduced).squared_norm_bits), engine.sum_bytes(part)
                 if len(reply.payload) != wanted_bytes or norm < 0:
                     told = f"{len(reply.payload):,} bytes of squared norm {norm:g}"
                     raise ProtocolViolation(f"its sum of part {part} has {told}; {wanted_bytes:,} bytes expected")

@@ -24,9 +24,8 @@ async def _learn_plan(context: Context, stage_member: StageMember, donors: tuple
     replica_state = stage_member.replica_state
     for donor in donors:
         with contextlib.suppress(CallFailed):
-            reply = await context.call(donor, GetPlan())
-            assert isinstance(reply.message, PlanAnswer), "the network checks response types"
-            known, found = replica_state.known_plan, fitting_plan(reply.message.plan, context.manifest.stage_count)
+            answer = (await context.call(donor, GetPlan())).expect(PlanAnswer)
+            known, found = replica_state.known_plan, fitting_plan(answer.plan, context.manifest.stage_count)
             if found is not None and (known is None or found.position > known.position):
                 replica_state.known_plan = found
             if found is not None and (found.iteration, found.lineage) == (replica_state.iteration, replica_state.lineage):

@@ -232,8 +232,7 @@ class Builder:
         engine = self._context.ports.engine
         asked = GetShadow(action.stage, part, action.iteration if action.full else -1)
         reply = await self._get(building, (action.holder,), asked)
-        found, data = reply.message, reply.payload
-        assert isinstance(found, ShadowPart), "the network checks response types"
+        found, data = reply.expect(ShadowPart), reply.payload
         if not building.goes_back_to(found.iteration, found.lineage):  # its holder tells of the oldest part only
             what = f"ready for iteration {found.iteration} after record {found.lineage[:8]}"
             raise Refused(RefusalKind.DISPUTED, f"part {part} of the shadow of stage {action.stage} is {what}, not of this past")
@@ -294,8 +293,7 @@ class Builder:
         found: list[Pieces] = []
         while (left := asked.count - len(found)) > 0:
             reply = await self._get(building, (donor,), replace(asked, part=asked.part + len(found), count=left))
-            assert isinstance(reply.message, State), "the network checks response types"
-            found += parts_of(reply.pieces, reply.message.sizes, left)
+            found += parts_of(reply.pieces, reply.expect(State).sizes, left)
         return found
 
     async def _get(self, building: Building, donors: tuple[Endpoint, ...], request: GetState | GetShadow) -> Reply:

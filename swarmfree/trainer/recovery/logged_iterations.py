@@ -67,11 +67,10 @@ class Past:
     async def _record(self, iteration: int) -> Record:
         for donor in (*self._around.before, *self._around.after):
             try:
-                reply = await self._context.call(donor, GetRecord(iteration))
+                answer = (await self._context.call(donor, GetRecord(iteration))).expect(RecordAnswer)
             except CallFailed:
                 continue
-            assert isinstance(reply.message, RecordAnswer), "the network checks response types"
-            found = fitting_record(reply.message.record, iteration, self._context.manifest.stage_count)
+            found = fitting_record(answer.record, iteration, self._context.manifest.stage_count)
             if found is not None:
                 return found
         raise Refused(RefusalKind.GONE, f"nobody around keeps record {iteration}")

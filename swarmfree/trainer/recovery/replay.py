@@ -136,10 +136,10 @@ class StageReplay:
         stage, part = which
         holder, engine = self._action.holders[stage - self._action.first], self._engines[stage]
         reply = await self._context.call(holder, GetShadow(stage, part, self._action.iteration))
-        assert isinstance(reply.message, ShadowPart), "the network checks response types"
+        lineage = reply.expect(ShadowPart).lineage
         self._shadow_bytes += len(reply.payload)
-        self._lineage = self._lineage or reply.message.lineage
-        if reply.message.lineage != self._lineage:
+        self._lineage = self._lineage or lineage
+        if lineage != self._lineage:
             raise Refused(RefusalKind.FAILED, f"the shadow of stage {stage} stands on another record than the others")
         await self._work(partial(engine.write_state, part, reply.payload, weights_only=False))
 

@@ -137,11 +137,10 @@ class ShadowKeeper:
         if coordinator is None or coordinator.member == self._context.me:
             return None
         try:
-            reply = await self._context.call(coordinator, GetPlan())
+            answer = (await self._context.call(coordinator, GetPlan())).expect(PlanAnswer)
         except CallFailed:
             return None
-        assert isinstance(reply.message, PlanAnswer), "the network checks response types"
-        return fitting_plan(reply.message.plan, self._context.manifest.stage_count)
+        return fitting_plan(answer.plan, self._context.manifest.stage_count)
 
     def _mine(self, plan: Plan) -> tuple[int, ...]:
         """The stages of which this peer keeps a shadow."""
@@ -182,16 +181,16 @@ class ShadowKeeper:
                 asked = GetShadow(stage, part, count=min(batch, shadow.count - part))
                 try:
                     reply = await self._context.call(donors[(part // batch + turn) % len(donors)], asked)
-                    assert isinstance(reply.message, ShadowPart), "the network checks response types"
-                    came = parts_of(reply.pieces, reply.message.sizes, asked.count)
+                    found = reply.expect(ShadowPart)
+                    came = parts_of(reply.pieces, found.sizes, asked.count)
                 except CallFailed:
                     continue
-                if await self._is_ours(plan, reply.message):
+                if await self._is_ours(plan, found):
                     break
             else:
                 return False
             for pieces in came:
-                if not await self._keep_part(shadow, part, reply.message, b"".join(pieces)):
+                if not await self._keep_part(shadow, part, found, b"".join(pieces)):
                     return False
                 part += 1
             await asyncio.sleep(min(PAUSE_MAX_S, pause_s))

@@ -134,9 +134,9 @@ class StateCopy:
             request = GetState(self._stage, self.level, "", part, weights_only=False)
             try:
                 reply = await self._context.call(donor, request)
-                assert isinstance(reply.message, State), "the network checks response types"
-                if reply.message.iteration < request.iteration:
-                    raise ProtocolViolation(f"{donor.member} gave its state at iteration {reply.message.iteration}")
+                iteration = reply.expect(State).iteration
+                if iteration < request.iteration:
+                    raise ProtocolViolation(f"{donor.member} gave its state at iteration {iteration}")
                 write = partial(place.engine.write_state, part, reply.payload, weights_only=False)
                 await place.device.run(place.rank, part, write)
             except CallFailed as error:
@@ -145,7 +145,7 @@ class StateCopy:
                     await asyncio.sleep(next(waits))
                 continue
             self.received_bytes += len(reply.payload)
-            self._versions[part] = reply.message.iteration
+            self._versions[part] = iteration
             return
         raise last
 
@@ -220,8 +220,7 @@ class StateCopy:
 async def record_at(context: Context, donor: Endpoint, iteration: int) -> Record | None:
     """The record of an iteration as a donor has it, None where it has none or does not answer."""
     try:
-        reply = await context.call(donor, GetRecord(iteration))
+        answer = (await context.call(donor, GetRecord(iteration))).expect(RecordAnswer)
     except CallFailed:
         return None
-    assert isinstance(reply.message, RecordAnswer), "the network checks response types"
-    return fitting_record(reply.message.record, iteration, context.manifest.stage_count)
+    return fitting_record(answer.record, iteration, context.manifest.stage_count)
