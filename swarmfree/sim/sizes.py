@@ -11,19 +11,28 @@ from typing import Any
 
 from swarmfree.protocol.ports import Handler
 from swarmfree.sim import bounds
-from swarmfree.trainer.incarnations import PEERS_MAX
-from swarmfree.trainer.replica_state import PAST_MAX
+from swarmfree.trainer.coordinator.assignment import Assignment
+from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
+from swarmfree.trainer.device import Device
+from swarmfree.trainer.incarnations import PEERS_MAX, Incarnations
+from swarmfree.trainer.recovery.buffer_pool import Slabs
+from swarmfree.trainer.recovery.builder import Building
+from swarmfree.trainer.recovery.state_copy import StateCopy
+from swarmfree.trainer.replica_state import PAST_MAX, ReplicaState
 
 ROOM = "swarmfree.trainer."
 TABLES = (dict, list, set, frozenset, deque)
 PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 
 LARGER: Mapping[str, tuple[int, str]] = {
-    "Lives._latest": (PEERS_MAX, "one life of each peer that ever came, those of long ago forgotten"),
-    "Device._measured": (512, "the last durations of each rank of work, a few dozen each"),
-    **{f"{name}.past": (PAST_MAX, "one lineage for each iteration") for name in ("Assembly", "Standing", "Building", "Copying")},
-    "Meeting._past": (PAST_MAX, "the same one as the assembly's"),
-    "Slabs._spare": (4096, "bounded in bytes, and the slabs of a rehearsal are tiny"),
+    f"{Incarnations.__name__}._latest": (PEERS_MAX, "one life of each peer that ever came, those of long ago forgotten"),
+    f"{Device.__name__}._measured": (512, "the last durations of each rank of work, a few dozen each"),
+    **{
+        f"{kind.__name__}.past": (PAST_MAX, "one lineage for each iteration")
+        for kind in (Assignment, ReplicaState, Building, StateCopy)
+    },
+    f"{PartitionMerge.__name__}._past": (PAST_MAX, "the same one as the assignment's"),
+    f"{Slabs.__name__}._spare": (4096, "bounded in bytes, and the slabs of a rehearsal are tiny"),
 }
 """Table -> how many entries it may have, and why that many."""
 

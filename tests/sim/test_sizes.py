@@ -106,7 +106,7 @@ def test_a_list_that_grows_with_the_iterations_breaks_i7(monkeypatch: pytest.Mon
     violation = rehearse(2, setup=setup).violation
     assert violation is not None
     assert violation.invariant == "I7"
-    assert "Forgetful.names has" in violation.text or "Meeting._past has" in violation.text
+    assert "Forgetful.names has" in violation.text or "PartitionMerge._past has" in violation.text
 
 
 def test_what_was_asked_while_a_peer_stood_still_is_done_first() -> None:

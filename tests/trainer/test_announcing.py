@@ -115,7 +115,9 @@ def test_who_stands_by_offers_to_feed_once_a_run_has_begun() -> None:
     """With its first word a standby would be taken for the run's founder; with the second, or once it knows of a coordinator, it offers to feed."""
 
     async def story(alone: Alone) -> None:
-        stage_member = SimpleNamespace(replica_state=alone.replica_state, worker=SimpleNamespace(seconds_per_microbatch=0.0))
+        stage_member = SimpleNamespace(
+            replica_state=alone.replica_state, stage_replica=SimpleNamespace(seconds_per_microbatch=0.0)
+        )
         cases = ((True, None, False, False), (True, A, False, True), (True, None, True, True), (False, None, False, True))
         for standby, coordinator, has_announced, offered in cases:
             local = replace(alone.context.local, standby=standby)
