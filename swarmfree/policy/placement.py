@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.names import ENDS_STAGE
-
-STANDBY = -1
+from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A stage, or `STANDBY`, and why."""
+    """A stage, or `NO_STAGE`, and why."""
 
     stage: int
     reason: str
@@ -31,7 +29,7 @@ def choose_stage(counts: Sequence[int], manifest: Manifest, *, can_feed: bool, s
     Ties go to the lower stage, so that every coordinator would choose alike.
     """
     if standby:
-        return Placement(STANDBY, "asked to wait for a lost stage")
+        return Placement(NO_STAGE, "asked to wait for a lost stage")
     ends_max = manifest.replicas_max(ENDS_STAGE)
     if can_feed and counts[ENDS_STAGE] < ends_max:
         return Placement(ENDS_STAGE, f"stage 0 has {counts[ENDS_STAGE]} of at most {ends_max} replicas, and few can feed")
@@ -41,7 +39,7 @@ def choose_stage(counts: Sequence[int], manifest: Manifest, *, can_feed: bool, s
         if count < manifest.replicas_max(stage) and (stage != ENDS_STAGE or can_feed)
     ]
     if not open_stages:
-        return Placement(STANDBY, "every stage has its replicas_max")
+        return Placement(NO_STAGE, "every stage has its replicas_max")
     count, stage = min(open_stages)
     return Placement(stage, f"stage {stage} has {count} of at most {manifest.replicas_max(stage)} replicas")
 

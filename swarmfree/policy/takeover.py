@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from swarmfree.policy.placement import STANDBY
 from swarmfree.protocol.messages import Hello, Promise
-from swarmfree.protocol.names import Endpoint, Term
+from swarmfree.protocol.names import NO_STAGE, Endpoint, Term
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
 
@@ -70,7 +69,7 @@ class Takeover:
             is_current = promise.iteration in {self.iteration, self.iteration - 1} and promise.stage == stage
             same_base = self.plan is not None and promise.base == self.plan.base
             replaced = planned is None and self.plan is not None and any(r.stage == stage for r in self.plan.rebuilt)
-            built = stage != STANDBY and is_current and (promise.is_committed_state or same_base) and not replaced
+            built = stage != NO_STAGE and is_current and (promise.is_committed_state or same_base) and not replaced
             found.append(InheritedParticipant(endpoint, hello, stage, built, promise.is_committed_state, returned))
         return tuple(found)
 

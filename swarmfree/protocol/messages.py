@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from swarmfree.protocol.actions import BuildAction
-from swarmfree.protocol.names import Endpoint, Member, Position, Side, Term, WorkKey
+from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Member, Position, Side, Term, WorkKey
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Evaluation, MicrobatchSet, Microloss, PartialSum, Record, Roll
 
@@ -53,7 +53,7 @@ class Hello:
     can_feed: bool
     standby: bool
     corpus_hash: str
-    stage: int = -1
+    stage: int = NO_STAGE
     iteration: int = 0
     lineage: str = ""
     forced: tuple[int, ...] = (-1,)
@@ -152,7 +152,7 @@ class Promise:
     sealed: Record | None
     sealed_at: Position | None = None
     plan: Plan | None = None
-    stage: int = -1
+    stage: int = NO_STAGE
     base: str = ""
     is_committed_state: bool = False
     newer_lives: tuple[Member, ...] = ()
@@ -228,10 +228,10 @@ class HeartbeatAnswer:
     losses: tuple[Microloss, ...]
     evaluation: Evaluation | None
     seconds_per_microbatch: float
-    stage: int = -1
-    ends_iteration: int = -1
+    stage: int = NO_STAGE
+    ends_iteration: int = NO_ITERATION
     shadows: tuple[KeptShadow, ...] = ()
-    borders_since: int = -1
+    borders_since: int = NO_ITERATION
     ends_lineage: str = ""
     lateness: float = 0.0
     work_done: int = 0

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 
 PROTOCOL_REVISION = 10
 ENDS_STAGE = 0
+NO_STAGE = -1
+"""In place of a stage: a peer that holds none, or stands by; a number, since it travels, and zero is the ends."""
+NO_ITERATION = -1
+"""In place of an iteration: nothing is held for any; a number, since it travels, and zero is the first."""
 WHERE_MAX = 400
 
 

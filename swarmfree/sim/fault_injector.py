@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from swarmfree.protocol.messages import Goodbye, Open, Request
-from swarmfree.protocol.names import Member
+from swarmfree.protocol.names import NO_STAGE, Member
 from swarmfree.protocol.plan import Plan
 from swarmfree.sim import partitions
 from swarmfree.sim.faults import calm_iteration
@@ -24,7 +24,6 @@ from swarmfree.sim.schedule import (
     COORDINATOR,
     HEARER,
     LONE,
-    NO_PLACE,
     RESET_S,
     SOURCES,
     WRITER,
@@ -331,7 +330,7 @@ class Mischief:
         coordinator = self._cast.coordinator
         if stage in {COORDINATOR, LONE}:
             return self._at(stage)
-        if stage == NO_PLACE:
+        if stage == NO_STAGE:
             named = {endpoint.member for endpoint in self.plan.members()}
             lives = [life for life in self._cast.lives.values() if life.is_alive]
             return [life for life in lives if life.member not in named and not life.can_feed]
@@ -344,12 +343,12 @@ class Mischief:
     def _may_fall(self, stage: int, candidates: list[Life], count: int) -> bool:
         """Whether so many of them may fall without taking down more stages, or sources, than allowed, or the last that hold any state."""
         assert self.plan is not None, "faults follow plans"
-        if stage != NO_PLACE and sum(not life.leaving for life in self.members()) <= count:
+        if stage != NO_STAGE and sum(not life.leaving for life in self.members()) <= count:
             return False
         if stage == COORDINATOR and candidates:
             place = self.plan.stage_of(candidates[0].member)
-            stage = place if place is not None else NO_PLACE
-        if not candidates or stage == NO_PLACE:
+            stage = place if place is not None else NO_STAGE
+        if not candidates or stage == NO_STAGE:
             return bool(candidates)
         if stage == SOURCES:
             return len(self._moving(stage)) - count >= self._setup.faults.sources_left_min
@@ -369,7 +368,7 @@ class Mischief:
     def _stage_of(self, life: Life) -> int:
         assert self.plan is not None, "faults follow plans"
         stage = self.plan.stage_of(life.member)
-        return NO_PLACE if stage is None else stage
+        return NO_STAGE if stage is None else stage
 
     def _moving(self, stage: int) -> list[Life]:
         return [

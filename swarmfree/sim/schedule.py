@@ -9,10 +9,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from swarmfree.protocol.names import NO_STAGE
 from swarmfree.sim.faults import SLOW_FACTOR_MIN, FaultPlan, calm_iteration
 
-NO_PLACE = -1
-"""In place of a stage: a peer without one."""
 COORDINATOR = -2
 """In place of a stage: whoever coordinates when the fault strikes."""
 LONE = -3
@@ -28,7 +27,7 @@ SHELF_S_MAX, DIRECTORY_S_MAX = 4.0, 5.0
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A replica of `stage` dies; `NO_PLACE` and `COORDINATOR` stand for other peers."""
+    """A replica of `stage` dies; `NO_STAGE` and `COORDINATOR` stand for other peers."""
 
     stage: int
 
@@ -243,7 +242,7 @@ def _draw_falls(plan: FaultPlan, body_stages: int, rng: random.Random) -> list[F
     times = _drawing(rng)
     kinds: list[FaultKind] = []
     kinds.extend(Crash(rng.randint(1, body_stages)) for _ in range(times(plan.crash_rate)))
-    kinds.extend(Crash(NO_PLACE) for _ in range(times(plan.bystander_crash_rate)))
+    kinds.extend(Crash(NO_STAGE) for _ in range(times(plan.bystander_crash_rate)))
     kinds.extend(LoseStage(rng.randint(1, body_stages)) for _ in range(times(plan.stage_loss_rate)))
     kinds.extend(Freeze(rng.randint(1, body_stages), _freeze_s(plan, rng)) for _ in range(times(plan.freeze_rate)))
     kinds.extend(Join(rng.random() < 0.5) for _ in range(times(plan.join_rate)))

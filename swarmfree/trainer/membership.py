@@ -24,12 +24,11 @@ from swarmfree.protocol.errors import (
 )
 from swarmfree.protocol.events import Note, Waiting
 from swarmfree.protocol.messages import Hello, Place
-from swarmfree.protocol.names import Endpoint, Founder
+from swarmfree.protocol.names import NO_STAGE, Endpoint, Founder
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.member.catch_up import keep_up
 from swarmfree.trainer.member.member import TICK_S, StageMember
-from swarmfree.trainer.replica_state import NO_STAGE
 from swarmfree.trainer.tasks import Tasks
 
 ASK_AGAIN_S, ASK_AGAIN_S_MAX = 0.4, 1.5

@@ -49,7 +49,7 @@ from swarmfree.protocol.messages import (
     TakeRoll,
     Train,
 )
-from swarmfree.protocol.names import ENDS_STAGE, PROTOCOL_REVISION, Endpoint
+from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, PROTOCOL_REVISION, Endpoint
 from swarmfree.protocol.ports import Incoming, Ports, Reply
 from swarmfree.protocol.records import bits_float32
 from swarmfree.trainer.context import Context
@@ -65,7 +65,6 @@ from swarmfree.trainer.recovery.builder import Builder
 from swarmfree.trainer.recovery.ends_copy import EndsKeeper
 from swarmfree.trainer.recovery.preallocation import keep_room
 from swarmfree.trainer.recovery.shadows import ShadowKeeper
-from swarmfree.trainer.replica_state import NO_STAGE
 from swarmfree.trainer.run_end import RunEnd
 from swarmfree.trainer.tasks import Tasks
 

@@ -12,13 +12,12 @@ from types import MappingProxyType
 from swarmfree.policy.retention import borders_kept
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import KeptShadow
-from swarmfree.protocol.names import Endpoint, Position, WorkKey, WorkKind
+from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Position, WorkKey, WorkKind
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.tasks import Signal
 
-NO_STAGE = -1
 RECORDS_KEPT = 16
 PAST_MAX = 4096
 NO_PAST: Mapping[int, str] = MappingProxyType({})
@@ -70,7 +69,7 @@ class ReplicaState:
         self.records: list[Record] = []
         self.past: dict[int, str] = {0: GENESIS_LINEAGE}
         self.moved = Signal()
-        self.ends_iteration, self.ends_lineage = -1, ""
+        self.ends_iteration, self.ends_lineage = NO_ITERATION, ""
         self.shadows: tuple[KeptShadow, ...] = ()
         self.wanted = ""
         self.gave_s = -math.inf

@@ -7,12 +7,11 @@ import asyncio
 from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
 from swarmfree.protocol.events import Note, WeightsWritten
 from swarmfree.protocol.messages import Farewell
-from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.names import NO_STAGE, Endpoint
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S, StageMember
-from swarmfree.trainer.replica_state import NO_STAGE
 from swarmfree.trainer.tasks import Tasks
 
 

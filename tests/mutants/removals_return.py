@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from swarmfree.policy import patience, recovery
-from swarmfree.policy.placement import STANDBY
 from swarmfree.policy.retention import KeptCopy
 from swarmfree.protocol.actions import Stay
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import Build, GetState, Hello
-from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member
+from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint, Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
 from swarmfree.trainer import election
@@ -303,7 +302,7 @@ def standby_for_a_feeder(patch: pytest.MonkeyPatch) -> None:
     move_to = Assignment._move_to
 
     def careless(self: Assignment, stage: int) -> None:
-        standbys = [participant for participant in self._roster.participants() if participant.stage == STANDBY]
+        standbys = [participant for participant in self._roster.participants() if participant.stage == NO_STAGE]
         for participant in standbys:
             participant.leaving = True
         move_to(self, stage)

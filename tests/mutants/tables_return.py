@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from swarmfree.policy import patience, recovery
 from swarmfree.policy.build_time import PIECES
-from swarmfree.policy.placement import STANDBY
 from swarmfree.protocol.actions import Copy, CopyNeighbour, Fresh, Merge, Stay
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import PeerSilent, RefusalKind, Refused
@@ -33,7 +32,7 @@ from swarmfree.protocol.messages import (
     RecordAnswer,
     Request,
 )
-from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Founder
+from swarmfree.protocol.names import NO_STAGE, PROTOCOL_REVISION, Endpoint, Founder
 from swarmfree.protocol.plan import Rebuilt, Replica
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import float32_bits
@@ -396,7 +395,7 @@ def standby_before_the_first_open() -> object:
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster, *, opened: bool) -> int:
         alone.context.manifest = replace(MANIFEST, stages=replace(MANIFEST.stages, replicas_min=2))
-        participant, assignment._opened = roster.admit(ME, Hello(False, True, ""), STANDBY), opened
+        participant, assignment._opened = roster.admit(ME, Hello(False, True, ""), NO_STAGE), opened
         assignment._begun_s -= 60.0
         assignment._use_standbys()
         return participant.stage
@@ -412,7 +411,7 @@ def standby_that_holds_a_lost_stage() -> object:
         assignment.hello(ME, _hello(1), 5)
         barred = roster.get(ME.member)
         assert barred is not None
-        assert barred.stage == STANDBY
+        assert barred.stage == NO_STAGE
         barred.answer = replace(beat_answer(1), iteration=5)
         roster.admit(endpoint("newcomer"), Hello(False, False, ""), 1)
         roster.fence(SIBLING.member, "nobody listens")
@@ -427,7 +426,7 @@ def barred_that_says_hello_once_more() -> object:
     """A barred member stands by with a state that it can vouch for only later; its sibling is lost beside another standby: who is placed there."""
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[str]:
-        roster.admit(endpoint("e"), Hello(False, True, ""), STANDBY)
+        roster.admit(endpoint("e"), Hello(False, True, ""), NO_STAGE)
         roster.bar(ME.member, "it cannot average with its sibling")
         assignment.hello(ME, Hello(False, False, ""), 5)
         assignment.hello(ME, _hello(1), 5)
@@ -530,7 +529,7 @@ def feeder_that_coordinates() -> object:
         roster.fence(SIBLING.member, "nobody listens")
         able = Hello(True, False, alone.context.manifest.data.corpus_hash)
         feeder = roster.admit(alone.context.here, able, 1, built=True)
-        standby = roster.admit(ME, Hello(False, True, ""), STANDBY)
+        standby = roster.admit(ME, Hello(False, True, ""), NO_STAGE)
         found = list[tuple[int, int]]()
         for _ in range(2):
             assignment._move_to(0)
@@ -596,7 +595,7 @@ def build_beside_one_that_came_back() -> object:
 def _standby_with_a_state(told: HeartbeatAnswer | None) -> object:
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[str]:
         for one in (endpoint("e"), ME):
-            roster.admit(one, Hello(False, True, ""), STANDBY)
+            roster.admit(one, Hello(False, True, ""), NO_STAGE)
         assignment.hello(ME, _hello(1), 5)
         participant = roster.get(ME.member)
         assert participant is not None
@@ -625,7 +624,7 @@ def state_that_is_vouched_for_later() -> object:
         async def lead(inherited: object) -> bool:
             raise AssertionError(inherited)
 
-        alone.line.answer = lambda to, request: Reply(Place(to, STANDBY, "", accepted=True))
+        alone.line.answer = lambda to, request: Reply(Place(to, NO_STAGE, "", accepted=True))
         alone.replica_state.is_committed_state = False
         membership = Membership(alone.context, alone.stage_member, alone.tasks, lead)
         assert await membership._ask(A)
@@ -656,8 +655,8 @@ def founder_that_was_started_again() -> object:
             return Founder(1, ME.member.peer_id)
 
         ports = replace(alone.context.ports, directory=SimpleNamespace(founder=founder))  # type: ignore[arg-type]
-        alone.line.answer = lambda to, request: Reply(Place(D, STANDBY, "", accepted=False))
-        alone.replica_state.stage, founds = STANDBY, []
+        alone.line.answer = lambda to, request: Reply(Place(D, NO_STAGE, "", accepted=False))
+        alone.replica_state.stage, founds = NO_STAGE, []
         for heard, first in ((False, before), (True, before), (False, now)):
             membership = Membership(replace(alone.context, ports=ports), alone.stage_member, alone.tasks, lead)
             if heard:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence
+from swarmfree.policy.placement import choose_stage, missing_sentence
 from swarmfree.protocol.manifest import Manifest, StagesSection
+from swarmfree.protocol.names import NO_STAGE
 
 MANIFEST = Manifest(stages=StagesSection(body=3, replicas_max=2, sources_max=1))
 
@@ -13,7 +14,7 @@ def test_an_empty_stage_comes_first_then_the_one_with_fewest_replicas() -> None:
     assert choose_stage([0, 0, 0, 0], MANIFEST, can_feed=True, standby=False).stage == 0
     assert choose_stage([1, 1, 0, 1], MANIFEST, can_feed=True, standby=False).stage == 2
     assert choose_stage([1, 2, 1, 1], MANIFEST, can_feed=True, standby=False).stage == 2
-    assert choose_stage([1, 2, 2, 2], MANIFEST, can_feed=True, standby=False).stage == STANDBY
+    assert choose_stage([1, 2, 2, 2], MANIFEST, can_feed=True, standby=False).stage == NO_STAGE
 
 
 def test_only_a_peer_with_the_corpus_gets_stage_0() -> None:
@@ -23,7 +24,7 @@ def test_only_a_peer_with_the_corpus_gets_stage_0() -> None:
 
 def test_a_standby_waits_even_where_there_is_room() -> None:
     """Who asks to wait is not given a place at once."""
-    assert choose_stage([1, 0, 0, 0], MANIFEST, can_feed=True, standby=True).stage == STANDBY
+    assert choose_stage([1, 0, 0, 0], MANIFEST, can_feed=True, standby=True).stage == NO_STAGE
 
 
 def test_what_is_missing_is_said_by_stage() -> None:

@@ -10,10 +10,10 @@ import pytest
 from swarmfree.policy.retention import BorderLog
 from swarmfree.protocol.engine_port import Writable
 from swarmfree.protocol.errors import CallFailed
-from swarmfree.protocol.names import Side, WorkKey, WorkKind
+from swarmfree.protocol.names import NO_ITERATION, Side, WorkKey, WorkKind
 from swarmfree.sim.peer_ports import MemoryShelf
 from swarmfree.trainer.recovery import activation_log as borders_module
-from swarmfree.trainer.recovery.activation_log import NONE, ActivationLog, LogLimits
+from swarmfree.trainer.recovery.activation_log import ActivationLog, LogLimits
 
 
 def key(iteration: int, microbatch: int, base: str = "b") -> WorkKey:
@@ -94,7 +94,7 @@ async def test_packed_borders_take_less_memory_and_are_unpacked_when_they_are_fo
         assert await borders.find(key(iteration, iteration), Side.ANSWER) == b"i" * 5 + b"?" * 5
     borders.keep(4, "b", {(4, Side.OUTPUT): b"x" * 10})  # cannot be packed: the log begins anew
     await turns(10)
-    assert (borders.since, borders.size_bytes, shelf.names) == (NONE, 0, ())
+    assert (borders.since, borders.size_bytes, shelf.names) == (NO_ITERATION, 0, ())
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
@@ -183,8 +183,8 @@ def test_the_oldest_iterations_go_first() -> None:
     """By number, and by bytes: twenty per iteration."""
     assert kept(range(9), iterations_max=4).since == 5
     assert kept(range(9), bytes_max=70).since == 6
-    assert kept(range(9), bytes_max=10).since == NONE
-    assert kept(range(9), iterations_max=0).since == NONE
+    assert kept(range(9), bytes_max=10).since == NO_ITERATION
+    assert kept(range(9), iterations_max=0).since == NO_ITERATION
 
 
 def test_after_a_gap_the_log_begins_anew() -> None:
@@ -193,7 +193,7 @@ def test_after_a_gap_the_log_begins_anew() -> None:
     borders.keep(6, "b", {})
     assert borders.since == 6
     borders.clear()
-    assert borders.since == NONE
+    assert borders.since == NO_ITERATION
     assert borders.size_bytes == borders.ram_bytes == 0
 
 
@@ -205,7 +205,7 @@ def test_shadows_beside_it_shorten_the_log() -> None:
     assert (borders.since, borders.size_bytes) == (2, 40)
     borders.beside_bytes = 60
     borders.keep(4, "b", {(8, Side.OUTPUT): b"o" * 10, (8, Side.ANSWER): b"i" * 10})
-    assert (borders.since, borders.size_bytes) == (NONE, 0)
+    assert (borders.since, borders.size_bytes) == (NO_ITERATION, 0)
 
 
 async def test_what_lies_spare_counts_and_goes_first() -> None:
@@ -232,4 +232,4 @@ def test_a_log_that_does_not_fit_is_not_begun() -> None:
         assert borders.claim_bytes == (30 if size == 10 else 0)
     assert (borders.since, borders.size_bytes) == (3, 30)
     borders.keep(6, "b", {(6, Side.OUTPUT): b"o" * 20})
-    assert (borders.since, borders.size_bytes) == (NONE, 0)
+    assert (borders.since, borders.size_bytes) == (NO_ITERATION, 0)

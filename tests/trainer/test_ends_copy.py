@@ -14,7 +14,7 @@ from swarmfree.protocol.errors import PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, StagesSection
 from swarmfree.protocol.messages import Average, GetAverage, GetRecord, GetState, RecordAnswer, Request, State
-from swarmfree.protocol.names import Endpoint, Member, Position, Term
+from swarmfree.protocol.names import NO_STAGE, Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import AS_RECORDED, Plan, Rebuilt, Replica
 from swarmfree.protocol.ports import Handler, Ports, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
@@ -23,7 +23,6 @@ from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.recovery.ends_copy import EndsKeeper
-from swarmfree.trainer.replica_state import NO_STAGE
 from swarmfree.trainer.tasks import Tasks
 
 T = TypeVar("T")

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from swarmfree.protocol.announcement import PeerState
-from swarmfree.protocol.names import Founder, Member
+from swarmfree.protocol.names import NO_STAGE, Founder, Member
 from swarmfree.trainer.membership import Membership
-from swarmfree.trainer.replica_state import NO_STAGE
 
 ME, OTHER = Member("QmFounder", "0" * 16), Member("QmOther", "1" * 16)
 

@@ -10,14 +10,13 @@ import pytest
 
 from swarmfree.protocol.errors import RefusalKind, Refused, SwarmfreeError
 from swarmfree.protocol.local_config import LocalConfig
-from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.names import NO_STAGE, Endpoint, Member
 from swarmfree.protocol.ports import Ports
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
 from swarmfree.sim.peer_ports import MemoryShelf
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S, StageMember
-from swarmfree.trainer.replica_state import NO_STAGE
 from swarmfree.trainer.run_end import RunEnd
 from swarmfree.trainer.tasks import Tasks
 from tests.mutants.alone import Alone, play

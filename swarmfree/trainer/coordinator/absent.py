@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from swarmfree.policy.placement import STANDBY
 from swarmfree.protocol.errors import CallFailed, PeerUnreachable, Refused
 from swarmfree.protocol.messages import HeartbeatAnswer
+from swarmfree.protocol.names import NO_STAGE
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.participant import Participant
 
@@ -32,7 +32,7 @@ class Absent:
 
     def add(self, participant: Participant) -> None:
         """A participant is about to be fenced though its life may go on."""
-        if participant.built and participant.stage != STANDBY:
+        if participant.built and participant.stage != NO_STAGE:
             self._gone[participant.member.peer_id] = participant, self._context.now_s()
             if len(self._gone) > ABSENT_MAX:
                 del self._gone[next(iter(self._gone))]

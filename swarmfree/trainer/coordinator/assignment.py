@@ -15,14 +15,14 @@ from itertools import pairwise, takewhile
 
 from swarmfree.policy.build_time import most_build_s
 from swarmfree.policy.patience import or_stay, patience_s
-from swarmfree.policy.placement import STANDBY, choose_stage, missing_sentence, wanted
+from swarmfree.policy.placement import choose_stage, missing_sentence, wanted
 from swarmfree.policy.recovery import NO_LOGS, Logs, choose_recovery, signed_norms, weights_between
 from swarmfree.policy.retention import KeptCopy, StageShadow, border_dtype
 from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import LOST_ENDS, EndsDrawnAnew, Note, Placed, RecoveryDecided, StageBuilt, Waiting
 from swarmfree.protocol.messages import Build, Built, Hello, Place
-from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member, Position
+from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint, Member, Position
 from swarmfree.protocol.plan import AS_RECORDED, Plan, Rebuilt
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, bits_float32, float32_bits
 from swarmfree.trainer.context import Context
@@ -129,11 +129,11 @@ class Assignment:
         Who holds a state of this lineage takes its place again, without a download where nothing or one step is missing, or where nobody else
         holds the stage. Until the first Seal what was built in its absence gives way to it.
         """
-        is_ours = hello.stage != STANDBY and self.past.get(hello.iteration) == hello.lineage
+        is_ours = hello.stage != NO_STAGE and self.past.get(hello.iteration) == hello.lineage
         participant = self._roster.get(sender.member)
-        is_alone = hello.stage != STANDBY and not self._roster.holders(hello.stage)  # then it has nobody to differ from
+        is_alone = hello.stage != NO_STAGE and not self._roster.holders(hello.stage)  # then it has nobody to differ from
         is_barred = self._roster.is_barred(sender.member) and not is_alone
-        if participant is None and is_ours and hello.stage != STANDBY and not is_barred:
+        if participant is None and is_ours and hello.stage != NO_STAGE and not is_barred:
             participant = self._welcome_back(sender, hello, iteration)
         if participant is None:
             manifest = self._context.manifest
@@ -147,7 +147,7 @@ class Assignment:
             participant.is_ours = is_ours
             self._context.tell(Placed(sender.member.peer_id, place.stage))
             self.start_joins()
-        if participant.stage == STANDBY and hello.stage != STANDBY and is_ours:
+        if participant.stage == NO_STAGE and hello.stage != NO_STAGE and is_ours:
             participant.hello, participant.is_ours = hello, True  # it is no use now, and may be the last one soon
         return Place(self._context.here, participant.stage, self._roster.waiting_for, accepted=True)
 
@@ -261,8 +261,8 @@ class Assignment:
         if not self._opened and self._context.now_s() - self._begun_s < STANDBY_WAIT_S:
             return
         for participant in self._roster.participants():
-            held = (participant.answer or participant.hello).stage if participant.stage == STANDBY else STANDBY
-            if held != STANDBY and participant.held(held) >= 0 and not self._roster.holders(held):
+            held = (participant.answer or participant.hello).stage if participant.stage == NO_STAGE else NO_STAGE
+            if held != NO_STAGE and participant.held(held) >= 0 and not self._roster.holders(held):
                 participant.stage = held  # it was barred, and its siblings are lost
                 self._context.tell(Placed(participant.member.peer_id, held))
         for stage, count in enumerate(self._counts()):
@@ -272,7 +272,7 @@ class Assignment:
             waiting = [
                 g
                 for g in self._roster.participants()
-                if g.stage == STANDBY
+                if g.stage == NO_STAGE
                 and (stage != ENDS_STAGE or self._may_feed(g.hello))
                 and not self._roster.is_barred(g.member)
             ]
@@ -282,11 +282,11 @@ class Assignment:
             else:
                 self._lost_since_s.setdefault(stage, self._context.now_s())
         for participant in self._roster.participants():
-            if participant.stage == STANDBY and not (participant.hello.standby or self._roster.is_barred(participant.member)):
+            if participant.stage == NO_STAGE and not (participant.hello.standby or self._roster.is_barred(participant.member)):
                 place = choose_stage(
                     self._counts(), self._context.manifest, can_feed=self._may_feed(participant.hello), standby=False
                 )
-                if place.stage != STANDBY:
+                if place.stage != NO_STAGE:
                     participant.stage = place.stage
                     self._context.tell(Placed(participant.member.peer_id, participant.stage))
 
@@ -324,16 +324,16 @@ class Assignment:
         """Take a standby, else the youngest replica of the stage that has most of them; this peer, which coordinates, only where nobody else can."""
         me, able = self._context.me, [g for g in self._roster.participants() if stage != ENDS_STAGE or self._may_feed(g.hello)]
         held = Counter(g.stage for g in self._roster.participants() if g.built and not g.leaving)
-        spares = [g for g in able if not g.leaving and (g.stage == STANDBY or (g.built and held[g.stage] > 1))]
+        spares = [g for g in able if not g.leaving and (g.stage == NO_STAGE or (g.built and held[g.stage] > 1))]
         if spares:
             fit = Counter(g.member for g in spares if not self._roster.is_barred(g.member))
             spare = max(
-                spares, key=lambda g: (fit[g.member], g.stage == STANDBY, g.member != me, held[g.stage], -g.stage, g.admitted)
+                spares, key=lambda g: (fit[g.member], g.stage == NO_STAGE, g.member != me, held[g.stage], -g.stage, g.admitted)
             )
             spare.stage, spare.built, spare.opened = stage, False, None
             self._context.tell(Placed(spare.member.peer_id, stage))
         elif stage == ENDS_STAGE:  # who could feed serves another stage alone: somebody copies that first
-            alone = [(g.member == me, g.stage) for g in able if g.stage != STANDBY and self._counts()[g.stage] == 1]
+            alone = [(g.member == me, g.stage) for g in able if g.stage != NO_STAGE and self._counts()[g.stage] == 1]
             if alone:
                 self._move_to(min(alone)[1])
 
@@ -412,7 +412,7 @@ class Assignment:
         for participant in self._roster.participants():
             donors = (
                 ()
-                if participant.stage == STANDBY
+                if participant.stage == NO_STAGE
                 else tuple(g.endpoint for g in self._current(self._roster.holders(participant.stage)))
             )
             if participant.built or not donors or participant.member in self._joining:

@@ -18,7 +18,7 @@ class Participant:
     Args:
         endpoint: who and where.
         hello: what it said.
-        stage: its place, `STANDBY` for none.
+        stage: its place, `NO_STAGE` for none.
         admitted: order of admission; smaller is senior.
         built: holds its stage's state at the present iteration.
         answer: its last heartbeat's answer.

@@ -12,11 +12,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from swarmfree.policy.deadline import is_given_up
-from swarmfree.policy.placement import STANDBY
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import MemberLeft, MemberLost, Note, StageLost
 from swarmfree.protocol.messages import Goodbye, Heartbeat, HeartbeatAnswer, Hello
-from swarmfree.protocol.names import Endpoint, Member, Position
+from swarmfree.protocol.names import NO_STAGE, Endpoint, Member, Position
 from swarmfree.protocol.records import Record
 from swarmfree.trainer.calls import Calls
 from swarmfree.trainer.context import Context
@@ -146,13 +145,13 @@ class Roster:
         self.calls.give_up(member)
         self._recall(participant.stage)
         self._context.tell(MemberLost(str(member), member.peer_id, participant.stage, why))
-        if participant.stage != STANDBY and participant.built and not self.holders(participant.stage):
+        if participant.stage != NO_STAGE and participant.built and not self.holders(participant.stage):
             self._context.tell(StageLost(participant.stage, self._position().iteration, str(member)))
         self.changed.tell()
 
     def _recall(self, stage: int) -> None:
         """Nobody who holds this stage is heard and of use: call for those that were fenced while it had others."""
-        if stage == STANDBY or self._deposed or any(participant.stands_in for participant in self.holders(stage)):
+        if stage == NO_STAGE or self._deposed or any(participant.stands_in for participant in self.holders(stage)):
             return
         for participant, since_s in self._absent.take(stage):
             hello = replace(participant.hello, stage=stage, iteration=participant.iteration)
@@ -174,16 +173,16 @@ class Roster:
 
     def miss(self, endpoint: Endpoint, stage: int | None, hello: Hello, *, later: bool = True) -> None:
         """A member of the last plan has promised nothing: it is called for where it may hold its stage alone, at once or `later`; else it is lost."""
-        member, place = endpoint.member, STANDBY if stage is None else stage
+        member, place = endpoint.member, NO_STAGE if stage is None else stage
         alone = all(other.silent_since_s is not None for other in self.holders(place))
-        if place != STANDBY and alone and not self._context.incarnations.ended([member]):
+        if place != NO_STAGE and alone and not self._context.incarnations.ended([member]):
             participant = self.admit(endpoint, hello, place, built=True)
             participant.opened, participant.is_ours, participant.silent_since_s = self._position(), True, self._context.now_s()
             return
         if later:
             self._absent.add(Participant(endpoint, hello, place, self._admitted, built=True, is_ours=True))
         self._context.tell(MemberLost(str(member), member.peer_id, place, "it does not answer the new coordinator"))
-        if place != STANDBY and not self.holders(place):
+        if place != NO_STAGE and not self.holders(place):
             self._context.tell(StageLost(place, self._position().iteration, str(member)))
 
     def let_go(self, participant: Participant) -> None:
@@ -227,7 +226,7 @@ class Roster:
         """A record is decided: what joiners had built for its iteration is what it says, or they load it again."""
         self._absent.vouch(record.base)
         for participant in self.participants():
-            is_joiner = participant.built and participant.opened is None and participant.stage != STANDBY
+            is_joiner = participant.built and participant.opened is None and participant.stage != NO_STAGE
             if is_joiner and participant.built_digest and participant.built_at == record.iteration:
                 if participant.built_digest != record.stages[participant.stage].state_digest:
                     self.differ(participant, "")
@@ -245,10 +244,10 @@ class Roster:
         """Whoever stands by for a bar that is over may say hello again; until then it is called for where the state that it holds is lost."""
         for participant in self.participants():
             was_barred = self._bars.is_known(participant.member.peer_id) and not self.is_barred(participant.member)
-            if was_barred and participant.stage == STANDBY and not participant.hello.standby:
+            if was_barred and participant.stage == NO_STAGE and not participant.hello.standby:
                 self.fence(participant.member, "it was barred for a while, and may have a place again")
                 held = (participant.answer or participant.hello).stage
-                if held != STANDBY and participant.held(held) >= 0:
+                if held != NO_STAGE and participant.held(held) >= 0:
                     participant.stage, participant.built = held, True
                     self._absent.add(participant)
 
@@ -364,7 +363,7 @@ class Roster:
         """
         stands_at = max(participant.iteration, self._position().iteration if participant.opened else -1)
         others = [g for g in self.holders(participant.stage) if g is not participant and (g.opened or g.iteration >= stands_at)]
-        if is_over(error) or participant.stage == STANDBY or not participant.built or any(other.stands_in for other in others):
+        if is_over(error) or participant.stage == NO_STAGE or not participant.built or any(other.stands_in for other in others):
             return False
         if participant.silent_since_s is None:
             participant.silent_since_s = self._context.now_s()

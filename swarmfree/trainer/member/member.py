@@ -25,7 +25,7 @@ from swarmfree.protocol.messages import (
     Seal,
     Sealed,
 )
-from swarmfree.protocol.names import Endpoint, Member, Position, Term
+from swarmfree.protocol.names import NO_STAGE, Endpoint, Member, Position, Term
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import MicrobatchSet, Record
 from swarmfree.trainer.context import Context
@@ -38,7 +38,7 @@ from swarmfree.trainer.pipeline.stage_replica import StageReplica
 from swarmfree.trainer.pipeline.work_table import WorkTable
 from swarmfree.trainer.recovery.activation_log import ActivationLog, LogLimits
 from swarmfree.trainer.recovery.log_packing import EnginePacking
-from swarmfree.trainer.replica_state import NO_PAST, NO_STAGE, ReplicaState
+from swarmfree.trainer.replica_state import NO_PAST, ReplicaState
 from swarmfree.trainer.tasks import Signal, Tasks
 
 TICK_S = 0.25

@@ -16,12 +16,11 @@ from typing import Protocol
 from swarmfree.policy.retention import BorderLog
 from swarmfree.protocol.engine_port import Writable
 from swarmfree.protocol.errors import CallFailed
-from swarmfree.protocol.names import Side, WorkKey
+from swarmfree.protocol.names import NO_ITERATION, Side, WorkKey
 from swarmfree.protocol.ports import Shelf
 from swarmfree.trainer.recovery.buffer_pool import Slab, Slabs
 from swarmfree.trainer.tasks import Signal
 
-NONE = -1
 SPARE = 8
 """One in so many bytes of memory may lie spare between two iterations; more where an iteration has more."""
 
@@ -132,8 +131,8 @@ class ActivationLog:
 
     @property
     def since(self) -> int:
-        """The iteration from which on the log is whole; `NONE` without one."""
-        return self._logged[0].iteration if self._logged else NONE
+        """The iteration from which on the log is whole; `NO_ITERATION` without one."""
+        return self._logged[0].iteration if self._logged else NO_ITERATION
 
     @property
     def is_kept(self) -> bool:

@@ -17,15 +17,15 @@ from swarmfree.policy.retention import keepers_of_ends
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
 from swarmfree.protocol.messages import GetAverage, GetState, State
-from swarmfree.protocol.names import ENDS_STAGE, Endpoint
+from swarmfree.protocol.names import ENDS_STAGE, NO_ITERATION, NO_STAGE, Endpoint
 from swarmfree.protocol.pieces import sizes_of
 from swarmfree.protocol.plan import Plan, Rebuilt
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record, StepScalars
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
-from swarmfree.trainer.recovery.state_copy import UNKNOWN, CopyTarget, StateCopy
-from swarmfree.trainer.replica_state import NO_STAGE, ReplicaState
+from swarmfree.trainer.recovery.state_copy import CopyTarget, StateCopy
+from swarmfree.trainer.replica_state import ReplicaState
 from swarmfree.trainer.tasks import Signal, Tasks
 
 LANES = 2
@@ -200,7 +200,7 @@ class EndsKeeper:
 
     def _tell(self) -> None:
         replica_state, copy = self._replica_state, self._offered
-        replica_state.ends_iteration, replica_state.ends_lineage = UNKNOWN, ""
+        replica_state.ends_iteration, replica_state.ends_lineage = NO_ITERATION, ""
         if copy is not None and copy.is_whole:
             replica_state.ends_iteration, replica_state.ends_lineage = copy.level, copy.lineage
         self._turned.tell()

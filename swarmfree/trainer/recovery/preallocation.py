@@ -10,9 +10,10 @@ import asyncio
 from functools import partial
 
 from swarmfree.protocol.events import Note
+from swarmfree.protocol.names import NO_STAGE
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank, WorkFailed
-from swarmfree.trainer.replica_state import NO_STAGE, ReplicaState
+from swarmfree.trainer.replica_state import ReplicaState
 
 STANDS_BY_S = 2.0
 """Who has had no stage for so long, and knows whom to wait for, stands by; others are still being placed."""

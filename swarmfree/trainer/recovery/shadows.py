@@ -20,14 +20,14 @@ from swarmfree.policy.part_batches import given
 from swarmfree.policy.retention import has_full_shadows, shadow_batch, shadows_of, standby_shadows
 from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
 from swarmfree.protocol.messages import GetPlan, GetShadow, KeptShadow, PlanAnswer, ShadowPart
-from swarmfree.protocol.names import ENDS_STAGE
+from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE
 from swarmfree.protocol.pieces import parts_of, sizes_of
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
 from swarmfree.trainer.recovery.activation_log import ActivationLog
-from swarmfree.trainer.replica_state import NO_STAGE, ReplicaState
+from swarmfree.trainer.replica_state import ReplicaState
 from swarmfree.trainer.tasks import Signal
 
 SPREAD = 0.25

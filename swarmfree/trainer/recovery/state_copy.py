@@ -17,7 +17,7 @@ from swarmfree.policy.answer_checks import fitting_record
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.protocol.messages import GetAverage, GetRecord, GetState, RecordAnswer, State
-from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.names import NO_ITERATION, Endpoint
 from swarmfree.protocol.records import Record
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
@@ -25,7 +25,6 @@ from swarmfree.trainer.device import Device, Rank
 LOOK_S = 0.05
 LOOK_MAX_S = 0.4
 ASKS = 6
-UNKNOWN = -1
 IDLE_SILENCES = 4
 """A copy that nobody brings further for so many times `silence_s` has come to nothing."""
 
@@ -76,7 +75,7 @@ class StateCopy:
         self._place = place
         self._stage = stage
         self.donors = tuple(donors)
-        self._versions = [UNKNOWN] * place.engine.part_count(stage)
+        self._versions = [NO_ITERATION] * place.engine.part_count(stage)
         self._waiting = deque(range(len(self._versions)))
         self.level = iteration
         self.record = record
@@ -158,7 +157,7 @@ class StateCopy:
                 self._is_other |= newest.lineage() != self.record.lineage()
             await self._step_by(self.record)  # parts that were under way, from a donor that had not stepped yet
         for part, version in enumerate(self._versions):
-            if UNKNOWN < version < self.level:
+            if NO_ITERATION < version < self.level:
                 self._again(part)
         while newest is not None and newest.iteration >= self.level:
             record = newest if newest.iteration == self.level else await self._record(self.level)
@@ -197,7 +196,7 @@ class StateCopy:
 
     def _again(self, part: int) -> None:
         """This part has fallen behind: it is downloaded once more."""
-        self._versions[part] = UNKNOWN
+        self._versions[part] = NO_ITERATION
         self._waiting.append(part)
 
     async def _newest(self) -> Record | None:
