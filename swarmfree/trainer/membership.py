@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from swarmfree.policy.election import founders_term
 from swarmfree.policy.takeover import Takeover
@@ -182,7 +183,8 @@ class Membership:
             place = reply.expect(Place)
             self._is_heard = True
             if place.accepted:
-                self._stage_member.replica_state.coordinator = place.coordinator
+                replica_state = self._stage_member.replica_state
+                replica_state.promises = replace(replica_state.promises, coordinator=place.coordinator)
                 self._is_unknown = hello.stage == place.stage == NO_STAGE
                 self._keep_up()
                 self._say(place.waiting_for)

@@ -1,4 +1,4 @@
-"""Where this peer stands: the stage it holds, the iteration its state is ready for, the plan it follows. Changed by its books only.
+"""Where this peer stands: the stage it holds, the iteration its state is ready for, the plan it follows.
 
 Everything that waits for the books waits here. Source: protocol sections 3.1, 3.4, 3.5.
 """
@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from swarmfree.policy.promises import Held, Promises, forget_vote
 from swarmfree.policy.retention import borders_kept
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import KeptShadow
@@ -37,10 +38,7 @@ class ReplicaState:
         known_plan: the newest one seen, in force or not: who else there is.
         base: of the work under way; empty while it changes.
         opened: the base that the state held here was last opened in, empty for none: what was rebuilt belongs to that one, also after its work ended.
-        promised: highest position promised.
-        coordinator: who made that claim.
-        sealed: stored record of the present iteration that is not applied yet.
-        sealed_at: position of the Seal that brought it; one in a higher position replaces it.
+        promises: what is promised, and to whom; only what `policy.promises` allows takes its place.
         records: the last applied ones, newest last.
         past: iteration -> lineage that a state ready for it stands on, for as far back as this peer knows it.
         moved: told whenever any of this changes.
@@ -62,10 +60,7 @@ class ReplicaState:
         self.known_plan: Plan | None = None
         self.base = ""
         self.opened = ""
-        self.promised: Position | None = None
-        self.coordinator: Endpoint | None = None
-        self.sealed: Record | None = None
-        self.sealed_at: Position | None = None
+        self.promises = Promises()
         self.records: list[Record] = []
         self.past: dict[int, str] = {0: GENESIS_LINEAGE}
         self.moved = Signal()
@@ -74,6 +69,26 @@ class ReplicaState:
         self.wanted = ""
         self.gave_s = -math.inf
         self._records_kept = max(RECORDS_KEPT, borders_kept(context.manifest))
+
+    @property
+    def promised(self) -> Position | None:
+        """The highest position promised."""
+        return self.promises.promised
+
+    @property
+    def coordinator(self) -> Endpoint | None:
+        """Who made that claim."""
+        return self.promises.coordinator
+
+    @property
+    def sealed(self) -> Record | None:
+        """The stored record that is not applied yet."""
+        return forget_vote(self.promises, self.iteration).sealed
+
+    @property
+    def sealed_at(self) -> Position | None:
+        """Position of the Seal that brought it."""
+        return forget_vote(self.promises, self.iteration).sealed_at
 
     @property
     def is_over(self) -> bool:
@@ -116,18 +131,19 @@ class ReplicaState:
         """A stage's state was built here; `past` is what is known of the lineages before it."""
         self.stage, self.iteration, self.lineage, self.is_committed_state = stage, iteration, lineage, iteration == 0
         self.plan, self.base, self.opened = None, "", ""
-        if self.sealed is not None and self.sealed.iteration < iteration:  # else it is a vote, and stays
-            self.sealed = self.sealed_at = None
+        self.promises = forget_vote(self.promises, iteration)
         self.records = [record] if record is not None else []
         self.past = {0: GENESIS_LINEAGE, **past, iteration: lineage}
         self.moved.tell()
 
     def apply(self, record: Record) -> None:
-        """The state has stepped with this record. Called in the same device work as the step; tell `moved` afterwards."""
+        """The state has stepped with this record. Called in the same device work as the step; tell `moved` afterwards.
+
+        The promises are left alone here: the device's thread would overwrite what is promised meanwhile.
+        """
         self.iteration = record.iteration + 1
         self.lineage = record.lineage()
         self.is_committed_state = True
-        self.sealed, self.sealed_at = None, None
         self.records = [*self.records, record][-self._records_kept :]
         self.past[self.iteration] = self.lineage
         self.past.pop(self.iteration - PAST_MAX, None)
@@ -137,6 +153,10 @@ class ReplicaState:
         newest = self.record_of(-1)
         is_beyond = self.is_committed_state and iteration < self.iteration and self.past.get(iteration) == lineage
         return is_beyond and newest is not None and iteration not in newest.forced
+
+    def held(self) -> Held:
+        """What promises ask of the state."""
+        return Held(self._context.me, self.stage, self.iteration, self.lineage, self.records)
 
     def record_of(self, iteration: int) -> Record | None:
         """The applied record of an iteration, -1 = the newest; never one that is merely sealed: it may not be decided."""

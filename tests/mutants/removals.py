@@ -6,10 +6,12 @@ A removal puts the plain thing in the rule's place, as somebody would who did no
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from swarmfree.policy import promises
 from swarmfree.policy.reduction import Cover
 from swarmfree.protocol.messages import Hello
 from swarmfree.protocol.names import Endpoint, Member, WorkKey
@@ -163,22 +165,22 @@ def term_at_members(patch: pytest.MonkeyPatch) -> None:
     """A member obeys whoever speaks, also one whose term is over (6)."""
 
     async def seal(self: StageMember, request: Any) -> Reply:
-        self.replica_state.promised = None
+        self.replica_state.promises = replace(self.replica_state.promises, promised=None)
         return await _seal(self, request)
 
     async def heartbeat(self: StageMember, sender: Endpoint, request: Any) -> Reply:
-        self.replica_state.promised = None
+        self.replica_state.promises = replace(self.replica_state.promises, promised=None)
         return await _heartbeat(self, sender, request)
 
     async def take(self: Averaging, request: Any) -> Reply:
-        self._replica_state.promised = self._latest = None
+        self._replica_state.promises, self._latest = replace(self._replica_state.promises, promised=None), None
         return await _take(self, request)
 
     _seal, _heartbeat, _take = StageMember._seal, StageMember.heartbeat, Averaging.take
     patch.setattr(StageMember, "_seal", seal)
     patch.setattr(StageMember, "heartbeat", heartbeat)
     patch.setattr(Averaging, "take", take)
-    patch.setattr(StageMember, "admit_claim", lambda self, sender, position: None)
+    patch.setattr(promises, "admit", lambda promised, position, *, hears_another: None)
 
 
 def vouched_state(patch: pytest.MonkeyPatch) -> None:

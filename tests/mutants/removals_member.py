@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from swarmfree.policy import promises
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import Commit, GetAverage, Loss, Open, Promise, Seal, TakeRoll
 from swarmfree.protocol.names import Endpoint, Position
@@ -23,18 +24,23 @@ from swarmfree.trainer.replica_state import ReplicaState
 SealHandler = Callable[[StageMember, Seal], Awaitable[Reply]]
 
 
+def _forget(replica_state: ReplicaState, **promised: Any) -> None:
+    """Another thing is promised than was."""
+    replica_state.promises = dataclasses.replace(replica_state.promises, **promised)
+
+
 def order_of_revisions(patch: pytest.MonkeyPatch) -> None:
     """An older word of the same coordinator counts like a newer one (3.1)."""
-    admit = StageMember.admit_claim
+    admit = promises.admit
 
-    def careless(self: StageMember, sender: Endpoint, position: Position) -> None:
+    def careless(promised: promises.Promises, position: Position, *, hears_another: bool) -> None:
         try:
-            admit(self, sender, position)
+            admit(promised, position, hears_another=hears_another)
         except Refused as refusal:
             if refusal.kind is not RefusalKind.SUPERSEDED:
                 raise
 
-    patch.setattr(StageMember, "admit_claim", careless)
+    patch.setattr(promises, "admit", careless)
 
 
 def sealed_record_at_open(patch: pytest.MonkeyPatch) -> None:
@@ -55,7 +61,7 @@ def vote_outlives_the_state(patch: pytest.MonkeyPatch) -> None:
 
     def careless(self: ReplicaState, stage: int, iteration: int, lineage: str, last: Record | None, *past: Any) -> None:
         install(self, stage, iteration, lineage, last, *past)
-        self.sealed = self.sealed_at = None
+        self.promises = dataclasses.replace(self.promises, sealed=None, sealed_at=None)
 
     patch.setattr(ReplicaState, "install", careless)
 
@@ -98,12 +104,12 @@ def _before_seal(patch: pytest.MonkeyPatch, forget: Callable[[StageMember, Seal]
 
 def order_of_seals(patch: pytest.MonkeyPatch) -> None:
     """An older Seal replaces a newer one (3.1)."""
-    _before_seal(patch, lambda stage_member, request: setattr(stage_member.replica_state, "sealed_at", None))
+    _before_seal(patch, lambda stage_member, _: _forget(stage_member.replica_state, sealed_at=None))
 
 
 def term_of_a_seal(patch: pytest.MonkeyPatch) -> None:
     """A Seal of a lower term is stored (3.1)."""
-    _before_seal(patch, lambda stage_member, request: setattr(stage_member.replica_state, "promised", None))
+    _before_seal(patch, lambda stage_member, _: _forget(stage_member.replica_state, promised=None))
 
 
 def lineage_of_a_seal(patch: pytest.MonkeyPatch) -> None:
@@ -113,7 +119,7 @@ def lineage_of_a_seal(patch: pytest.MonkeyPatch) -> None:
 
 def renounced_vote(patch: pytest.MonkeyPatch) -> None:
     """Whoever leaves a lineage for another one forgets what it has promised there (3.4)."""
-    _before_seal(patch, lambda stage_member, request: setattr(stage_member, "_renounced", None))
+    _before_seal(patch, lambda stage_member, _: _forget(stage_member.replica_state, renounced=None))
 
 
 def highest_renounced_promise(patch: pytest.MonkeyPatch) -> None:
@@ -121,7 +127,7 @@ def highest_renounced_promise(patch: pytest.MonkeyPatch) -> None:
     rejoin = StageMember.rejoin
 
     async def careless(self: StageMember, sender: Endpoint, successor: Endpoint) -> None:
-        self._renounced = None
+        _forget(self.replica_state, renounced=None)
         await rejoin(self, sender, successor)
 
     patch.setattr(StageMember, "rejoin", careless)
@@ -132,11 +138,11 @@ def term_of_the_successor(patch: pytest.MonkeyPatch) -> None:
     rejoin = StageMember.rejoin
 
     async def careless(self: StageMember, sender: Endpoint, successor: Endpoint) -> None:
-        if self.replica_state.promised is not None:
-            self._abandoned.add(self.replica_state.promised.term)
-        left = set(self._abandoned)
+        state, left = self.replica_state, self.replica_state.promises.abandoned
+        if state.promised is not None:
+            left |= {state.promised.term}
         await rejoin(self, sender, successor)
-        self._abandoned |= left
+        _forget(state, abandoned=state.promises.abandoned | left)
 
     patch.setattr(StageMember, "rejoin", careless)
 
@@ -147,7 +153,7 @@ def abandoned_terms(patch: pytest.MonkeyPatch) -> None:
 
     async def careless(self: StageMember, sender: Endpoint, successor: Endpoint) -> None:
         await rejoin(self, sender, successor)
-        self._abandoned.clear()
+        _forget(self.replica_state, abandoned=frozenset())
 
     patch.setattr(StageMember, "rejoin", careless)
 
@@ -175,21 +181,8 @@ def windows_begun_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def promise_after_a_wait(patch: pytest.MonkeyPatch) -> None:
-    """An Open that has waited for the device promises what it was asked for, whatever was promised meanwhile (3.1)."""
-    answer, end_work = StageMember._open, StageMember._end_work
-    asked: list[Position] = []
-
-    async def careless(self: StageMember, sender: Endpoint, request: Open) -> Reply:
-        asked[:] = [request.plan.position]
-        return await answer(self, sender, request)
-
-    async def and_promise(self: StageMember, why: Refused) -> None:
-        await end_work(self, why)
-        if asked:
-            self.replica_state.promised = asked[0]
-
-    patch.setattr(StageMember, "_open", careless)
-    patch.setattr(StageMember, "_end_work", and_promise)
+    """An Open that has waited for the device goes on with its plan, whatever was promised meanwhile (3.1)."""
+    patch.setattr(promises, "begin", lambda promised, request, held: None)
 
 
 def stalled_coordinator(patch: pytest.MonkeyPatch) -> None:
@@ -238,7 +231,7 @@ def term_of_a_roll(patch: pytest.MonkeyPatch) -> None:
     take = Averaging.take
 
     async def careless(self: Averaging, request: TakeRoll) -> Reply:
-        self._replica_state.promised = None
+        _forget(self._replica_state, promised=None)
         return await take(self, request)
 
     patch.setattr(Averaging, "take", careless)

@@ -70,7 +70,8 @@ def member_with_an_old_plan() -> object:
         asks = []
         for number in (1, 2):
             ports = replace(alone.context.ports, directory=_named(number))  # type: ignore[arg-type]
-            alone.replica_state.known_plan, alone.replica_state.coordinator = plan(1), None
+            alone.replica_state.known_plan = plan(1)
+            alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=None)
             alone.line.asked.clear()
             election = Election(replace(alone.context, ports=ports), alone.stage_member)
             campaign = alone.tasks.start(election.campaign(), "campaign")

@@ -90,7 +90,7 @@ def _campaign(
         alone.line.answer, alone.context.handler = one, own
         alone.replica_state.records = [replace(record(), iteration=-1)]
         alone.replica_state.known_plan = plan(1)
-        alone.replica_state.promised = at(1)
+        alone.replica_state.promises = replace(alone.replica_state.promises, promised=at(1))
         alone.stage_member.lose_coordinator()
         return await judge(alone, Election(alone.context, alone.stage_member))
 
@@ -202,7 +202,7 @@ def coordinator_that_others_hear() -> object:
 
 async def _gives_up_at_once(alone: Alone, election: Election) -> bool:
     """Whether a candidate whose last coordinator is A leaves its campaign without waiting."""
-    alone.replica_state.coordinator = A
+    alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=A)
     try:
         async with asyncio.timeout(0.5):
             return await election.campaign() is None

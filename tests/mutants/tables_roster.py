@@ -448,7 +448,8 @@ def run_that_ends_elsewhere() -> object:
         count, ended = alone.context.manifest.run.iterations, list[int]()
         met, goodbye = Met(count, "e" * 64, forced, D, LATER, whole=False), Goodbye(run_over=True, finished=True, why="through")
         alone.line.answer = lambda to, request: Reply(met if isinstance(request, Meet) else Farewell())
-        alone.replica_state.coordinator, alone.stage_member.silent_ticks = alone.context.here, 0
+        alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=alone.context.here)
+        alone.stage_member.silent_ticks = 0
         mine = PartitionMerge(alone.context, roster, TERM, record, lambda: False, {})
         peer = SimpleNamespace(
             context=alone.context,

@@ -123,7 +123,7 @@ def test_who_stands_by_offers_to_feed_once_a_run_has_begun() -> None:
             local = replace(alone.context.local, standby=standby)
             ports = SimpleNamespace(tokens=object(), clock=alone.context.ports.clock)
             context = SimpleNamespace(local=local, ports=ports, here=alone.context.here, timing=alone.context.timing)
-            alone.replica_state.coordinator = coordinator
+            alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=coordinator)
             peer = SimpleNamespace(context=context, stage_member=stage_member, has_announced=has_announced)
             assert Peer._announcement(cast("Any", peer)).can_feed is offered
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.announcement import Announcement, PeerState
@@ -86,7 +87,7 @@ class World:
         del header, incoming
         assert isinstance(request, Claim)
         if not request.only_asking:
-            self.replica_state.promised = request.position
+            self.replica_state.promises = replace(self.replica_state.promises, promised=request.position)
         return Reply(
             Promise(self.replica_state.iteration, None, plan=self.replica_state.known_plan, stage=1, is_committed_state=True)
         )

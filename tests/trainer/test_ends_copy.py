@@ -232,7 +232,8 @@ def test_a_stored_record_brings_the_average_before_the_source_dies() -> None:
         await world.kept()
         world.commit(world.source.train())
         assert await world.kept() == 1
-        world.replica_state.sealed = record = world.source.train()
+        record = world.source.train()
+        world.replica_state.promises = replace(world.replica_state.promises, sealed=record)
         world.keeper.look()
         assert await world.kept() == 1
         world.source.is_up = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -88,7 +89,7 @@ def test_who_stands_by_takes_the_memory_of_the_largest_stage(is_small: bool) -> 
             await asyncio.sleep(LONG_S)
             assert not engine.reserved
             assert not outside.told
-            stage_member.replica_state.coordinator = LEADER
+            stage_member.replica_state.promises = replace(stage_member.replica_state.promises, coordinator=LEADER)
             largest = max((1, 2), key=lambda stage: len(MANIFEST.blocks_of(stage)))
             whole = [] if is_small else [(largest, part) for part in range(engine.part_count(largest))]
             for times in (1, 2):

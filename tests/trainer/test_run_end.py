@@ -53,11 +53,8 @@ def test_who_may_end_a_run(stage: int, coordinator: Endpoint | None, silent_tick
             ports = Ports(Network(), None, machine, machine, engine, None, None, None, None, lambda: engine)  # type: ignore[arg-type]
             context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
             stage_member = StageMember(context, group)
-            stage_member.replica_state.stage, stage_member.replica_state.coordinator, stage_member.silent_ticks = (
-                stage,
-                coordinator,
-                silent_ticks,
-            )
+            stage_member.replica_state.stage, stage_member.silent_ticks = stage, silent_ticks
+            stage_member.replica_state.promises = replace(stage_member.replica_state.promises, coordinator=coordinator)
             ending, refused = RunEnd(context, stage_member, Tasks(group)), None
             try:
                 ending.require_lead(sender)

@@ -1,20 +1,26 @@
-"""A member's books: promises, sealed records, steps. The only acts that change them are Open, Seal and Commit, one at a time.
+"""A member's books: promises, sealed records, steps. What they may come to `policy.promises` decides; here it is stored, and done.
 
-A member follows one coordinator, and no other one while it hears that one. Source: protocol sections 3.1 to 3.4.
+Claim, Open, Seal and Commit come one at a time; a Heartbeat, a Build and the call to another lineage wait for none of them. So whoever has
+waited for the device asks once more before it stores anything. A member follows one coordinator, and no other one while it hears that one.
+Source: protocol sections 3.1 to 3.4.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from swarmfree.policy import promises
 from swarmfree.policy.election import electorate_of
+from swarmfree.policy.promises import Promises
 from swarmfree.policy.retention import border_dtype, border_log, borders_kept
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.events import Note, Stepped
 from swarmfree.protocol.messages import (
+    Build,
     Claim,
     Commit,
     Committed,
@@ -25,7 +31,7 @@ from swarmfree.protocol.messages import (
     Seal,
     Sealed,
 )
-from swarmfree.protocol.names import NO_STAGE, Endpoint, Member, Position, Term
+from swarmfree.protocol.names import NO_STAGE, Endpoint, Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import MicrobatchSet, Record
 from swarmfree.trainer.context import Context
@@ -95,8 +101,6 @@ class StageMember:
         self.heartbeat_count = 0
         self.successor: Member | None = None
         self.donors: tuple[Endpoint, ...] = ()
-        self._abandoned: set[Term] = set()
-        self._renounced: tuple[str, Term] | None = None
         self._stalled_ticks = 0
         self._progress = 0
         self._news = 1
@@ -170,28 +174,23 @@ class StageMember:
             Refused: `stale`, while another coordinator is heard.
         """
         replica_state = self.replica_state
-        if self.hears_another(sender):
-            raise Refused(RefusalKind.STALE, f"{sender.member} is not this peer's coordinator")
-        if replica_state.promised is not None:
-            self._abandoned.add(replica_state.promised.term)
-            renounced, before = (replica_state.lineage, replica_state.promised.term), self._renounced
-            self._renounced = renounced if before is None or before[0] != renounced[0] else max(before, renounced)
-        # The successor leads: perhaps one that had slept, and leads no longer, had this peer leave it.
-        self._abandoned = {term for term in self._abandoned if term.member != successor.member}
+
+        def rejoined() -> Promises:
+            hears_another = self.hears_another(sender)
+            return promises.rejoin(replica_state.promises, sender, successor, replica_state.held(), hears_another=hears_another)
+
+        left = rejoined()  # its words are not obeyed from here on, and no vote is given twice
+        replica_state.promises = replace(replica_state.promises, abandoned=left.abandoned, renounced=left.renounced)
 
         async def act() -> Reply:
+            rejoined()  # whoever is heard by now keeps the work
             await self._end_work(Refused(RefusalKind.STALE, "another lineage won"))
-            replica_state.promised, replica_state.coordinator, replica_state.plan, replica_state.known_plan = (
-                None,
-                successor,
-                None,
-                None,
-            )
+            replica_state.promises, replica_state.plan, replica_state.known_plan = rejoined(), None, None
+            self.silent_ticks, self.successor = SILENT_FOR_LONG, None
             replica_state.moved.tell()
             return Reply(Committed(replica_state.iteration))
 
         await self._in_turn(act)
-        self.silent_ticks, self.successor = SILENT_FOR_LONG, None
         self.heartbeat_came.tell()
         self.tied.tell()
 
@@ -231,9 +230,9 @@ class StageMember:
 
     def lose_coordinator(self) -> None:
         """This peer leads no longer itself: whoever claims next has its promise, unless it gave way to somebody."""
-        coordinator = self.replica_state.coordinator
-        if coordinator is not None and coordinator.member == self.context.me:
-            self.replica_state.coordinator = None
+        replica_state = self.replica_state
+        if replica_state.coordinator is not None and replica_state.coordinator.member == self.context.me:
+            replica_state.promises = replace(replica_state.promises, coordinator=None)
         self.silent_ticks = SILENT_FOR_LONG
         self.tied.tell()
 
@@ -258,26 +257,9 @@ class StageMember:
             return False
         return self.hears_coordinator
 
-    def admit_claim(self, sender: Endpoint, position: Position) -> None:
-        """Whether `sender` may have this member's promise for `position`.
-
-        Raises:
-            Refused: `behind` for a lower term than the one promised, `superseded` for an older word of the same coordinator, `fresh` while
-                another coordinator is heard.
-        """
-        promised = self.replica_state.promised
-        if position.term in self._abandoned:
-            raise Refused(RefusalKind.BEHIND, f"the lineage of term {position.term.number} gave way to another one")
-        if promised is not None and position.term < promised.term:
-            raise self._behind(promised)
-        if promised is not None and position < promised:
-            raise Refused(RefusalKind.SUPERSEDED, f"revision {promised.revision} was promised, {position.revision} is older")
-        if promised is not None and position.term > promised.term and self.hears_another(sender):
-            raise Refused(RefusalKind.FRESH, f"coordinator {promised.term.member} is heard", promised.term.number)
-
-    def _behind(self, promised: Position) -> Refused:
-        term = promised.term
-        return Refused(RefusalKind.BEHIND, f"promised term {term.number} to {term.member}", term.number)
+    def promised_build(self, sender: Endpoint, request: Build) -> Promises:
+        """What is promised once this Build is taken on; see `policy.promises.build`."""
+        return promises.build(self.replica_state.promises, sender, request, hears_another=self.hears_another(sender))
 
     async def heartbeat(self, sender: Endpoint, request: Heartbeat) -> Reply:
         """Say how this member stands, at once if there is news, else after `hold_s`.
@@ -285,16 +267,11 @@ class StageMember:
         Raises:
             Refused: `behind`, from a coordinator whose term is over.
         """
-        promised = self.replica_state.promised
-        if request.position.term in self._abandoned:
-            raise Refused(RefusalKind.BEHIND, f"the lineage of term {request.position.term.number} gave way to another one")
-        if promised is None or request.position.term > promised.term:
-            self.replica_state.promised = request.position
-        elif request.position.term < promised.term:
-            raise self._behind(promised)
-        if request.progress != self._progress or request.waiting_for or self.replica_state.coordinator != sender:
+        replica_state, before = self.replica_state, self.replica_state.coordinator
+        replica_state.promises = promises.heartbeat(replica_state.promises, sender, request)
+        if request.progress != self._progress or request.waiting_for or before != sender:
             self._stalled_ticks = 0
-        self.replica_state.coordinator, self._progress = sender, request.progress
+        self._progress = request.progress
         self.silent_ticks, self.successor = 0, None
         self.heartbeat_count += 1
         if request.waiting_for != self.waiting_for:
@@ -303,7 +280,6 @@ class StageMember:
         self.heartbeat_came.tell()
         if request.hold_s > 0 and self._news == request.seen:
             await self._news_signal.wait(request.hold_s)
-        replica_state = self.replica_state
         working = replica_state.plan is not None and replica_state.base != ""
         answer = HeartbeatAnswer(
             news=self._news,
@@ -333,9 +309,7 @@ class StageMember:
 
     async def _claim(self, sender: Endpoint, request: Claim) -> Reply:
         replica_state = self.replica_state
-        self.admit_claim(sender, request.position)
-        if not request.only_asking:
-            replica_state.promised, replica_state.coordinator = request.position, sender
+        replica_state.promises = promises.claim(replica_state.promises, sender, request, hears_another=self.hears_another(sender))
         last, plan = replica_state.record_of(-1), replica_state.known_plan
         later = self.context.incarnations.later_than(electorate_of(last, plan))
         where = (replica_state.stage, replica_state.opened, replica_state.is_committed_state, later)
@@ -343,27 +317,17 @@ class StageMember:
 
     async def _open(self, sender: Endpoint, request: Open) -> Reply:
         plan, replica_state = request.plan, self.replica_state
-        self.admit_claim(sender, plan.position)
-        replica_state.coordinator = sender
-        if replica_state.stage == NO_STAGE or plan.stage_of(self.context.me) != replica_state.stage:
-            raise Refused(RefusalKind.FAILED, f"this peer holds stage {replica_state.stage}, the plan has it elsewhere")
-        replica_state.promised = (
-            plan.position
-        )  # before anything is waited for: a heartbeat or a build may bring a higher one meanwhile
+        replica_state.promises = promises.open_plan(
+            replica_state.promises, sender, request, replica_state.held(), hears_another=self.hears_another(sender)
+        )
         if replica_state.iteration == plan.iteration - 1 and plan.last_record is not None:
             await self._apply(plan.last_record)
-        if replica_state.iteration != plan.iteration or replica_state.lineage != plan.lineage:
-            raise Refused(
-                RefusalKind.GONE,
-                f"this peer stands at iteration {replica_state.iteration}, lineage {replica_state.lineage[:8]}; "
-                f"the plan is for {plan.iteration}, lineage {plan.lineage[:8]}",
-            )
+        promises.begin(replica_state.promises, request, replica_state.held())
         if plan != replica_state.plan:
             new_base = plan.base != replica_state.base
             if new_base:
                 await self._end_work(Refused(RefusalKind.STALE, "another base was opened"))
-            if replica_state.promised != plan.position:
-                raise self._behind(replica_state.promised or plan.position)
+                promises.begin(replica_state.promises, request, replica_state.held())  # a higher promise may have come
             replica_state.plan, replica_state.base, replica_state.known_plan, replica_state.opened = (
                 plan,
                 plan.base,
@@ -393,36 +357,18 @@ class StageMember:
         )
 
     async def _seal(self, request: Seal) -> Reply:
-        record, replica_state = request.record, self.replica_state
-        if replica_state.promised is not None and request.position.term < replica_state.promised.term:
-            raise self._behind(replica_state.promised)
-        if self._renounced is not None and self._renounced[0] == record.before and request.position.term < self._renounced[1]:
-            raise Refused(RefusalKind.BEHIND, "this peer promised a higher term in that lineage", self._renounced[1].number)
-        if record.iteration < replica_state.iteration:
-            held = replica_state.record_of(record.iteration)
-            if held is None or held.lineage() != record.lineage():
-                raise Refused(RefusalKind.STALE, f"another record of iteration {record.iteration} was applied here")
-            return Reply(Sealed(held.lineage()))
-        if record.iteration > replica_state.iteration or record.before != replica_state.lineage:
-            raise Refused(
-                RefusalKind.NOT_YET, f"this peer is at iteration {replica_state.iteration}, lineage {replica_state.lineage[:8]}"
-            )
-        if replica_state.sealed_at is not None and request.position < replica_state.sealed_at:
-            raise Refused(RefusalKind.SUPERSEDED, "a later Seal was already stored")
-        replica_state.sealed, replica_state.sealed_at = record, request.position
-        return Reply(Sealed(record.lineage()))
+        replica_state = self.replica_state
+        replica_state.promises = promises.seal(replica_state.promises, request, replica_state.held())
+        return Reply(Sealed(request.record.lineage()))
 
     async def _commit(self, record: Record) -> Reply:
-        if record.iteration == self.replica_state.iteration:
+        if promises.commit(record, self.replica_state.held()):
             await self._apply(record)
-        if record.iteration > self.replica_state.iteration:
-            raise Refused(RefusalKind.NOT_YET, f"this peer is at iteration {self.replica_state.iteration}")
         return Reply(Committed(self.replica_state.iteration))
 
     async def _apply(self, record: Record) -> None:
         replica_state, engine = self.replica_state, self.context.ports.engine
-        if replica_state.stage == NO_STAGE or record.before != replica_state.lineage:
-            raise Refused(RefusalKind.GONE, f"record {record.iteration} does not follow lineage {replica_state.lineage[:8]}")
+        promises.follow(record, replica_state.held())
         entry = record.stages[replica_state.stage]
         if await self.averaging.state_digest() != entry.state_digest:
             replica_state.is_committed_state, replica_state.opened = False, ""  # the stage was rebuilt while this peer was away
@@ -440,6 +386,7 @@ class StageMember:
             self.after_step()
 
         await self.device.run(Rank.BOOKS, 0, step)
+        replica_state.promises = promises.forget_vote(replica_state.promises, replica_state.iteration)
         replica_state.moved.tell()
         self.context.tell(Stepped(replica_state.iteration, replica_state.lineage))
 

@@ -15,13 +15,14 @@ from typing import Protocol
 
 from swarmfree.policy.fork_choice import forced_later
 from swarmfree.policy.part_batches import batches, state_batch
+from swarmfree.policy.promises import Promises
 from swarmfree.policy.recovery import donor_block
 from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
 from swarmfree.protocol.engine_port import Pieces
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import Placed
 from swarmfree.protocol.messages import Build, Built, GetShadow, GetState, ShadowPart, State
-from swarmfree.protocol.names import Endpoint, Position
+from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.peer_status import Made
 from swarmfree.protocol.pieces import parts_of
 from swarmfree.protocol.ports import Reply
@@ -65,8 +66,8 @@ class Books(Protocol):
     device: Device
     activation_log: ActivationLog
 
-    def admit_claim(self, sender: Endpoint, position: Position) -> None:
-        """Whether `sender` may have this member's promise for `position`."""
+    def promised_build(self, sender: Endpoint, request: Build) -> Promises:
+        """What this member has promised once it takes this Build on."""
 
     async def let_go(self) -> None:
         """Hold no stage from now on."""
@@ -103,11 +104,11 @@ class Builder:
         """Make the stage's state, or join the build that does, or did: its answer may be lost.
 
         Raises:
-            Refused: as `MemberBooks.admit_claim`; `past`, what is held here goes on from there, so that whoever asks leads a beginning only;
+            Refused: as `policy.promises.build`; `past`, what is held here goes on from there, so that whoever asks leads a beginning only;
                 `gone`, the state that is to be kept is of another lineage; `failed` when no donor could give what was asked.
         """
         replica_state = self._stage_member.replica_state
-        self._stage_member.admit_claim(sender, request.position)
+        promises = self._stage_member.promised_build(sender, request)  # nothing is waited for until it is stored
         past = dict(enumerate((*request.past, request.lineage), request.iteration - len(request.past)))
         if isinstance(request.action, Stay) and replica_state.iteration == request.action.iteration:
             self._check_lineage(past.get(replica_state.iteration, replica_state.lineage), request.record)
@@ -121,7 +122,7 @@ class Builder:
                 current.done.set_exception(Refused(RefusalKind.SUPERSEDED, "another build was asked for"))
                 current.done.exception()
             current = self._building = Building(request, past, asyncio.get_running_loop().create_future())
-            replica_state.promised, replica_state.coordinator = request.position, sender
+            replica_state.promises = promises
             self._tasks.start(self._run(current), f"build stage {request.action.stage}")
         return Reply(await asyncio.shield(current.done))
 
