@@ -121,7 +121,6 @@ def test_an_open_of_a_lineage_that_is_left_meanwhile_is_refused() -> None:
     assert play(story) == ["behind", "rejoined"]
 
 
-@pytest.mark.xfail(strict=True, reason="the plan before is forgotten, whichever is in force by then")
 def test_a_later_founders_open_is_not_forgotten_with_the_plan_before() -> None:
     """A later founder opens its plan while an earlier one's is about to be forgotten: the new plan stays in force."""
 

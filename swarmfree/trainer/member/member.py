@@ -196,12 +196,15 @@ class StageMember:
 
     async def forget_plan(self) -> None:
         """Nobody goes on with the plan that this peer follows: its founder is gone, nothing was sealed, and another one was named."""
+        replica_state = self.replica_state
+        plan = replica_state.known_plan
 
         async def act() -> Reply:
-            await self._end_work(Refused(RefusalKind.STALE, "another founder was named"))
-            self.replica_state.plan = self.replica_state.known_plan = None
-            self.replica_state.moved.tell()
-            return Reply(Committed(self.replica_state.iteration))
+            if replica_state.known_plan is plan:  # else somebody has opened another one meanwhile
+                await self._end_work(Refused(RefusalKind.STALE, "another founder was named"))
+                replica_state.plan = replica_state.known_plan = None
+                replica_state.moved.tell()
+            return Reply(Committed(replica_state.iteration))
 
         await self._in_turn(act)
 
