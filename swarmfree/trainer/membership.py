@@ -151,9 +151,9 @@ class Membership:
 
     async def _ask(self, endpoint: Endpoint) -> bool:
         """Say hello to a peer, and to whom it names; whether that gave a place."""
-        timing = self._context.timing
+        timing, replica_state = self._context.timing, self._stage_member.replica_state
         for _ in range(2):
-            hello = self.hello()
+            hello, before = self.hello(), replica_state.coordinator
             try:
                 reply = await self._context.call(endpoint, hello, silence_s=timing.silence_s / 2)
             except (PeerUnreachable, PeerSilent):
@@ -183,8 +183,8 @@ class Membership:
             place = reply.expect(Place)
             self._is_heard = True
             if place.accepted:
-                replica_state = self._stage_member.replica_state
-                replica_state.promises = replace(replica_state.promises, coordinator=place.coordinator)
+                if replica_state.coordinator == before:  # else this peer follows somebody by now
+                    replica_state.promises = replace(replica_state.promises, coordinator=place.coordinator)
                 self._is_unknown = hello.stage == place.stage == NO_STAGE
                 self._keep_up()
                 self._say(place.waiting_for)

@@ -13,10 +13,12 @@ import pytest
 
 from swarmfree.protocol.actions import Fresh
 from swarmfree.protocol.errors import Refused
-from swarmfree.protocol.messages import Build, Claim, Heartbeat, Open, Seal
+from swarmfree.protocol.messages import Build, Claim, Heartbeat, Open, Place, Seal
 from swarmfree.protocol.names import Endpoint, Position, Term
+from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.trainer.member.member import SILENT_FOR_LONG
+from swarmfree.trainer.membership import Membership
 from tests.mutants.alone import LATER, ME, SIBLING, A, Alone, D, at, plan, play, record, word
 
 WAIT_S = 0.0005
@@ -137,3 +139,23 @@ def test_a_later_founders_open_is_not_forgotten_with_the_plan_before() -> None:
         return words, alone.replica_state.plan == alone.replica_state.known_plan == later
 
     assert play(story) == (["Promise", "forgotten"], True)
+
+
+def test_a_place_does_not_take_a_member_from_whoever_heartbeats_meanwhile() -> None:
+    """A higher term heartbeats while a Hello is under way: the member follows that one, whoever gave it a place."""
+
+    async def story(alone: Alone) -> tuple[Endpoint | None, Endpoint | None]:
+        async def lead(inherited: object) -> bool:
+            raise AssertionError(inherited)
+
+        alone.line.answer = lambda to, _: Reply(Place(to, 1, "", accepted=True))
+        membership = Membership(alone.context, alone.stage_member, alone.tasks, lead)
+        await membership._ask(A)
+        placed = alone.replica_state.coordinator
+        async with asyncio.TaskGroup() as group:
+            group.create_task(membership._ask(SIBLING))
+            await asyncio.sleep(alone.line.delay_s / 2)
+            await alone.stage_member.heartbeat(D, Heartbeat(at(1, LATER), 0, 0.0))
+        return placed, alone.replica_state.coordinator
+
+    assert play(story) == (A, D)
