@@ -9,7 +9,7 @@ import typer
 
 from swarmfree.cli.engine_probe import EngineKind
 from swarmfree.cli.options import DataOption, DieOption, RunOption, SetOption, bind_to_parent
-from swarmfree.cli.runs import CHAOS_RUN
+from swarmfree.lab.runs import CHAOS_RUN
 
 
 def chaos(  # noqa: PLR0913 - one parameter per option

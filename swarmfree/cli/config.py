@@ -20,8 +20,8 @@ def show(run: RunOption, changes: SetOption = None) -> None:
 
     What `swarmfree local` would need for it on this machine is told on stderr.
     """
-    from swarmfree.cli.runs import STANDBYS, peers_of  # noqa: PLC0415 - help is fast
     from swarmfree.lab.estimate import needs  # noqa: PLC0415 - help is fast
+    from swarmfree.lab.runs import STANDBYS, peers_of  # noqa: PLC0415 - help is fast
     from swarmfree.protocol.config import load_run, to_toml  # noqa: PLC0415 - help is fast
 
     found = load_run(run, changes or ())

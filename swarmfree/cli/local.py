@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from swarmfree.cli.options import BytesOption, DataOption, DieOption, Log, LogOption, RunOption, SetOption, bind_to_parent
-from swarmfree.cli.runs import DEFAULT_RUN, STANDBYS, peers_of
+from swarmfree.lab.runs import DEFAULT_RUN, STANDBYS, peers_of
 
 
 def local(  # noqa: PLR0913 - one parameter per option
@@ -65,7 +65,8 @@ def local(  # noqa: PLR0913 - one parameter per option
         require_text(text, manifest.tokens_per_iteration + 1)
     run_arguments = ("--run", str(run), *(part for change in changes or () for part in ("--set", change)))
     data_arguments = ("--data", text) if text else ()
-    from swarmfree.cli.local_run import LocalRun, order_of  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.local_run import LocalRun  # noqa: PLC0415 - help is fast
+    from swarmfree.lab.local_order import order_of  # noqa: PLC0415 - help is fast
 
     order = order_of(
         manifest,

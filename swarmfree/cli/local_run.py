@@ -14,7 +14,6 @@ import shutil
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from swarmfree.cli.shutdown import OUTPUT_CLOSED, SIGNALS, end_soon, let_go_of_stdout, say
@@ -23,14 +22,13 @@ from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent, RunDescr
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.estimate import needs
 from swarmfree.lab.kept_weights import AFTER, BEFORE, drop_kept, keep_as, models_beside
-from swarmfree.lab.kill_script import Population, check_kills, parse_kill
 from swarmfree.lab.last_words import remove_empty
 from swarmfree.lab.processes import Child, start_child
-from swarmfree.lab.report import CONFIG_FILE, EventLog, ReportError, make_folder, new_folder, write_summary, write_whole
+from swarmfree.lab.report import CONFIG_FILE, EventLog, ReportError, write_summary, write_whole
 from swarmfree.lab.summary import summarise, summary_brief, summary_text, wrapped
-from swarmfree.lab.swarm import FORK_SERVER, LOGS, LocalSwarm, SwarmExit, SwarmOrder
+from swarmfree.lab.swarm import LOGS, LocalSwarm, SwarmExit, SwarmOrder
 from swarmfree.protocol.config import to_toml
-from swarmfree.protocol.errors import ConfigError, SwarmfreeError
+from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.events import Evaluated, Opened
 from swarmfree.protocol.json_values import finite
 from swarmfree.protocol.manifest import Manifest
@@ -41,52 +39,6 @@ KEEP_AT_END_S = 0.8
 """How long a swarm that is interrupted goes on for its weights: a moment, for a person waits."""
 KEEP_S = 5.0
 FIGURE_S_MIN = 0.8
-PATIENCE_S = 60
-
-
-def order_of(
-    manifest: Manifest,
-    out: Path | None,
-    *,
-    peers: int,
-    standbys: int,
-    respawn: bool,
-    kills: tuple[str, ...],
-    run_arguments: tuple[str, ...],
-    peer_arguments: tuple[str, ...],
-) -> SwarmOrder:
-    """What to start, checked before anything is.
-
-    Raises:
-        ConfigError: too few peers, a kill that is mistyped or can never strike, or a report folder that cannot be used.
-    """
-    if peers < manifest.stage_count:
-        raise ConfigError(
-            f"--peers {peers}: the run has {manifest.stage_count} stages (0 to {manifest.stages.body}); each needs a peer"
-        )
-    needed = sum(min(manifest.stages.replicas_min, manifest.replicas_max(stage)) for stage in range(manifest.stage_count))
-    if peers < needed:
-        raise ConfigError(
-            f"--peers {peers}: stages.replicas_min = {manifest.stages.replicas_min} needs {needed} peers before the run begins"
-        )
-    script = tuple(parse_kill(text) for text in kills)
-    most = tuple(manifest.replicas_max(stage) for stage in range(manifest.stage_count))
-    check_kills(script, Population(peers, standbys, most, respawn), manifest.run.iterations)
-    named = f"{manifest.run.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder = make_folder(out) if out is not None else new_folder(Path("reports"), named)
-    return SwarmOrder(
-        folder=folder,
-        peer_count=peers,
-        standby_count=standbys,
-        feeder_count=manifest.stages.sources_max,
-        do_standbys_feed=True,
-        run_arguments=run_arguments,
-        peer_arguments=(*peer_arguments, "--patience", str(PATIENCE_S)),
-        kills=script,
-        seed=manifest.run.seed,
-        respawn=respawn,
-        stem=FORK_SERVER,
-    )
 
 
 class LocalRun:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from swarmfree.cli.runs import DEFAULT_RUN, run_file
+from swarmfree.lab.runs import DEFAULT_RUN, run_file
 from swarmfree.protocol.errors import ConfigError
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from swarmfree.cli.engine_probe import EngineKind
-from swarmfree.cli.runs import keys_to_complete, run_file, runs_to_complete
+from swarmfree.lab.runs import keys_to_complete, run_file, runs_to_complete
 
 
 class Log(enum.StrEnum):

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from swarmfree.cli.local_run import LocalRun, order_of
+from swarmfree.cli.local_run import LocalRun
 from swarmfree.cockpit.fold import fold_all
 from swarmfree.lab.kept_weights import KEPT
+from swarmfree.lab.local_order import order_of
 from swarmfree.lab.report import EventLog, ReportError, read_events
 from swarmfree.protocol.config import load_run
 from swarmfree.protocol.manifest import Manifest
@@ -27,7 +28,8 @@ SCRIPT = """
 import dataclasses, sys
 from pathlib import Path
 from swarmfree.cli.shutdown import leave
-from swarmfree.cli.local_run import LocalRun, order_of
+from swarmfree.cli.local_run import LocalRun
+from swarmfree.lab.local_order import order_of
 from swarmfree.protocol.manifest import Manifest
 order = order_of(Manifest(), Path(sys.argv[1]), peers=4, standbys=0, respawn=False, kills=(), run_arguments=(), peer_arguments=())
 order = dataclasses.replace(order, peer_arguments=(), program=(sys.executable, sys.argv[2]), stem=())

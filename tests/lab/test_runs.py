@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from swarmfree.cli.main import app
-from swarmfree.cli.runs import DEFAULT_RUN, RUNS, peers_of, run_file
+from swarmfree.lab.runs import DEFAULT_RUN, RUNS, peers_of, run_file
 from swarmfree.protocol.config import load_run
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.protocol.manifest import StagesSection

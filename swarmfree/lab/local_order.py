@@ -1,0 +1,59 @@
+"""What a local swarm is to be, checked before anything is started: as the command line asks for it, and as Python does."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from swarmfree.lab.kill_script import Population, check_kills, parse_kill
+from swarmfree.lab.report import make_folder, new_folder
+from swarmfree.lab.swarm import FORK_SERVER, SwarmOrder
+from swarmfree.protocol.errors import ConfigError
+from swarmfree.protocol.manifest import Manifest
+
+PATIENCE_S = 60
+
+
+def order_of(
+    manifest: Manifest,
+    out: Path | None,
+    *,
+    peers: int,
+    standbys: int,
+    respawn: bool,
+    kills: tuple[str, ...],
+    run_arguments: tuple[str, ...],
+    peer_arguments: tuple[str, ...],
+) -> SwarmOrder:
+    """What to start, checked before anything is.
+
+    Raises:
+        ConfigError: too few peers, a kill that is mistyped or can never strike, or a report folder that cannot be used.
+    """
+    if peers < manifest.stage_count:
+        raise ConfigError(
+            f"--peers {peers}: the run has {manifest.stage_count} stages (0 to {manifest.stages.body}); each needs a peer"
+        )
+    needed = sum(min(manifest.stages.replicas_min, manifest.replicas_max(stage)) for stage in range(manifest.stage_count))
+    if peers < needed:
+        raise ConfigError(
+            f"--peers {peers}: stages.replicas_min = {manifest.stages.replicas_min} needs {needed} peers before the run begins"
+        )
+    script = tuple(parse_kill(text) for text in kills)
+    most = tuple(manifest.replicas_max(stage) for stage in range(manifest.stage_count))
+    check_kills(script, Population(peers, standbys, most, respawn), manifest.run.iterations)
+    named = f"{manifest.run.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = make_folder(out) if out is not None else new_folder(Path("reports"), named)
+    return SwarmOrder(
+        folder=folder,
+        peer_count=peers,
+        standby_count=standbys,
+        feeder_count=manifest.stages.sources_max,
+        do_standbys_feed=True,
+        run_arguments=run_arguments,
+        peer_arguments=(*peer_arguments, "--patience", str(PATIENCE_S)),
+        kills=script,
+        seed=manifest.run.seed,
+        respawn=respawn,
+        stem=FORK_SERVER,
+    )
