@@ -14,7 +14,7 @@ import pytest
 from tests import tidy
 from tests.tidy import PACKAGE, Found
 
-CODE = (PACKAGE, "benchmarks", "scripts")
+CODE = (PACKAGE, "benchmarks", "scripts", "examples")
 
 
 def none_found(check: Callable[[Path], Found], files: Iterable[Path]) -> None:

@@ -1,0 +1,40 @@
+"""CheckFree's merge on a LLaMA in Hugging Face's form: ``python examples/merge_llama.py FOLDER FIRST LAST NORM_BEFORE NORM_AFTER OUT``.
+
+Blocks FIRST to LAST are taken for lost and rebuilt from as many blocks before and after them, weighted by the squared gradient norms of these
+two stages. OUT is a copy of the folder with the rebuilt weights.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from swarmfree import merge_stages
+
+
+def blocks(weights: dict[str, torch.Tensor], first: int, last: int) -> dict[str, torch.Tensor]:
+    """The weights of some blocks, by name."""
+    prefixes = tuple(f"model.layers.{block}." for block in range(first, last + 1))
+    return {name: tensor for name, tensor in weights.items() if name.startswith(prefixes)}
+
+
+def main(folder: Path, first: int, last: int, norms: tuple[float, float], out: Path) -> None:
+    """Merge, and write the folder anew."""
+    shutil.copytree(folder, out)
+    files = {path: load_file(path) for path in sorted(out.glob("*.safetensors"))}
+    weights = {name: tensor for held in files.values() for name, tensor in held.items()}
+    count = last - first + 1
+    rebuilt = merge_stages(
+        blocks(weights, first - count, first - 1), blocks(weights, last + 1, last + count), *norms, first_block=first
+    )
+    for path, held in files.items():
+        changed = {name: rebuilt[name].to(tensor.dtype) for name, tensor in held.items() if name in rebuilt}
+        save_file({**held, **changed}, path, metadata={"format": "pt"})
+    print(f"{len(rebuilt)} parameters of blocks {first} to {last} rebuilt in {out}")
+
+
+if __name__ == "__main__":
+    source, begin, end, before, after, target = sys.argv[1:]
+    main(Path(source), int(begin), int(end), (float(before), float(after)), Path(target))

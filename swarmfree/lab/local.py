@@ -1,0 +1,201 @@
+"""A swarm on this machine from Python: real processes, started, watched, struck and ended by the code that asks for them.
+
+What `swarmfree local` does on a command line, without its screen. Every process ends with the context, however that is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from swarmfree.cockpit.observed_events import ObservedEvent, RunDescribed
+from swarmfree.cockpit.state import SwarmState
+from swarmfree.lab.last_words import remove_empty
+from swarmfree.lab.local_order import order_of
+from swarmfree.lab.report import CONFIG_FILE, EventLog, write_summary, write_whole
+from swarmfree.lab.runs import DEFAULT_RUN, STANDBYS, peers_of, run_file
+from swarmfree.lab.summary import summarise
+from swarmfree.lab.swarm import LOGS, LocalSwarm, SwarmExit
+from swarmfree.protocol.config import load_run, to_toml
+from swarmfree.protocol.errors import SwarmfreeError
+
+EVENTS_MAX = 100_000
+"""Events that a reader of `events` may be behind; the oldest are dropped then."""
+
+
+class SwarmEnded(SwarmfreeError):
+    """The swarm has ended before what was waited for."""
+
+
+class Swarm:
+    """One local swarm, as an asynchronous context.
+
+    ``async with Swarm("stdlib-small", peers=7) as swarm:`` starts a bootstrap node, peers and standbys, each a process of its own; leaving the
+    context ends them all, within `SwarmOrder.stop_grace_s`, and completes the report folder.
+
+    Attributes:
+        folder: of the report: ``events.jsonl``, ``summary.json``, logs, and the weights once the run is over.
+        state: what is known of the swarm now, folded from all events so far.
+    """
+
+    def __init__(
+        self,
+        run: str | Path = DEFAULT_RUN,
+        *,
+        peers: int | None = None,
+        standbys: int = STANDBYS,
+        changes: Sequence[str] = (),
+        data: str = "",
+        folder: str | Path | None = None,
+        respawn: bool = False,
+        threads: int = 1,
+    ) -> None:
+        """Check everything; nothing is started before the context is entered.
+
+        Args:
+            run: a run file, or the name of a run that comes with the package.
+            peers: that take a place at once; None = two for each body stage and one for the ends.
+            standbys: peers that wait for a lost stage.
+            changes: ``section.key=value`` each, over what the file says.
+            data: text to learn from, a file or a folder; empty = what the run names.
+            folder: of the report, new or empty; None = ``reports/NAME-DATE-TIME``.
+            respawn: start a killed peer again, as itself.
+            threads: torch threads of each peer.
+
+        Raises:
+            ConfigError: the run, or how many are to train it, cannot be; one line.
+        """
+        file = run_file(Path(run))
+        config = load_run(file, changes)
+        text = data or config.data_path
+        data_arguments = ("--data", text) if text else ()
+        self.manifest = config.manifest
+        self._toml = to_toml(config.manifest, text)
+        self._order = order_of(
+            config.manifest,
+            Path(folder) if folder is not None else None,
+            peers=peers_of(config.manifest) if peers is None else peers,
+            standbys=standbys,
+            respawn=respawn,
+            kills=(),
+            run_arguments=("--run", str(file), *(part for change in changes for part in ("--set", change)), *data_arguments),
+            peer_arguments=("--threads", str(threads), *data_arguments),
+        )
+        self.folder = self._order.folder
+        self._readers: list[deque[ObservedEvent]] = []
+        self._heard = asyncio.Event()  # another one after each event
+        self._exit: SwarmExit | None = None
+        self._stack = contextlib.AsyncExitStack()
+        manifest = config.manifest
+        described = RunDescribed(
+            time.time(), manifest.run.name, manifest.run.iterations, manifest.stage_count, manifest.tokens_per_iteration
+        )
+        self._swarm = LocalSwarm(self._order, described, self._hear)
+
+    @property
+    def state(self) -> SwarmState:
+        """What is known of the swarm now."""
+        return self._swarm.state
+
+    async def __aenter__(self) -> Self:
+        """Start it; returns at once, while its processes come up."""
+        write_whole(self.folder / CONFIG_FILE, self._toml.encode())
+        self._log = EventLog(self.folder)
+        tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
+        tasks.create_task(self._run(), name="local swarm")
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """End every process, and complete the report."""
+        self.stop()
+        try:
+            await self._stack.aclose()
+        finally:
+            self._log.close()
+            write_summary(self.folder, self.report())
+            remove_empty(self.folder / LOGS)
+
+    async def _run(self) -> None:
+        self._exit = await self._swarm.run()
+        self._wake()
+
+    def _wake(self) -> None:
+        heard, self._heard = self._heard, asyncio.Event()
+        heard.set()
+
+    def _hear(self, event: ObservedEvent, state: SwarmState) -> None:
+        self._log.write(event, state)
+        for reader in self._readers:
+            reader.append(event)
+        self._wake()
+
+    async def events(self) -> AsyncIterator[ObservedEvent]:
+        """Each event from now on, until the swarm has ended: what peers tell, and what becomes of their processes."""
+        mine: deque[ObservedEvent] = deque(maxlen=EVENTS_MAX)
+        self._readers.append(mine)
+        try:
+            while True:
+                while mine:
+                    yield mine.popleft()
+                if self._exit is not None:
+                    return
+                await self._heard.wait()
+        finally:
+            self._readers[:] = [reader for reader in self._readers if reader is not mine]
+
+    async def wait(self, *, iteration: int | None = None) -> SwarmState:
+        """Until an iteration is committed (0 = the first one), or without it until the swarm has ended; what is known then.
+
+        Raises:
+            SwarmEnded: it ended before, or not well; with its line.
+        """
+        while self._exit is None and (iteration is None or self.state.committed_count <= iteration):
+            await self._heard.wait()
+        if self._exit is not None and (self._exit.code or (iteration is not None and self.state.committed_count <= iteration)):
+            raise SwarmEnded(
+                f"the swarm has ended after {self.state.committed_count} iterations: {self._exit.line or 'all done'}"
+            )
+        return self.state
+
+    def kill(self, *, stage: int | None = None, name: str = "") -> tuple[str, ...]:
+        """SIGKILL all replicas of a stage, or one process by its name, now.
+
+        Args:
+            stage: 0 = the ends.
+            name: as the state and events call it, ``peer-2``.
+
+        Returns:
+            Whom it struck.
+        """
+        names = tuple(peer.name for peer in self.state.replicas(stage)) if stage is not None else (name,)
+        for struck in names:
+            self._swarm.kill(struck, "Swarm.kill")
+        return names
+
+    def send(self, name: str, number: signal.Signals) -> None:
+        """Another signal to one process; one that gets SIGTERM leaves in good order."""
+        self._swarm.send(name, number)
+
+    async def join(self, name: str) -> None:
+        """Start one peer more, called ``ROLE-NUMBER``, role one of peer, standby and joiner.
+
+        Raises:
+            SwarmfreeError: it cannot be started.
+        """
+        await self._swarm.join(name)
+
+    def stop(self) -> None:
+        """End every process; leaving the context waits until all of them have ended."""
+        self._swarm.stop(SwarmExit(0, "stopped"))
+
+    def report(self) -> dict[str, Any]:
+        """The summary so far, as in ``summary.json``: what was trained, and for each lost stage how it came back and what that took."""
+        ending = self._exit or SwarmExit(0)
+        return summarise(self.state, ending.code, ending.line)

@@ -1,0 +1,130 @@
+"""The examples, run as their first lines say, and the names that `import swarmfree` gives."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+import swarmfree
+from swarmfree.cockpit.observed_events import ObservedEvent
+from swarmfree.policy.recovery import weights_between
+from swarmfree.protocol.manifest import RecoverySection
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def run(name: str, *arguments: str) -> str:
+    """What an example prints; it must end well."""
+    command = [sys.executable, str(ROOT / "examples" / name), *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=240, check=False, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES])
+def test_an_example_is_short(example: Path) -> None:
+    """At most sixty lines, the first of which says how it is run."""
+    lines = example.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 60
+    assert f"``python examples/{example.name}" in lines[0]
+
+
+def test_a_swarm_from_python_loses_a_stage_and_goes_on(tmp_path: Path) -> None:
+    """All replicas of a stage are killed, the stage comes back, all iterations are committed, and nothing is left behind but the report."""
+    said = run("lose_a_stage.py", str(tmp_path / "report"))
+    assert "killed: peer-" in said and "stage 2 was lost at iteration" in said
+    summary = json.loads((tmp_path / "report" / "summary.json").read_text(encoding="utf-8"))
+    assert summary["exit_code"] == 0 and summary["iterations"] == 30
+    left = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]
+    assert not left
+
+
+def test_a_rehearsal_with_a_fault_of_ones_own() -> None:
+    """The script's kill happens at its Seal, somebody takes over, and all invariants hold."""
+    assert run("rehearse_a_fault.py", "7").splitlines()[-1] == "all invariants held"
+
+
+def test_a_llama_is_rebuilt_between_its_neighbours(tmp_path: Path) -> None:
+    """The lost block is the weighted mean of the blocks beside it, everything else stays, and transformers loads the result."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=2
+    )
+    model = LlamaForCausalLM(config)
+    model.save_pretrained(tmp_path / "in")
+    assert "rebuilt" in run("merge_llama.py", str(tmp_path / "in"), "1", "1", "3.0", "1.0", str(tmp_path / "out"))
+    rebuilt, before = LlamaForCausalLM.from_pretrained(tmp_path / "out").state_dict(), model.state_dict()
+    for name, tensor in rebuilt.items():
+        if "layers.1." in name:
+            mean = 0.75 * before[name.replace("layers.1.", "layers.0.")] + 0.25 * before[name.replace("layers.1.", "layers.2.")]
+            assert torch.equal(tensor, mean), name
+        else:
+            assert torch.equal(tensor, before[name]), name
+
+
+def test_state_dicts_are_merged_as_the_swarm_merges() -> None:
+    """The weights of both sides are those that the swarm's policy gives, and each of its products and sums is rounded once."""
+    generator = torch.Generator().manual_seed(5)
+    before, after = ({f"model.layers.{block}.w": torch.randn(7, generator=generator)} for block in (3, 5))
+    merged = swarmfree.merge_stages(before, after, 0.3, 1.7)
+    weights = weights_between(RecoverySection(merge="norm2"), 2, (1, 3), (0.3, 1.7))
+    expected = before["model.layers.3.w"] * torch.tensor(weights.before, dtype=torch.float32)
+    expected += after["model.layers.5.w"] * torch.tensor(weights.after, dtype=torch.float32)
+    assert list(merged) == ["model.layers.4.w"]
+    assert torch.equal(merged["model.layers.4.w"], expected)
+
+
+@pytest.mark.parametrize(
+    ("after", "norms", "words"),
+    [
+        ({"model.layers.2.w": torch.ones(3)}, (1.0, 1.0), "model.layers.0.w: (2,) before, (3,) after"),
+        ({"model.layers.2.v": torch.ones(2)}, (1.0, 1.0), "the neighbours hold other parameters"),
+        ({"model.layers.2.w": torch.ones(2)}, (0.0, 0.0), "squared norms must be finite"),
+        ({"model.layers.2.w": torch.ones(2)}, (-1.0, 2.0), "squared norms must be finite"),
+        ({"model.layers.2.w": torch.ones(2)}, (float("nan"), 2.0), "squared norms must be finite"),
+    ],
+)
+def test_what_cannot_be_merged_is_refused(after: dict[str, torch.Tensor], norms: tuple[float, float], words: str) -> None:
+    """Other names, other shapes and norms that weigh nothing end in one line."""
+    with pytest.raises(ValueError, match=words.replace("(", r"\(").replace(")", r"\)")):
+        swarmfree.merge_stages({"model.layers.0.w": torch.ones(2)}, after, *norms)
+
+
+def test_the_public_face_costs_nothing_before_it_is_used() -> None:
+    """`import swarmfree` loads none of its rooms, names exactly what it gives, and says so where something else is asked for."""
+    code = "import sys, swarmfree; print(sorted(m for m in sys.modules if m.startswith('swarmfree')), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "['swarmfree'] False"
+    assert dir(swarmfree) == sorted(swarmfree.__all__)
+    assert all(getattr(swarmfree, name) is not None for name in swarmfree.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'train'; it has Manifest, Swarm"):
+        _ = swarmfree.train
+
+
+async def test_a_swarm_that_ends_too_soon_says_so(tmp_path: Path) -> None:
+    """Who waits for an iteration of a swarm that is stopped hears how far it came; events end with it."""
+    async with swarmfree.Swarm("stdlib-small", peers=4, standbys=0, folder=tmp_path / "r") as swarm:
+        stories = [type(event).__name__ async for event in _until_first_process(swarm)]
+        swarm.stop()
+        with pytest.raises(swarmfree.SwarmEnded, match="after 0 iterations: stopped"):
+            await swarm.wait(iteration=3)
+    assert stories[-1] == "ProcessStarted"
+    assert json.loads((tmp_path / "r" / "summary.json").read_text(encoding="utf-8"))["iterations"] == 0
+
+
+async def _until_first_process(swarm: swarmfree.Swarm) -> AsyncIterator[ObservedEvent]:
+    async for event in swarm.events():
+        yield event
+        if type(event).__name__ == "ProcessStarted":
+            return
