@@ -73,6 +73,14 @@ def test_a_llama_is_rebuilt_between_its_neighbours(tmp_path: Path) -> None:
             assert torch.equal(tensor, before[name]), name
 
 
+def test_a_recovery_method_of_ones_own_is_compared() -> None:
+    """Each strategy is played under the same trace, and one's own is called for each loss."""
+    lines = run("own_recovery.py", "12").splitlines()
+    assert [line.split()[0] for line in lines] == ["none", "norm2", "random", "own"]
+    assert [line.split(", ")[1] for line in lines] == ["0 recoveries", *["3 recoveries"] * 3]
+    assert len({line.split()[1] for line in lines}) == 4, "no two strategies end alike"
+
+
 def test_state_dicts_are_merged_as_the_swarm_merges() -> None:
     """The weights of both sides are those that the swarm's policy gives, and each of its products and sums is rounded once."""
     generator = torch.Generator().manual_seed(5)

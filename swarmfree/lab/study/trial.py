@@ -29,6 +29,10 @@ LOG_DTYPES: dict[str, BorderDtype] = {"replay": "wire", "replay-near": "bfloat16
 TEXT_STRATEGIES = {"none", "swapped", "norm2", "checkfree+", "shadow-100"}
 
 
+RecoveryMethod = Callable[[Training, int], None]
+"""Brings a lost stage of a training's model back, from what the other stages hold: a method of one's own. Its moments count from zero."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """What is run.
@@ -97,9 +101,18 @@ class TrialRun:
     as if one process computed both. Whole ones are taken; what is left over waits for the next recovery.
     """
 
-    def __init__(self, trial: Trial, manifest: Manifest, tokens: Tokens, base: Path, evaluate_every: int) -> None:
-        """From the base, or from scratch."""
-        self._trial, self._every = trial, evaluate_every
+    def __init__(
+        self,
+        trial: Trial,
+        manifest: Manifest,
+        tokens: Tokens,
+        base: Path,
+        evaluate_every: int,
+        *,
+        own: RecoveryMethod | None = None,
+    ) -> None:
+        """From the base, or from scratch; `own` brings stages back in place of what the strategy's name says."""
+        self._trial, self._every, self._own = trial, evaluate_every, own
         log_iterations = LOG_ITERATIONS if trial.strategy in LOG_DTYPES else 0
         log_dtype = LOG_DTYPES.get(trial.strategy, "wire")
         self._training = Training(manifest, tokens, swaps=trial.swaps, log_iterations=log_iterations, log_dtype=log_dtype)
@@ -255,6 +268,8 @@ class TrialRun:
     def _recover(self, stage: int) -> None:
         training, model = self._training, self._training.model
         match self._kind:
+            case _ if self._own is not None:
+                self._own(training, stage)
             case "shadow":
                 kept = max(at for at in self._shadows if at <= training.done - self._number)
                 model.restore(stage, self._shadows[kept][stage])
