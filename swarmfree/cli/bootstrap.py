@@ -73,8 +73,8 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
     from swarmfree.protocol.config import load_run  # noqa: PLC0415 - help is fast
     from swarmfree.storage.corpus import require_text  # noqa: PLC0415 - help is fast
     from swarmfree.wire.addresses import split_host  # noqa: PLC0415 - help is fast
-    from swarmfree.wire.listening import require_listening  # noqa: PLC0415 - help is fast
     from swarmfree.wire.own_address import reach_of  # noqa: PLC0415 - help is fast
+    from swarmfree.wire.port_check import require_listening  # noqa: PLC0415 - help is fast
 
     config = load_run(run, changes or ())
     require_folder("--folder", Path(folder).expanduser() if folder else Path.home())

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from swarmfree.cli.engine_probe import EngineKind
 from swarmfree.cli.shutdown import OUTPUT_CLOSED, SIGNALS, let_go_of_stdout
-from swarmfree.cockpit.live import FRAME_S, View, open_view
+from swarmfree.cockpit.live import FRAME_S, RunView, open_view
 from swarmfree.cockpit.observed_events import ObservedEvent
 from swarmfree.cockpit.state import LostStage, SwarmState
 from swarmfree.cockpit.text import span
@@ -128,7 +128,7 @@ class ChaosRun:
         self._losses = self._loss_judge()
         judge: Judge = self._losses if self._losses is not None else self._exact
         self._chaos = Chaos(self._order, manifest, judge, self._hear)
-        self._view: View | None = None
+        self._view: RunView | None = None
         self._code = 0
         self._begun_s = time.monotonic()
 

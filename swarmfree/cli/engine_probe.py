@@ -43,7 +43,7 @@ def from_any_thread(loop: asyncio.AbstractEventLoop, tell: Callable[[Event], Non
     return hand_over
 
 
-class _WatchedEngine:
+class _ReportingEngine:
     """Tells and does what the engine does. What is not named here goes straight to the engine."""
 
     def __init__(self, engine: Engine, tell: Callable[[Event], None], *, is_small: bool) -> None:
@@ -92,4 +92,4 @@ def watched(engine: Engine, tell: Callable[[Event], None], *, is_small: bool) ->
         tell: called on the engine's own thread.
         is_small: whether states and averages are told as a whole, or digests only.
     """
-    return cast("Engine", _WatchedEngine(engine, tell, is_small=is_small))
+    return cast("Engine", _ReportingEngine(engine, tell, is_small=is_small))

@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 from swarmfree.cli.shutdown import OUTPUT_CLOSED, SIGNALS, end_soon, let_go_of_stdout, say
-from swarmfree.cockpit.live import FRAME_S, View, open_view
+from swarmfree.cockpit.live import FRAME_S, RunView, open_view
 from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent, RunDescribed, observed_event_to_json
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.estimate import needs
@@ -63,7 +63,7 @@ class LocalRun:
         self._events = EventLog(order.folder)
         self._config = to_toml(manifest, data_path)
         self._is_json, self._is_verbose = is_json, is_verbose
-        self._view: View | None = None
+        self._view: RunView | None = None
         self._trouble = ""
         self._is_closed = False
         self._interrupted = 0

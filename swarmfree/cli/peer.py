@@ -66,8 +66,8 @@ def peer(  # noqa: PLR0913 - one parameter per option
     from swarmfree.cli.shutdown import run_until_told  # noqa: PLC0415 - help is fast
     from swarmfree.storage.corpus import require_files  # noqa: PLC0415 - help is fast
     from swarmfree.wire.invite import decode_invite  # noqa: PLC0415 - help is fast
-    from swarmfree.wire.listening import require_listening  # noqa: PLC0415 - help is fast
     from swarmfree.wire.own_address import reach_of  # noqa: PLC0415 - help is fast
+    from swarmfree.wire.port_check import require_listening  # noqa: PLC0415 - help is fast
     from swarmfree.wire.socket_folder import require_unused  # noqa: PLC0415 - help is fast
 
     decoded = decode_invite(invite)

@@ -25,7 +25,7 @@ PLAIN_WAIT_S = 10.0
 WINDOW_COLUMNS_MIN, WINDOW_LINES_MIN = 30, 8
 
 
-class View(Protocol):
+class RunView(Protocol):
     """Shows a state whenever it has changed."""
 
     def show(self, state: SwarmState, now_s: float | None = None, own: Sequence[Text] = (), me: str = "") -> None:
@@ -47,7 +47,7 @@ class View(Protocol):
         ...
 
 
-def open_view(out: TextIO, interval_s: float = PLAIN_LINE_S, *, by_clock: bool = False) -> View:
+def open_view(out: TextIO, interval_s: float = PLAIN_LINE_S, *, by_clock: bool = False) -> RunView:
     """A screen where `out` is a terminal that can be drawn on, else plain lines.
 
     Args:

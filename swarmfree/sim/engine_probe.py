@@ -12,7 +12,7 @@ from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.invariants import Checks, EngineStep
 
 
-class _WatchedEngine:
+class _CheckedEngine:
     """Tells the checks and does what the engine does. What is not named here goes straight to the engine."""
 
     def __init__(self, engine: Engine, member: Member, checks: Checks) -> None:
@@ -82,4 +82,4 @@ def watched(engine: Engine, member: Member, checks: Checks) -> Engine:
         member: whose it is.
         checks: who looks.
     """
-    return cast("Engine", _WatchedEngine(engine, member, checks))
+    return cast("Engine", _CheckedEngine(engine, member, checks))

@@ -32,7 +32,7 @@ from swarmfree.wire.hivemind_parts import (
     use_hivemind_log_handler,
 )
 from swarmfree.wire.identity import Identity
-from swarmfree.wire.listening import free_port
+from swarmfree.wire.port_check import free_port
 from swarmfree.wire.socket_folder import SocketFolder
 
 _FAULTS = (P2PDaemonError, P2PHandlerError, OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError, AssertionError)

@@ -20,8 +20,8 @@ from swarmfree.wire.addresses import address_of
 from swarmfree.wire.client import Client
 from swarmfree.wire.codec_messages import Rpc, encode_request, rpc_of
 from swarmfree.wire.limits import WireLimits
-from swarmfree.wire.listening import require_listening
 from swarmfree.wire.packing import Packer, is_packed
+from swarmfree.wire.port_check import require_listening
 from swarmfree.wire.server import Server
 
 _SHORT = 8

@@ -23,7 +23,7 @@ def test_a_peer_shows_something_before_it_loads_anything_heavy() -> None:
     heavy = "{'torch', 'hivemind', 'numpy', 'scipy', 'grpc', 'safetensors', 'swarmfree.trainer.peer', 'swarmfree.wire.network'}"
     code = (
         "import sys, swarmfree.cli.early_checks, swarmfree.cli.shutdown, swarmfree.cli.main, swarmfree.cli.peer_start, swarmfree.cli.peer_screen;"
-        "import swarmfree.wire.invite, swarmfree.wire.listening, swarmfree.wire.own_address;"
+        "import swarmfree.wire.invite, swarmfree.wire.port_check, swarmfree.wire.own_address;"
         f"print(sorted({heavy} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)

@@ -9,8 +9,8 @@ import pytest
 
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.wire.addresses import split_host
-from swarmfree.wire.listening import require_listening
 from swarmfree.wire.own_address import AUTO, LOOPBACK, Reach, own_address, reach_of
+from swarmfree.wire.port_check import require_listening
 
 PEER = "QmUHPRwTVD6VufJiSHscHvsZMvkprm7pc6VXQH2iUTuBSv"
 NEAR, FAR = f"/ip4/127.0.0.1/tcp/4001/p2p/{PEER}", f"/ip4/10.77.0.1/tcp/4001/p2p/{PEER}"

@@ -27,7 +27,7 @@ from swarmfree.protocol.plan import AS_RECORDED, Plan, Rebuilt
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, bits_float32, float32_bits
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.broadcast import Broadcast
-from swarmfree.trainer.coordinator.kept import kept_copies
+from swarmfree.trainer.coordinator.ends_copies import kept_copies
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.replica_state import PAST_MAX

@@ -37,12 +37,12 @@ from swarmfree.protocol.records import GENESIS_LINEAGE, Record, bits_float64
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.broadcast import Broadcast
-from swarmfree.trainer.coordinator.dealing import replicas_of
 from swarmfree.trainer.coordinator.genesis import GenesisWatch
 from swarmfree.trainer.coordinator.handoff import Written, end_run, name_successor, tell_all_written, write_weights
 from swarmfree.trainer.coordinator.losses import all_losses, told
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
+from swarmfree.trainer.coordinator.plan_replicas import replicas_of
 from swarmfree.trainer.coordinator.reachability import Reachability
 from swarmfree.trainer.coordinator.roster import Deposed, Roster
 from swarmfree.trainer.coordinator.rounds import Replanned, Rounds, SourceGone, StageGone, StatesDiffer
