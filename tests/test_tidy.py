@@ -31,6 +31,55 @@ def test_rooms_know_only_whom_they_may() -> None:
     none_found(tidy.wrong_imports, tidy.python_files(PACKAGE))
 
 
+def test_no_room_and_no_module_knows_itself_through_others() -> None:
+    """The import graph has no circle, between rooms or between modules."""
+    assert list(tidy.room_circles({room: rooms for room, (rooms, _) in tidy.ROOMS.items()})) == []
+    assert list(tidy.import_circles(tidy.python_files(PACKAGE))) == []
+
+
+def test_no_arrow_goes_up_inside_a_room() -> None:
+    """In a room with folders, what is built on knows nothing of what is built on it."""
+    none_found(tidy.arrows_up, tidy.python_files(PACKAGE))
+
+
+def test_every_room_with_folders_has_layers() -> None:
+    """The table of layers names each file and folder of the rooms that have folders, once, and nothing else."""
+    for room in tidy.ROOMS:
+        inside = sorted((tidy.ROOT / PACKAGE / room).iterdir())
+        if not any(path.is_dir() and path.name != "v1" and (path / "__init__.py").is_file() for path in inside):
+            continue
+        there = {path.stem for path in inside if path.suffix == ".py" or (path / "__init__.py").is_file()}
+        named = [name for layer in tidy.LAYERS[room] for name in layer]
+        assert sorted(named) == sorted(there - {"__init__"}), room
+
+
+def test_a_class_name_is_defined_once() -> None:
+    """No two classes of the package have the same name, and a leading underscore makes no difference."""
+    assert "\n".join(tidy.defined_twice(tidy.python_files(PACKAGE))) == ""
+
+
+def test_modules_are_named_by_nouns() -> None:
+    """No file or folder is named by a participle, but for the few that the field uses as nouns."""
+    none_found(tidy.participle_name, tidy.python_files(PACKAGE))
+
+
+def test_the_glossary_has_every_public_class() -> None:
+    """Each public class of the core rooms has a line under its file, and each line a class."""
+    none_found(tidy.unlisted_classes, tidy.python_files(PACKAGE))
+    files = {path.relative_to(tidy.ROOT / PACKAGE).as_posix() for path in tidy.python_files(PACKAGE)}
+    assert tidy.glossary_classes().keys() <= files
+
+
+def test_the_glossary_and_the_code_agree() -> None:
+    """No module and no public class has a name with a forbidden word, and no word of the glossary is one."""
+    rows = tidy.glossary_rows()
+    assert len(rows) > 100
+    assert all(len(row) == 4 for row in rows)
+    words = {word for row in rows for word in re.findall(r"\*\*([^*]+)\*\*", row[0] + row[1])}
+    assert {word.lower() for word in words} & set(tidy.forbidden_words()) == set()
+    none_found(tidy.forbidden_names, tidy.python_files(PACKAGE))
+
+
 def test_every_room_says_what_it_is_for() -> None:
     """Each room is a package whose first line says in one word what it does."""
     for room in tidy.ROOMS:
@@ -123,17 +172,56 @@ PLANTED: list[tuple[Callable[[Path], Found], str, str, str]] = [
         ":4: repeated B b",
     ),
     (tidy.uncommented_fields, "protocol/x.proto", "service A {\n  rpc Go(B) returns (C);\n}", ":2: rpc Go"),
+    (
+        tidy.arrows_up,
+        "trainer/device.py",
+        "import swarmfree.trainer.member.member",
+        ":1: trainer/device may not know trainer/member",
+    ),
+    (
+        tidy.arrows_up,
+        "trainer/coordinator/x.py",
+        "def f():\n    from swarmfree.trainer import member",
+        ":2: trainer/coordinator may not know trainer/member",
+    ),
+    (tidy.arrows_up, "lab/swarm.py", "from ..lab.chaos.plan import Strike", ":1: lab/swarm may not know lab/chaos"),
+    (tidy.arrows_up, "trainer/attic.py", "", ":1: attic has no layer in trainer"),
+    (tidy.participle_name, "policy/stage_dealing.py", "", ":1: stage_dealing is no noun"),
+    (tidy.participle_name, "policy/kept.py", "", ":1: kept is no noun"),
+    (tidy.participle_name, "trainer/preparing/x.py", "", ":1: preparing is no noun"),
+    (
+        tidy.unlisted_classes,
+        "policy/x.py",
+        "\nclass Listed: ...\nclass Other: ...",
+        ":3: docs/glossary.md has no line for class Other",
+    ),
+    (tidy.unlisted_classes, "policy/x.py", "", ":1: docs/glossary.md has a line for class Listed, which is not here"),
+    (tidy.forbidden_names, "lab/load_oracle.py", "", ":1: load_oracle: docs/glossary.md forbids oracle"),
+    (tidy.forbidden_names, "lab/x.py", "\nclass HTTPStressTest: ...", ":2: HTTPStressTest: docs/glossary.md forbids stress test"),
     (tidy.machine_paths, "protocol/x.py", "\nx = '/" + "home/somebody'", ":2: "),
     (tidy.left_to_do, "protocol/x.py", "# TO" + "DO: later", ":1: "),
 ]
+
+
+PLANTED_GLOSSARY = """\
+| **judge** | says what is right | test | oracle, Stress test |
+
+## Classes
+
+`policy/x.py`
+
+- `Listed`: It is there.
+"""
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, root: Path, name: str, code: str) -> Path:
     """A file in a tree of its own, which the checks take for the project."""
     monkeypatch.setattr(tidy, "ROOT", root)
     path = root / PACKAGE / name
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(code)
+    (root / "docs").mkdir(exist_ok=True)
+    (root / tidy.GLOSSARY).write_text(PLANTED_GLOSSARY)
     return path
 
 
@@ -161,6 +249,17 @@ RIGHT: list[tuple[Callable[[Path], Found], str, str]] = [
     (tidy.banned, "cli/x.py", "import os\nos.environ['A']"),
     (tidy.blind_handlers, "protocol/x.py", "try:\n    f()\nexcept OSError:\n    g()\nexcept BaseException:\n    g()\n    raise"),
     (tidy.undocumented, "protocol/x.py", "'''M.'''\nclass _A: ...\ndef _f(): ..."),
+    (
+        tidy.arrows_up,
+        "trainer/recovery/x.py",
+        "from swarmfree.trainer.device import Device\nfrom swarmfree.trainer.recovery import y",
+    ),
+    (tidy.arrows_up, "model/x.py", "from swarmfree.model import y"),
+    (tidy.participle_name, "model/log_packing.py", ""),
+    (tidy.participle_name, "sim/seed_pool.py", ""),
+    (tidy.unlisted_classes, "policy/x.py", "class Listed: ...\nclass _Private: ..."),
+    (tidy.unlisted_classes, "lab/x.py", "class Other: ..."),
+    (tidy.forbidden_names, "lab/x.py", "class Coracle: ...\nclass _Oracle: ...\nclass Stress: ..."),
     (tidy.machine_paths, "protocol/x.py", "x = '/var/lib/x, ../home/x, a/home/b'"),
 ]
 
@@ -171,3 +270,42 @@ def test_what_is_right_is_not_found(
 ) -> None:
     """No check cries without need."""
     assert list(check(planted(monkeypatch, tmp_path, name, code))) == []
+
+
+MANY: list[tuple[Callable[[Iterable[Path]], Found], dict[str, str], list[str]]] = [
+    (
+        tidy.import_circles,
+        {
+            "sim/a.py": "from swarmfree.sim.b import B",
+            "sim/b.py": "def f():\n    from swarmfree.sim import c",
+            "sim/c.py": "import swarmfree.sim.a",
+        },
+        ["sim/a.py:1: circle of imports: swarmfree.sim.a -> swarmfree.sim.b -> swarmfree.sim.c -> swarmfree.sim.a"],
+    ),
+    (tidy.import_circles, {"sim/a.py": "from swarmfree.sim import b", "sim/b.py": "", "sim/c.py": "from . import a, b"}, []),
+    (
+        tidy.defined_twice,
+        {"sim/a.py": "class Part: ...", "wire/a.py": "class Other:\n    class _Part: ..."},
+        ["wire/a.py:2: _Part is the name of a class at swarmfree/sim/a.py:1 already"],
+    ),
+    (tidy.defined_twice, {"sim/a.py": "class Part: ...", "wire/a.py": "class Parts: ..."}, []),
+]
+
+
+@pytest.mark.parametrize(("check", "files", "expected"), MANY, ids=[f"{check.__name__}-{len(e)}" for check, _, e in MANY])
+def test_what_is_wrong_between_files_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    check: Callable[[Iterable[Path]], Found],
+    files: dict[str, str],
+    expected: list[str],
+) -> None:
+    """A check of many files finds what it is for, says where, and does not cry without need."""
+    paths = [planted(monkeypatch, tmp_path, name, code) for name, code in files.items()]
+    assert list(check(paths)) == [f"{PACKAGE}/{line}" for line in expected]
+
+
+def test_a_circle_of_rooms_is_found() -> None:
+    """Rooms that know each other through a third are a circle."""
+    assert list(tidy.room_circles({"a": {"b"}, "b": set()})) == []
+    assert [line[:16] for line in tidy.room_circles({"a": {"b"}, "b": {"c"}, "c": {"a"}})] == ["circle of rooms:"]

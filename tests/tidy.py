@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ast
 import functools
+import graphlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +37,46 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
 }
 # One file in the room of rehearsals runs them on torch; everything else there stays free of it.
 TORCH_REHEARSAL = re.compile(r"swarmfree/sim/torch_\w+\.py")
+
+# What a room with folders is made of, from the bottom to the top: a file or folder may import those in lower layers only.
+# Rooms that are not named here are flat, and need no table: no circle is enough.
+LAYERS: dict[str, tuple[set[str], ...]] = {
+    "trainer": (
+        {"tasks", "device", "incarnations"},
+        {"context"},
+        {"calls", "replica_state"},
+        {"recovery"},
+        {"pipeline"},
+        {"member", "coordinator"},
+        {"election", "run_end", "founder_watch"},
+        {"membership"},
+        {"peer"},
+        {"peer_status"},
+    ),
+    "lab": (
+        {"estimate", "kept_weights", "kill_script", "last_words", "plot_style", "processes", "reference_training"}
+        | {"stage_spells", "study_findings"},
+        {"fork_server", "outcome"},
+        {"starter", "summary"},
+        {"report", "swarm"},
+        {"chaos", "comparison", "figure"},
+        {"page", "study"},
+    ),
+}
+
+# Modules are named by nouns. A participle stands only where it is the noun that the field has for the thing.
+PARTICIPLE = re.compile(r"\w{2,}ing|\w+[^e]ed|kept|told|sent|lost|gone|made|held|seen|known|done|taken|given|found|begun")
+GERUNDS = {
+    "averaging": "what replicas of a stage do with their gradients",
+    "packing": "making messages and logs smaller",
+    "sampling": "drawing text from a model",
+    "training": "what it is all for",
+}
+"""Word -> what it names."""
+
+GLOSSARY = "docs/glossary.md"
+CORE_ROOMS = ("protocol", "policy", "model", "storage", "wire", "trainer")
+"""Rooms whose public classes stand in the glossary: those that a peer is made of."""
 
 GENERATED = re.compile(r"swarmfree/wire/v1/")
 FUNCTION_LINES_MAX = 70
@@ -172,6 +213,136 @@ def wrong_imports(path: Path) -> Found:
                 yield f"{relative(path)}:{line}: {parts[0]} may not know {room} ({name})"
         elif top not in sys.stdlib_module_names and top not in packages:
             yield f"{relative(path)}:{line}: {parts[0]} may not import {top}"
+
+
+def module_of(path: Path) -> str:
+    """Dotted name of a file of the package."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def arrows_up(path: Path) -> Found:
+    """Imports of a file from its own layer or from a layer above, in rooms with layers."""
+    room, *rest = module_of(path).split(".")[1:] or [""]
+    if room not in LAYERS or not rest:
+        return
+    height = {name: number for number, layer in enumerate(LAYERS[room]) for name in layer}
+    if rest[0] not in height:
+        yield f"{relative(path)}:1: {rest[0]} has no layer in {room}"
+        return
+    for line, name in imports_of(path):
+        parts = name.split(".")
+        if parts[:2] != [PACKAGE, room] or len(parts) < 3 or parts[2] == rest[0]:
+            continue
+        if height.get(parts[2], -1) >= height[rest[0]]:
+            yield f"{relative(path)}:{line}: {room}/{rest[0]} may not know {room}/{parts[2]}, which is not below it"
+
+
+def import_circles(files: Iterable[Path]) -> Found:
+    """Circles of modules that import each other, also inside functions and for types alone; one line for each."""
+    places = {module_of(path): path for path in files}
+    knows: dict[str, set[str]] = {}
+    for module, path in places.items():
+        names = {name if name in places else name.rpartition(".")[0] for _, name in imports_of(path)}
+        knows[module] = (names & places.keys()) - {module}
+    done: set[str] = set()
+
+    def follow(module: str, way: list[str]) -> Found:
+        if module in way:
+            circle = way[way.index(module) :]
+            yield f"{relative(places[min(circle)])}:1: circle of imports: {' -> '.join([*circle, module])}"
+        elif module not in done:
+            for known in sorted(knows[module]):
+                yield from follow(known, [*way, module])
+            done.add(module)
+
+    for module in sorted(places):
+        yield from follow(module, [])
+
+
+def room_circles(rooms: Mapping[str, set[str]]) -> Found:
+    """Rooms that may know each other, directly or through others: no order puts each after those that it knows."""
+    try:
+        graphlib.TopologicalSorter(rooms).prepare()
+    except graphlib.CycleError as error:
+        yield f"circle of rooms: {' -> '.join(error.args[1])}"
+
+
+def classes_of(path: Path) -> Iterator[ast.ClassDef]:
+    """All classes, nested ones too."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ClassDef):
+            yield node
+
+
+def defined_twice(files: Iterable[Path]) -> Found:
+    """Classes of the same name, whether private or not."""
+    first: dict[str, str] = {}
+    for path in files:
+        for node in classes_of(path):
+            name, place = node.name.lstrip("_"), f"{relative(path)}:{node.lineno}"
+            if name in first:
+                yield f"{place}: {node.name} is the name of a class at {first[name]} already"
+            first.setdefault(name, place)
+
+
+def participle_name(path: Path) -> Found:
+    """A module or folder whose noun is a participle."""
+    for name in (path.stem, path.parent.name):
+        noun = name.rpartition("_")[2]
+        if PARTICIPLE.fullmatch(noun) and noun not in GERUNDS:
+            yield f"{relative(path)}:1: {name} is no noun"
+
+
+def glossary_classes() -> dict[str, set[str]]:
+    """File below the package -> the classes that the glossary names under it."""
+    found: dict[str, set[str]] = {}
+    file = ""
+    for line in _glossary().partition("\n## Classes\n")[2].splitlines():
+        if heading := re.fullmatch(r"`([\w/]+\.py)`", line):
+            file = heading[1]
+        elif row := re.match(r"- `(\w+)`: \w", line):
+            found.setdefault(file, set()).add(row[1])
+    return found
+
+
+def unlisted_classes(path: Path) -> Found:
+    """Public classes of the core rooms that the glossary does not name under their file, and names there that no class has."""
+    file = path.relative_to(ROOT / PACKAGE).as_posix()
+    if file.partition("/")[0] not in CORE_ROOMS:
+        return
+    public = [node for node in tree_of(path).body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+    listed = glossary_classes().get(file, set())
+    for node in public:
+        if node.name not in listed:
+            yield f"{relative(path)}:{node.lineno}: {GLOSSARY} has no line for class {node.name} under `{file}`"
+    for name in sorted(listed - {node.name for node in public}):
+        yield f"{relative(path)}:1: {GLOSSARY} has a line for class {name}, which is not here"
+
+
+def glossary_rows() -> list[list[str]]:
+    """The cells of each row of the glossary: word, meaning, what the field says, what we do not say."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in _glossary().splitlines() if line.startswith("| **")]
+
+
+def forbidden_words() -> list[str]:
+    """The words that the glossary forbids."""
+    return [word for row in glossary_rows() for word in row[3].lower().split(", ") if word]
+
+
+def forbidden_names(path: Path) -> Found:
+    """Modules and public classes with a word in their name that the glossary forbids."""
+    forbidden, names = forbidden_words(), [(1, module_of(path).rpartition(".")[2])]
+    names += [(node.lineno, node.name) for node in classes_of(path) if not node.name.startswith("_")]
+    for line, name in names:
+        words = f" {' '.join(re.findall(r'[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+', name)).lower()} "
+        for word in forbidden:
+            if f" {word} " in words:
+                yield f"{relative(path)}:{line}: {name}: {GLOSSARY} forbids {word}"
+
+
+def _glossary() -> str:
+    path = ROOT / GLOSSARY
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def oversized(path: Path) -> Found:
