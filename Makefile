@@ -30,7 +30,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Step 1 of 2: the virtual environment."
 	$(PYTHON) -m venv $(VENV)
 	@echo "Step 2 of 2: the packages; pip says which one it is at, and torch takes longest."
-	$(VENV)/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable ".[test,dev]"
+	$(VENV)/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable ".[test,dev,lab]"
 	@touch $(READY)
 	@echo "Ready. In every new shell: source $(VENV)/bin/activate"
 

@@ -24,7 +24,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from benchmarks.ring_runs import Mark, machine_busy_seconds, open_job
 from swarmfree.cli.process import keep_freed_memory, settle_garbage
-from swarmfree.lab.processes import die_with_parent
+from swarmfree.lab.parent_death import die_with_parent
 from swarmfree.lab.reference_training import Alone, train_fused
 from swarmfree.model.llama import Llama
 from swarmfree.protocol.manifest import Manifest, OptimizerSection

@@ -6,11 +6,13 @@ Every failure names file and line. What is looked for, and the table of rooms, s
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
+from swarmfree.cli.early_checks import LAB_PACKAGES
 from tests import tidy
 from tests.tidy import PACKAGE, Found
 
@@ -51,6 +53,13 @@ def test_every_room_with_folders_has_layers() -> None:
         there = {path.stem for path in inside if path.suffix == ".py" or (path / "__init__.py").is_file()}
         named = [name for layer in tidy.LAYERS[room] for name in layer]
         assert sorted(named) == sorted(there - {"__init__"}), room
+
+
+def test_what_is_installed_is_what_is_imported() -> None:
+    """A peer's commands import all that the package requires and nothing else; the other commands add the extra `lab` and nothing else."""
+    assert "\n".join(tidy.wrong_requirements(tidy.python_files(PACKAGE))) == ""
+    project = tomllib.loads((tidy.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert tuple(line.partition(">")[0] for line in project["optional-dependencies"]["lab"]) == LAB_PACKAGES
 
 
 def test_a_class_name_is_defined_once() -> None:
@@ -240,7 +249,7 @@ RIGHT: list[tuple[Callable[[Path], Found], str, str]] = [
     (
         tidy.wrong_imports,
         "policy/x.py",
-        "import math\nimport numpy as np\nfrom swarmfree.protocol.plan import Plan\nfrom swarmfree.policy import roll",
+        "import math\nfrom swarmfree.protocol.plan import Plan\nfrom swarmfree.policy import quorum",
     ),
     (tidy.wrong_imports, "sim/torch_x.py", "import torch\nfrom swarmfree.model import engine"),
     (tidy.oversized, "protocol/x.py", "def f(self, a, b, c, d, *, e, g, h, i):\n" + "    x = 1\n" * 69),
@@ -309,3 +318,26 @@ def test_a_circle_of_rooms_is_found() -> None:
     """Rooms that know each other through a third are a circle."""
     assert list(tidy.room_circles({"a": {"b"}, "b": set()})) == []
     assert [line[:16] for line in tidy.room_circles({"a": {"b"}, "b": {"c"}, "c": {"a"}})] == ["circle of rooms:"]
+
+
+def test_a_wrong_requirement_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Required and not imported, imported and not required, and required of all where the lab alone imports it."""
+    code = {
+        "cli/peer.py": "def f():\n    from swarmfree.wire import a",
+        "wire/a.py": "import grpc\nimport google.protobuf\nimport zstandard\nimport os",
+        "cli/local.py": "import swarmfree.lab.b, numpy",
+        "lab/b.py": "import psutil\nimport zstandard\nimport matplotlib",
+    }
+    paths = [planted(monkeypatch, tmp_path, name, text) for name, text in code.items()]
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\ndependencies = ["grpcio>=1", "protobuf", "scipy>=1", "numpy<3"]\n'
+        '[project.optional-dependencies]\nlab = ["psutil>=6", "jinja2"]'
+    )
+    assert list(tidy.wrong_requirements(paths)) == [
+        "pyproject.toml: dependencies: numpy is required and not imported",
+        "pyproject.toml: dependencies: scipy is required and not imported",
+        "pyproject.toml: dependencies: zstandard is imported and not required",
+        "pyproject.toml: the extra lab: jinja2 is required and not imported",
+        "pyproject.toml: the extra lab: matplotlib is imported and not required",
+        "pyproject.toml: the extra lab: numpy is imported and not required",
+    ]

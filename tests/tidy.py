@@ -10,6 +10,7 @@ import functools
 import graphlib
 import re
 import sys
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -19,9 +20,9 @@ PACKAGE = "swarmfree"
 # Room -> the other rooms it may import, and what is not Python's own.
 ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "protocol": (set(), set()),
-    "policy": ({"protocol"}, {"numpy", "scipy"}),
+    "policy": ({"protocol"}, set()),
     "model": ({"protocol"}, {"torch", "numpy", "blake3", "safetensors"}),
-    "wire": ({"protocol"}, {"grpc", "google", "hivemind", "cryptography", "msgpack", "psutil", "zstandard"}),
+    "wire": ({"protocol"}, {"grpc", "google", "hivemind", "cryptography", "msgpack", "zstandard"}),
     "storage": ({"protocol"}, {"numpy", "safetensors"}),
     "trainer": ({"protocol", "policy"}, set()),
     "sim": ({"protocol", "policy", "trainer"}, {"numpy"}),
@@ -32,7 +33,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "cli": (
         {"protocol", "policy", "model", "wire", "storage", "trainer", "sim", "cockpit", "lab"},
-        {"typer", "click", "rich", "torch", "hivemind", "psutil"},
+        {"typer", "rich", "torch"},
     ),
 }
 # One file in the room of rehearsals runs them on torch; everything else there stays free of it.
@@ -54,8 +55,8 @@ LAYERS: dict[str, tuple[set[str], ...]] = {
         {"peer_status"},
     ),
     "lab": (
-        {"estimate", "kept_weights", "kill_script", "last_words", "plot_style", "processes", "reference_training"}
-        | {"stage_spells", "study_findings"},
+        {"estimate", "kept_weights", "kill_script", "last_words", "parent_death", "plot_style", "processes"}
+        | {"reference_training", "stage_spells", "study_findings"},
         {"fork_server", "outcome"},
         {"starter", "summary"},
         {"report", "swarm"},
@@ -73,6 +74,11 @@ GERUNDS = {
     "training": "what it is all for",
 }
 """Word -> what it names."""
+
+# Commands that need no more than a peer does; all others take the extra `lab`.
+PEER_COMMANDS = ("bootstrap", "config", "new", "peer", "rehearse", "sample", "status")
+# What is imported under another name than it is installed by.
+DISTRIBUTIONS = {"google": "protobuf", "grpc": "grpcio"}
 
 GLOSSARY = "docs/glossary.md"
 CORE_ROOMS = ("protocol", "policy", "model", "storage", "wire", "trainer")
@@ -257,6 +263,41 @@ def import_circles(files: Iterable[Path]) -> Found:
 
     for module in sorted(places):
         yield from follow(module, [])
+
+
+def reached_from(modules: Iterable[str], files: Mapping[str, Path]) -> set[str]:
+    """These modules, and all that they import, directly or through others, also inside functions; packages above them too."""
+    reached: set[str] = set()
+    ahead = list(modules)
+    while ahead:
+        module = ahead.pop()
+        if module in reached:
+            continue
+        reached.add(module)
+        names = [module.rpartition(".")[0], *(name for _, name in imports_of(files[module]))]
+        ahead += [place for name in names for place in (name, name.rpartition(".")[0]) if place in files]
+    return reached
+
+
+def wrong_requirements(files: Iterable[Path]) -> Found:
+    """What `pyproject.toml` has a peer install and no peer imports, the other way round, and the same of the extra `lab`."""
+    places = {module_of(path): path for path in files}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+    def imported_by(modules: Iterable[str]) -> set[str]:
+        tops = {name.partition(".")[0] for module in modules for _, name in imports_of(places[module])}
+        return {DISTRIBUTIONS.get(top, top) for top in tops - {PACKAGE} - sys.stdlib_module_names}
+
+    commands = [command for name in PEER_COMMANDS if (command := f"{PACKAGE}.cli.{name}") in places]
+    by_peer = imported_by(reached_from(commands, places))
+    by_lab = imported_by(places) - by_peer
+    for what, required, imported in (
+        ("dependencies", project["dependencies"], by_peer),
+        ("the extra lab", project["optional-dependencies"]["lab"], by_lab),
+    ):
+        named = {re.split(r"[^\w-]", line)[0] for line in required}
+        yield from (f"pyproject.toml: {what}: {name} is required and not imported" for name in sorted(named - imported))
+        yield from (f"pyproject.toml: {what}: {name} is imported and not required" for name in sorted(imported - named))
 
 
 def room_circles(rooms: Mapping[str, set[str]]) -> Found:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from swarmfree.cli.early_checks import require_lab
 from swarmfree.cli.engine_probe import EngineKind
 from swarmfree.cli.options import DataOption, DieOption, RunOption, SetOption, bind_to_parent
 from swarmfree.lab.runs import CHAOS_RUN
@@ -57,6 +58,7 @@ def chaos(  # noqa: PLR0913 - one parameter per option
     its bound, and nothing left at the end. Exit code 0 only if all of it held, 130 after Ctrl-C.
     """
     bind_to_parent(parent)
+    require_lab("chaos")
     from swarmfree.cli.chaos_run import ChaosChoices, ChaosRun  # noqa: PLC0415 - help is fast
     from swarmfree.protocol.config import load_run  # noqa: PLC0415 - help is fast
 

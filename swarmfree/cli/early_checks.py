@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
-from swarmfree.protocol.errors import ConfigError
+from swarmfree.protocol.errors import ConfigError, SwarmfreeError
+
+LAB_PACKAGES = ("jinja2", "markupsafe", "matplotlib", "psutil")
+"""What the extra `lab` of `pyproject.toml` installs: a peer needs none of it."""
 
 
 def require_folder(flag: str, path: Path) -> None:
@@ -25,3 +29,20 @@ def require_folder(flag: str, path: Path) -> None:
         raise ConfigError(f"{flag} {path}: {there} is a file; a folder, or a name for a new one, is expected")
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(f"{flag} {path}: {there} cannot be written to by this user; name another folder with {flag}")
+
+
+def require_lab(command: str) -> None:
+    """Whether what the lab's commands need is installed; nothing of it is loaded.
+
+    Args:
+        command: that was asked for.
+
+    Raises:
+        SwarmfreeError: something is missing, and how to install it.
+    """
+    missing = [package for package in LAB_PACKAGES if find_spec(package) is None]
+    if missing:
+        raise SwarmfreeError(
+            f"{command} needs {', '.join(missing)}, which a peer does not need and `pip install .` leaves out; "
+            'install it with: pip install "swarmfree[lab]", in a checkout: pip install ".[lab]"'
+        )

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from swarmfree.cli.early_checks import require_lab
 from swarmfree.cli.options import BytesOption, DataOption, DieOption, Log, LogOption, RunOption, SetOption, bind_to_parent
 from swarmfree.lab.runs import DEFAULT_RUN, STANDBYS, peers_of
 
@@ -56,6 +57,7 @@ def local(  # noqa: PLR0913 - one parameter per option
     everything within 5 s.
     """
     bind_to_parent(parent)
+    require_lab("local")
     from swarmfree.protocol.config import load_run  # noqa: PLC0415 - help is fast
     from swarmfree.storage.corpus import require_text  # noqa: PLC0415 - help is fast
 

@@ -149,6 +149,6 @@ InviteArgument = Annotated[
 def bind_to_parent(parent_pid: int) -> None:
     """Do what `DieOption` says, where it was given."""
     if parent_pid:
-        from swarmfree.lab.processes import die_with_parent  # noqa: PLC0415 - only where asked for
+        from swarmfree.lab.parent_death import die_with_parent  # noqa: PLC0415 - only where asked for
 
         die_with_parent(parent_pid)

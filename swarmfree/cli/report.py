@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from swarmfree.cli.early_checks import require_lab
 from swarmfree.cli.options import DieOption, bind_to_parent
 
 SAMPLE_PROMPT = "def "
@@ -42,6 +43,7 @@ def report(
     Works from any folder, on reports of runs that were cut off too.
     """
     bind_to_parent(parent)
+    require_lab("report")
     if len(folders) == 1:
         _one(folders[0], out, only_samples=only_samples, hasty=hasty)
     else:

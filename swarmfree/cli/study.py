@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from swarmfree.cli.early_checks import require_lab
+
 study_app = typer.Typer(help="Compare ways of doing things, honestly.", no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -32,6 +34,7 @@ def recovery(
     CheckFree and its variants, CheckFree+, checkpoints, shadows, replay and refit, each from the same base that was trained without failures. Writes
     tables (CSV), figures (PNG) and a page (HTML); the last line is one JSON object.
     """
+    require_lab("study")
     from swarmfree.cli.shutdown import run_until_told  # noqa: PLC0415 - help is fast
     from swarmfree.lab.study.recovery import RecoveryStudy  # noqa: PLC0415 - help is fast
 

@@ -21,7 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from swarmfree.lab.processes import Child, die_with_parent
+from swarmfree.lab.parent_death import die_with_parent
+from swarmfree.lab.processes import Child
 from swarmfree.protocol.errors import SwarmfreeError
 
 MESSAGE_BYTES_MAX = 1 << 16

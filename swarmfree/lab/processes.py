@@ -1,7 +1,7 @@
 """Child processes that cannot outlive their parent, their output line by line, and their end: SIGTERM, a wait, SIGKILL, by pid.
 
 A child is started in a session of its own, so that a Ctrl-C in the terminal reaches the parent alone, and it asks the kernel to
-be killed when the parent dies (`die_with_parent`, Linux). Nothing here knows what the children do.
+be killed when the parent dies (`parent_death`, Linux). Nothing here knows what the children do.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-import ctypes
 import os
 import signal
 import stat
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO
@@ -28,23 +26,6 @@ LOG_BYTES_MAX = 1 << 26
 WORDS_MAX = 60
 DRAIN_S = 0.5
 AGAIN_S = 0.2
-PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel send SIGKILL to this process when its parent dies; end at once if that has already happened.
-
-    Args:
-        parent_pid: who started this process; where `os.getppid` says another one, the parent died before this call.
-
-    Only Linux knows this request; elsewhere a child notices a dead parent when it next writes to it.
-    """
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None, use_errno=True)
-        result = libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        assert result == 0, f"prctl(PR_SET_PDEATHSIG) gave {result}"
-    if os.getppid() != parent_pid:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def descendants(pid: int) -> tuple[psutil.Process, ...]:

@@ -1,1 +1,1 @@
-"""DECIDES: pure functions of what is known; no clock, no network, no tensor. Imports `protocol`, numpy and scipy."""
+"""DECIDES: pure functions of what is known; no clock, no network, no tensor. Imports `protocol`."""

@@ -174,6 +174,15 @@ def test_help_loads_nothing_heavy() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.parametrize("arguments", [("local",), ("report", "."), ("chaos",), ("study", "recovery", "--out", "x")])
+def test_a_command_of_the_lab_says_what_to_install(monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
+    """Where the extra `lab` is not installed, its commands name what is missing and how to install it."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    told = f"{arguments[0]} needs matplotlib, psutil, which a peer does not need"
+    _told_in_one_line(_invoke(*arguments), 1, told, 'pip install "swarmfree[lab]"')
+
+
 def test_a_question_ends_with_its_own_mark() -> None:
     """What was perhaps meant is asked, without a full stop behind the question mark."""
     _told_in_one_line(_invoke("lcoal"), 2, "Did you mean 'local'? See swarmfree --help")

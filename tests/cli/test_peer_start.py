@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from swarmfree.cli.early_checks import LAB_PACKAGES
 from swarmfree.cli.engine_probe import EngineKind
 from swarmfree.cli.options import Log
 from swarmfree.cli.peer_order import PeerOrder, announced_of
@@ -27,6 +28,20 @@ def test_a_peer_shows_something_before_it_loads_anything_heavy() -> None:
         f"print(sorted({heavy} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n"
+
+
+def test_a_peer_needs_nothing_of_the_lab() -> None:
+    """All that a peer, a bootstrap node, `status`, `sample` and `rehearse` load is loaded where no package of the extra `lab` is installed."""
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({LAB_PACKAGES}));"
+        "import swarmfree.cli.main, swarmfree.cli.peer_start, swarmfree.cli.peer_run, swarmfree.cli.bootstrap_node;"
+        "import swarmfree.cli.status_query, swarmfree.cli.rehearse_run, swarmfree.cockpit.status;"
+        "import swarmfree.model.engine, swarmfree.model.sampling, swarmfree.sim.rehearsal;"
+        "import os; from swarmfree.cli.options import bind_to_parent; bind_to_parent(os.getppid());"
+        f"print([name for name in {LAB_PACKAGES} if sys.modules[name]])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=100)
     assert done.stdout == "[]\n"
 
 

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from swarmfree.lab.processes import die_with_parent
+from swarmfree.lab.parent_death import die_with_parent
 
 
 def _say(line: object) -> None:

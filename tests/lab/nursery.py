@@ -23,7 +23,7 @@ from pathlib import Path
 
 from swarmfree.cli.fork_server import load, run
 from swarmfree.lab.fork_server import serve
-from swarmfree.lab.processes import die_with_parent
+from swarmfree.lab.parent_death import die_with_parent
 
 ROOM = b"/" * 1024
 """Where a folder for temporary files is written in the environment."""

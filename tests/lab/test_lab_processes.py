@@ -99,7 +99,7 @@ async def test_what_cannot_be_started_is_one_line(tmp_path: Path) -> None:
 def _parent_of_a_bound_child() -> str:
     child = (
         "import os, sys, time\\n"
-        "from swarmfree.lab.processes import die_with_parent\\n"
+        "from swarmfree.lab.parent_death import die_with_parent\\n"
         "die_with_parent(int(sys.argv[1]))\\n"
         "print('bound', os.getpid(), flush=True)\\n"
         "time.sleep(60)"
@@ -124,7 +124,7 @@ def test_a_child_dies_with_its_killed_parent() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's request is Linux's")
 def test_a_child_whose_parent_is_already_gone_ends_itself() -> None:
     """A child that asks too late, when its parent has died, does not live on."""
-    code = "from swarmfree.lab.processes import die_with_parent; die_with_parent(1); print('alive')"
+    code = "from swarmfree.lab.parent_death import die_with_parent; die_with_parent(1); print('alive')"
     done = subprocess.run(_python(code), check=False, capture_output=True, text=True, timeout=20)
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "")
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from swarmfree.lab.chaos.loss_judge import KeptTokens
-from swarmfree.lab.processes import die_with_parent
+from swarmfree.lab.parent_death import die_with_parent
 from swarmfree.lab.report import write_whole
 from swarmfree.lab.study.base_training import Training, base_path, train_base
 from swarmfree.lab.study.trial import Trial, TrialRun
