@@ -79,6 +79,16 @@ def test_the_glossary_has_every_public_class() -> None:
     assert tidy.glossary_classes().keys() <= files
 
 
+def test_the_architecture_draws_every_file() -> None:
+    """Each file of the package has a line in the tree, each line a file, and whatever code the architecture names is there."""
+    other = [path for path in (tidy.ROOT / PACKAGE).rglob("*.*") if path.suffix in {".toml", ".html"}]
+    files = [*tidy.python_files(PACKAGE), *other]
+    assert "\n".join(tidy.undrawn_files(files)) == ""
+    text = (tidy.ROOT / tidy.ARCHITECTURE).read_text(encoding="utf-8")
+    names = [f"/{tidy.relative(path)}" for path in [*files, *tidy.python_files("tests")]]
+    assert [n for n in re.findall(r"\b[\w/]+\.py\b", text) if not any(name.endswith(f"/{n}") for name in names)] == []
+
+
 def test_the_glossary_and_the_code_agree() -> None:
     """No module and no public class has a name with a forbidden word, and no word of the glossary is one."""
     rows = tidy.glossary_rows()
@@ -223,6 +233,18 @@ PLANTED_GLOSSARY = """\
 """
 
 
+PLANTED_TREE = """\
+a.py  before the tree
+
+swarmfree/
+  wire/    CARRIES
+    a.py   the first
+    v2/    a folder
+      b.py the second
+    c.py
+"""
+
+
 def planted(monkeypatch: pytest.MonkeyPatch, root: Path, name: str, code: str) -> Path:
     """A file in a tree of its own, which the checks take for the project."""
     monkeypatch.setattr(tidy, "ROOT", root)
@@ -231,6 +253,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, root: Path, name: str, code: str) -
     path.write_text(code)
     (root / "docs").mkdir(exist_ok=True)
     (root / tidy.GLOSSARY).write_text(PLANTED_GLOSSARY)
+    (root / tidy.ARCHITECTURE).write_text(PLANTED_TREE)
     return path
 
 
@@ -298,6 +321,7 @@ MANY: list[tuple[Callable[[Iterable[Path]], Found], dict[str, str], list[str]]] 
         ["wire/a.py:2: _Part is the name of a class at swarmfree/sim/a.py:1 already"],
     ),
     (tidy.defined_twice, {"sim/a.py": "class Part: ...", "wire/a.py": "class Parts: ..."}, []),
+    (tidy.undrawn_files, {"wire/a.py": "", "wire/v2/b.py": "", "wire/__init__.py": ""}, []),
 ]
 
 
@@ -312,6 +336,18 @@ def test_what_is_wrong_between_files_is_found(
     """A check of many files finds what it is for, says where, and does not cry without need."""
     paths = [planted(monkeypatch, tmp_path, name, code) for name, code in files.items()]
     assert list(check(paths)) == [f"{PACKAGE}/{line}" for line in expected]
+
+
+def test_a_file_that_is_not_drawn_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A file without a line, and a line without a file or with nothing said."""
+    paths = [planted(monkeypatch, tmp_path, name, "") for name in ("wire/b.py", "wire/c.py", "a.py")]
+    assert list(tidy.undrawn_files(paths)) == [
+        "swarmfree/a.py:1: stands in no line of docs/architecture.md",
+        "swarmfree/wire/b.py:1: stands in no line of docs/architecture.md",
+        "swarmfree/wire/c.py:1: stands in no line of docs/architecture.md",
+        "docs/architecture.md:5: there is no swarmfree/wire/a.py",
+        "docs/architecture.md:7: there is no swarmfree/wire/v2/b.py",
+    ]
 
 
 def test_a_circle_of_rooms_is_found() -> None:

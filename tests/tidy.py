@@ -1,6 +1,6 @@
 """What `test_tidy` looks for: each function here finds one kind of fault in one file and yields `file:line: what`.
 
-The table of rooms is section 9 of the architecture; a change here is a change of the architecture.
+The table of rooms stands in docs/architecture.md too; a change here is a change there.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ PEER_COMMANDS = ("bootstrap", "config", "new", "peer", "rehearse", "sample", "st
 # What is imported under another name than it is installed by.
 DISTRIBUTIONS = {"google": "protobuf", "grpc": "grpcio"}
 
+ARCHITECTURE = "docs/architecture.md"
 GLOSSARY = "docs/glossary.md"
 CORE_ROOMS = ("protocol", "policy", "model", "storage", "wire", "trainer")
 """Rooms whose public classes stand in the glossary: those that a peer is made of."""
@@ -344,6 +345,29 @@ def glossary_classes() -> dict[str, set[str]]:
         elif row := re.match(r"- `(\w+)`: \w", line):
             found.setdefault(file, set()).add(row[1])
     return found
+
+
+def drawn_files() -> dict[str, int]:
+    """File of the package, as the tree of the architecture draws it -> the line that it stands in; each has something said of it."""
+    found: dict[str, int] = {}
+    folders: list[str] = []
+    path = ROOT / ARCHITECTURE
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines() if path.is_file() else (), start=1):
+        if line == f"{PACKAGE}/":
+            folders = [PACKAGE]
+        elif folders and (row := re.fullmatch(r"((?:  )+)([\w.-]+)(/?) +\w.*", line)):
+            folders = [*folders[: len(row[1]) // 2], row[2]]
+            if not row[3]:
+                found["/".join(folders)] = number
+    return found
+
+
+def undrawn_files(files: Iterable[Path]) -> Found:
+    """Files that the tree of the architecture does not draw, and what it draws that is not there; openings of folders are not drawn."""
+    there = {relative(path) for path in files if path.name != "__init__.py"}
+    drawn = drawn_files()
+    yield from (f"{name}:1: stands in no line of {ARCHITECTURE}" for name in sorted(there - drawn.keys()))
+    yield from (f"{ARCHITECTURE}:{drawn[name]}: there is no {name}" for name in sorted(drawn.keys() - there))
 
 
 def unlisted_classes(path: Path) -> Found:
