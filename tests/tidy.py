@@ -55,13 +55,13 @@ LAYERS: dict[str, tuple[set[str], ...]] = {
         {"peer_status"},
     ),
     "lab": (
-        {"estimate", "kept_weights", "kill_script", "last_words", "parent_death", "plot_style", "processes"}
+        {"estimate", "kept_weights", "kill_script", "last_words", "parent_death", "plot_style", "processes", "runs"}
         | {"reference_training", "stage_spells", "study_findings"},
         {"fork_server", "outcome"},
         {"starter", "summary"},
         {"report", "swarm"},
-        {"chaos", "comparison", "figure"},
-        {"page", "study"},
+        {"chaos", "comparison", "figure", "local_order"},
+        {"local", "page", "study"},
     ),
 }
 
@@ -267,7 +267,7 @@ def import_circles(files: Iterable[Path]) -> Found:
 
 
 def reached_from(modules: Iterable[str], files: Mapping[str, Path]) -> set[str]:
-    """These modules, and all that they import, directly or through others, also inside functions; packages above them too."""
+    """These modules, and all that they import, directly or through others, also inside functions; packages above them but the first."""
     reached: set[str] = set()
     ahead = list(modules)
     while ahead:
@@ -276,7 +276,7 @@ def reached_from(modules: Iterable[str], files: Mapping[str, Path]) -> set[str]:
             continue
         reached.add(module)
         names = [module.rpartition(".")[0], *(name for _, name in imports_of(files[module]))]
-        ahead += [place for name in names for place in (name, name.rpartition(".")[0]) if place in files]
+        ahead += [place for name in names for place in (name, name.rpartition(".")[0]) if place in files and place != PACKAGE]
     return reached
 
 

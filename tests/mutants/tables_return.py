@@ -484,7 +484,7 @@ def feeder_that_comes_while_members_step() -> object:
                     found.append(type(action).__name__)
                     return Reply(Built("digest", 1.0, 0, 5))
                 case Heartbeat():
-                    stage = PLACES.get(to.member, STANDBY)
+                    stage = PLACES.get(to.member, NO_STAGE)
                     return Reply(
                         replace(beat_answer(stage, iteration=5), ends_iteration=5 if to == D else -1, ends_lineage=LINEAGE)
                     )

@@ -78,7 +78,7 @@ def heartbeat(position: Position) -> Heartbeat:
 
 def build(position: Position) -> Build:
     """A stage is built here."""
-    return Build(position, Fresh(1, 0, "lost"), 2, R1.lineage(), R1, 0)
+    return Build(position, Fresh(1, 0, "lost"), 2, R1.lineage(), R1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ async def _rejoin(alone: Alone, successor: Endpoint = D) -> str:
 
 
 def _build(position: Position) -> Build:
-    return Build(position, Fresh(1, 0, "lost"), 0, GENESIS_LINEAGE, None, 0)
+    return Build(position, Fresh(1, 0, "lost"), 0, GENESIS_LINEAGE, None)
 
 
 @pytest.mark.parametrize("later", ["heartbeat", "build"])
