@@ -497,6 +497,18 @@ def state_behind_a_bar(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "end_bars", careless)
 
 
+def loss_behind_a_bar(patch: pytest.MonkeyPatch) -> None:
+    """Whose bar ends after its siblings were lost is not called for: that was tried as they went (3.3)."""
+    end_bars = Roster.end_bars
+
+    def careless(self: Roster) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Roster, "_recall", lambda self, stage: None)
+            end_bars(self)
+
+    patch.setattr(Roster, "end_bars", careless)
+
+
 def iteration_of_a_joiner(patch: pytest.MonkeyPatch) -> None:
     """A successor has newcomers copy for the first iteration until it fills its stages: who is further refuses, and deposes it (3.10)."""
     patch.setattr(Assignment, "stand_at", lambda *_: None)

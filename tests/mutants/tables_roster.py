@@ -365,6 +365,21 @@ def holder_whose_bar_has_just_ended() -> object:
     return _roster(story, ME, SIBLING)
 
 
+def bar_that_ends_after_the_loss() -> object:
+    """The last of stage 1 dies while a peer with its state is barred, and the bar ends: whether it is called for."""
+
+    async def story(alone: Alone, roster: Roster) -> bool:
+        roster.bar(SIBLING.member, "it cannot average with its sibling")
+        participant = roster.admit(SIBLING, Hello(False, False, "", 1, 0, record().before), -1)
+        participant.is_ours, participant.answer = True, beat_answer(1)
+        await asyncio.sleep(600.0)
+        roster.fence(ME.member, "nobody listens")
+        roster.end_bars()
+        return bool(roster.holders(1))
+
+    return _roster(story, ME, SIBLING)
+
+
 def state_that_differs_again() -> object:
     """Twice in a row a member's state is not its siblings': whether it may only stand by."""
 

@@ -129,6 +129,7 @@ ROWS = (
     Row(removals_lead.lineages_before_wholeness, tables_roster.whole_but_forced, False),
     Row(removals_lead.fewer_forced_records, tables_lead.peer_of_another_lineage, ["not_yet", "Place", "Place", "Place"]),
     Row(removals_lead.decided_before_it_is_told, tables_lead.rival_while_a_record_is_told, [False] * 4),
+    Row(removals_lead.loss_behind_a_bar, tables_roster.bar_that_ends_after_the_loss, True),
     Row(removals_lead.state_behind_a_bar, tables_roster.holder_whose_bar_has_just_ended, True),
     Row(removals_lead.iteration_of_a_joiner, tables_lead.joiner_of_a_successor, [3]),
     Row(removals_lead.beginning_never_wins, tables_roster.beginning_of_this_one, False),

@@ -250,6 +250,7 @@ class Roster:
                 if held != NO_STAGE and participant.held(held) >= 0:
                     participant.stage, participant.built = held, True
                     self._absent.add(participant)
+                    self._recall(held)  # its siblings may have been lost while it was barred
 
     async def ask(self, participant: Participant) -> HeartbeatAnswer | None:
         """How a participant stands right now; None, and it is fenced, if it does not answer."""
