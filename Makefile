@@ -38,7 +38,7 @@ swarm: $(READY) ## Train on this machine with real peers, lose a whole stage, go
 	$(VENV)/bin/swarmfree local --run $(RUN) $(SWARM_FLAGS)
 
 test: $(READY) ## All tests, 200 rehearsals among them; what plays in virtual time computes while real processes wait.
-	$(MAKE) --no-print-directory --jobs 2 --output-sync=line test-virtual test-real
+	$(MAKE) --no-print-directory --jobs 2 test-virtual test-real
 
 test-virtual:
 	nice -n 19 $(VENV)/bin/python -m pytest -n 2 --dist loadfile --timeout 900 $(VIRTUAL) $(PYTEST_FLAGS)
