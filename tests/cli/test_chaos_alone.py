@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from swarmfree.cockpit.observed_events import PeerEvent
-from swarmfree.lab.chaos.chaos import loss_judge
+from swarmfree.lab.chaos import loss_judge
 from swarmfree.lab.chaos.loss_judge import BOUND, AloneJudge, Comparison, Gap, gap_between
 from swarmfree.lab.reference_training import Alone, train_canonically
 from swarmfree.protocol.events import IterationCommitted, StageBuilt

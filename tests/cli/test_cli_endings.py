@@ -23,15 +23,15 @@ from swarmfree.protocol.events import Note, Opened, Stepped
 
 WAITER = """
 import asyncio, sys, time
-from swarmfree.cli import endings
-endings.CLEAN_END_S = 0.5
+from swarmfree.cli import shutdown
+shutdown.CLEAN_END_S = 0.5
 async def work():
     print("ready", flush=True)
     try:
         {wait}
     finally:
         print("cleaned", flush=True)
-endings.leave(endings.run_until_told(work))
+shutdown.leave(shutdown.run_until_told(work))
 """
 
 
@@ -173,8 +173,8 @@ def test_the_help_of_a_command_ends_with_examples(command: str) -> None:
 
 LEAVER = """
 import asyncio, os, signal
-from swarmfree.cli import endings
-endings.LEAVE_END_S = {limit_s}
+from swarmfree.cli import shutdown
+shutdown.LEAVE_END_S = {limit_s}
 async def work():
     gone = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, gone.set)
@@ -187,7 +187,7 @@ async def work():
 def leave():
     print("leaves", flush=True)
     return {has_begun}
-endings.leave(endings.run_until_told(work, leave))
+shutdown.leave(shutdown.run_until_told(work, leave))
 """
 
 
@@ -231,7 +231,7 @@ def test_what_has_something_to_leave_leaves_in_good_order(
 TERMINAL = """
 import asyncio, fcntl, sys, termios
 from pathlib import Path
-from swarmfree.cli import endings
+from swarmfree.cli import shutdown
 from swarmfree.cli.event_output import TextJournal
 from swarmfree.cli.peer_screen import PeerScreen
 from swarmfree.protocol.events import Note
@@ -252,7 +252,7 @@ async def work():
 def leave():
     gone.set()
     return True
-endings.leave(endings.run_until_told(work, leave))
+shutdown.leave(shutdown.run_until_told(work, leave))
 """
 
 
