@@ -211,9 +211,11 @@ async def start_child(name: str, command: Sequence[str], log_path: Path, on_line
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-    except OSError as error:
+    except (OSError, asyncio.CancelledError) as error:
         if log is not None:
             log.close()
+        if not isinstance(error, OSError):
+            raise
         raise SwarmfreeError(f"{name} cannot be started: {error.strerror or error} ({error.filename or command[0]})") from error
     return child
 

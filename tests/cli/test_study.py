@@ -55,6 +55,17 @@ def study(text: Path, out: Path, said: list[str]) -> RecoveryStudy:
     return RecoveryStudy(out, str(text), quick=True, workers=2, say=said.append)
 
 
+async def ended_early(one: RecoveryStudy, said: list[str]) -> None:
+    """Run it until it has said a line, then cancel it as a signal does."""
+    before = len(said)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(one.run())
+        while len(said) == before and not running.done():
+            await asyncio.sleep(0.01)
+        running.cancel()
+    assert running.cancelled()
+
+
 def test_a_study_tries_everything_and_goes_on_where_it_was_ended(text: Path, tmp_path: Path) -> None:
     """Every trial has a curve; replayed stages are what they were; what was tried is not tried again; another study is refused the folder."""
     said: list[str] = []
@@ -98,6 +109,8 @@ def test_a_study_tries_everything_and_goes_on_where_it_was_ended(text: Path, tmp
     assert first["curve"] == second["curve"], "the same trial, the same curve"
 
     again.unlink()
+    asyncio.run(ended_early(study(text, out, said), said))
+    assert "the same command goes on" in said[-1]
     base_path(out, 1, swaps=False).write_bytes(b"no arrays")
     with pytest.raises(BaseExceptionGroup) as failed:
         asyncio.run(study(text, out, said).run())

@@ -170,6 +170,10 @@ class RecoveryStudy:
                     for child in children:
                         waits.create_task(self._end_of(child))
                 shown.cancel()
+        except asyncio.CancelledError:
+            done, count = self._counts()
+            self._say(f"ended at {done:,} of {count:,} iterations; the same command goes on with what is finished in {self._out}")
+            raise
         finally:
             await stop_children(children, 2.0)
         self._report(time.monotonic() - begun_s)
