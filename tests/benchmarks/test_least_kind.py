@@ -12,8 +12,9 @@ import numpy as np
 import psutil
 import pytest
 
-from benchmarks import churn_live, flexitrain, recovery, survival
+from benchmarks import churn_live, flexitrain, pauses, recovery, survival
 from benchmarks.live import LiveFailed
+from benchmarks.survival_world import Setting
 from swarmfree.protocol.events import MemberLeft, MemberLost, Started
 
 
@@ -76,6 +77,26 @@ async def test_a_majority_that_does_not_come_back_counts_with_all_that_was_waite
     monkeypatch.setattr(survival, "living", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(survival, "lose_majority", lose)
     assert await survival.majority(2) == {"majority_rounds": 2, "majority_held": 1, "majority_s_max": survival.WAITED_S}
+
+
+async def test_a_pause_counts_to_the_commit_after_it_and_the_longest_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Median and largest of each kind, in the swarm that its kind asks for."""
+    played: list[tuple[str, str]] = []
+    found = iter([1.0, 9.0, 2.0, 4.0])
+
+    async def pause(world: Any, kind: str, _: int) -> float:
+        played.append((kind, world.recovery))
+        return next(found)
+
+    def swarm_of(setting: Setting) -> Any:
+        commits = [SimpleNamespace(seconds=seconds) for seconds in (0.2, 0.4, 0.3)]
+        return contextlib.nullcontext(SimpleNamespace(recovery=setting.recovery, state=SimpleNamespace(commits=commits)))
+
+    monkeypatch.setattr(pauses, "living", swarm_of)
+    monkeypatch.setattr(pauses, "pause_s", pause)
+    figures = await pauses.run(["stage", "merge"], 2)
+    assert played == [(kind, pauses.KINDS[kind].recovery) for kind in ("stage", "stage", "merge", "merge")]
+    assert figures == {"iteration_s": 0.3, "stage_s": 5.0, "stage_s_max": 9.0, "merge_s": 3.0, "merge_s_max": 4.0}
 
 
 def test_the_most_memory_is_not_missed_between_two_looks() -> None:
