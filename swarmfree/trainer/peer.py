@@ -233,7 +233,8 @@ class Peer:
             else:
                 self.ending.require_lead(sender)
             if request.write_weights:
-                self.ending.all_written |= request.all_written
+                if request.all_written:
+                    self.ending.hear_all_written()
                 return await self.ending.write()
             self.end(End(0 if request.finished else 1, request.why))
         elif request.rejoin and request.successor is not None:

@@ -20,7 +20,6 @@ class RunEnd:
 
     Attributes:
         failure: why the weights that this peer was to write are not written; empty while nothing went wrong.
-        all_written: a coordinator has said that every stage is.
     """
 
     def __init__(self, context: Context, stage_member: StageMember, tasks: Tasks) -> None:
@@ -29,9 +28,9 @@ class RunEnd:
         self._stage_member = stage_member
         self._tasks = tasks
         self._writing: asyncio.Task[str] | None = None
-        self._writes = NO_STAGE
+        self._writes = NO_STAGE, ""
+        self._all_written_of = ""
         self.failure = ""
-        self.all_written = False
 
     def require_lead(self, sender: Endpoint) -> None:
         """Nobody ends the run but this peer's own coordinator, or anybody at all where it has followed none for long.
@@ -48,6 +47,10 @@ class RunEnd:
         if not is_own and not (follows_nobody and is_alone):
             raise Refused(RefusalKind.STALE, f"{sender.member} is not this peer's coordinator")
 
+    def hear_all_written(self) -> None:
+        """A coordinator has said that every stage is written, with the last states of the lineage that this peer stands on."""
+        self._all_written_of = self._stage_member.replica_state.lineage
+
     async def write(self) -> Reply:
         """Write the stage's weights, or wait until they are written; this peer stays.
 
@@ -59,11 +62,9 @@ class RunEnd:
             raise Refused(
                 RefusalKind.GONE, f"this peer holds stage {replica_state.stage}, ready for iteration {replica_state.iteration}"
             )
-        if self._writes != replica_state.stage:
-            self._writing, self._writes = (
-                None,
-                replica_state.stage,
-            )  # it was moved to a lost stage after it had written another one
+        writes = replica_state.stage, replica_state.lineage
+        if self._writes != writes:  # it was moved to a lost stage, or has joined another lineage, after it had written
+            self._writing, self._writes = None, writes
         note = "it was written before" if self._writing is not None and self._writing.done() else ""
         if self._writing is None:
             self._writing = self._tasks.start(self._write(replica_state.stage), "write weights")
@@ -71,7 +72,7 @@ class RunEnd:
         if self.failure:
             self._writing = None  # it may be asked again
             raise Refused(RefusalKind.FAILED, self.failure)
-        return Reply(Farewell(note, self.all_written))
+        return Reply(Farewell(note, self._all_written_of == replica_state.lineage))
 
     async def keep(self) -> None:
         """Write the weights of the stage as they are now, for whoever wants them before the run ends; without a stage nothing."""

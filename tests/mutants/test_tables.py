@@ -12,11 +12,13 @@ import pytest
 from tests.mutants import (
     removals,
     removals_begin,
+    removals_end,
     removals_lead,
     removals_member,
     removals_return,
     situations_begin,
     tables_copies,
+    tables_end,
     tables_lead,
     tables_member,
     tables_return,
@@ -25,7 +27,7 @@ from tests.mutants import (
 from tests.mutants.removals import Removal
 from tests.mutants.test_mutants import MUTANTS
 
-REMOVALS = (removals, removals_begin, removals_member, removals_lead, removals_return)
+REMOVALS = (removals, removals_begin, removals_end, removals_member, removals_lead, removals_return)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +217,8 @@ ROWS = (
     Row(removals_return.digest_of_a_copy, tables_copies.copy_with_wrong_bytes, -1),
     Row(removals_return.old_copy_until_a_new_one, tables_copies.copy_that_is_behind, 1),
     Row(removals_return.lineage_of_a_copy, tables_copies.copy_of_another_lineage, "gone"),
+    # the end
+    Row(removals_end.lineage_of_weights, tables_end.weights_of_a_lineage_that_was_left, ([1, 1], [True, False])),
 )
 
 
