@@ -565,7 +565,7 @@ class Goodbye:
         write_weights: with `run_over`: the receiver writes its stage's weights, answers when that is done, and stays.
         successor: from a coordinator that leaves: who may claim at once; from one that lost against another lineage: whom to join anew.
         rejoin: that other lineage won: what is held here counts for nothing there.
-        all_written: with `write_weights`: every stage is written, and whoever leads next need not rebuild one that has ended since.
+        all_written: with `write_weights`: every stage is written, and nothing is left to write; whoever leads next waits for none that is missing.
 
     A member that leaves gets its answer when it is no longer needed: until then it goes on with what it began.
     """

@@ -100,8 +100,11 @@ class Mischief:
 
     @property
     def end_grace_s(self) -> float:
-        """How long whoever can end may take to end, once somebody has ended with all iterations done and nothing goes wrong any more."""
-        return self._setup.progress_bound_s if self._is_hard else END_GRACE_S
+        """How long whoever can end may take to end, once somebody has ended with all iterations done and nothing goes wrong any more.
+
+        One that stood still cannot know that the others ended well: it waits `join_wait_s` for whoever comes for the stages that they held.
+        """
+        return self._setup.progress_bound_s if self._is_hard else END_GRACE_S + self._setup.manifest.timing.join_wait_s
 
     @property
     def _is_hard(self) -> bool:
@@ -114,7 +117,7 @@ class Mischief:
         match request:
             case Open(plan=plan):
                 self.see(plan, sender)
-            case Goodbye(run_over=True, finished=True, write_weights=writes):
+            case Goodbye(run_over=True, finished=True, write_weights=writes, all_written=False):
                 self._ending.told(receiver, writes=writes)
             case _:
                 pass

@@ -232,9 +232,9 @@ class Peer:
                 await end_run(self.context, mine.roster, (), (), request.why)  # its own swarm follows nobody else
             else:
                 self.ending.require_lead(sender)
+            if request.all_written:
+                return self.ending.hear_all_written()
             if request.write_weights:
-                if request.all_written:
-                    self.ending.hear_all_written()
                 return await self.ending.write()
             self.end(End(0 if request.finished else 1, request.why))
         elif request.rejoin and request.successor is not None:

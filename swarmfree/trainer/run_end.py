@@ -47,9 +47,10 @@ class RunEnd:
         if not is_own and not (follows_nobody and is_alone):
             raise Refused(RefusalKind.STALE, f"{sender.member} is not this peer's coordinator")
 
-    def hear_all_written(self) -> None:
+    def hear_all_written(self) -> Reply:
         """A coordinator has said that every stage is written, with the last states of the lineage that this peer stands on."""
         self._all_written_of = self._stage_member.replica_state.lineage
+        return Reply(Farewell())
 
     async def write(self) -> Reply:
         """Write the stage's weights, or wait until they are written; this peer stays.

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmfree.protocol.messages import Farewell
+from swarmfree.protocol.messages import Farewell, Goodbye, Request
+from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.ports import Reply
+from swarmfree.trainer.coordinator import coordinator as coordination
+from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.run_end import RunEnd
-from tests.mutants.alone import MANIFEST, OTHER_LINEAGE, Alone, play
+from tests.mutants.alone import MANIFEST, OTHER_LINEAGE, SIBLING, Alone, D, play
+from tests.mutants.tables_lead import answer, lead
 
 
 class Disk:
@@ -43,3 +48,34 @@ def weights_of_a_lineage_that_was_left() -> object:
         return disk.written, said
 
     return play(story)
+
+
+def lost_stage_without_a_majority() -> object:
+    """All iterations are committed, a stage is lost, and who leads has no majority: what is given up, and whether only after `join_wait_s`."""
+
+    async def story(alone: Alone, coordinator: Coordinator) -> tuple[set[int], bool]:
+        for endpoint in (SIBLING, D):
+            coordinator.roster.fence(endpoint.member, "nobody listens")
+        coordinator._iteration, begun_s = MANIFEST.run.iterations, alone.context.now_s()
+        return await coordinator._closing(), alone.context.now_s() - begun_s >= MANIFEST.timing.join_wait_s
+
+    return lead(story, forced=True)
+
+
+def who_knows_that_all_is_written() -> object:
+    """Every stage is written: which peers are told so before the first one ends."""
+
+    async def story(alone: Alone, coordinator: Coordinator) -> list[str]:
+        told: list[str] = []
+
+        def listen(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Goodbye) and request.all_written:
+                told.append(to.member.peer_id)
+                return Reply(Farewell())
+            return answer(to, request)
+
+        alone.line.answer = listen
+        await coordination.tell_all_written(alone.context, coordinator.roster)
+        return sorted(told)
+
+    return lead(story)

@@ -88,7 +88,7 @@ def deaf_to(*kinds: type[Request], but: Endpoint = SIBLING) -> Callable[[Endpoin
     return one
 
 
-def _lead(story: Callable[[Alone, Coordinator], Awaitable[T]], *, forced: bool = False) -> T:
+def lead(story: Callable[[Alone, Coordinator], Awaitable[T]], *, forced: bool = False) -> T:
     """The last coordinator is gone, and this one goes on with three members of four."""
 
     async def main(alone: Alone) -> T:
@@ -142,7 +142,7 @@ def peer_of_another_lineage() -> object:
                 said.append(refusal.kind.value)
         return said
 
-    return _lead(story)
+    return lead(story)
 
 
 def rival_while_a_record_is_told() -> object:
@@ -165,7 +165,7 @@ def rival_while_a_record_is_told() -> object:
         await coordinator._decide(replace(record(before=record().lineage()), iteration=1))
         return found
 
-    return _lead(story)
+    return lead(story)
 
 
 def rival_that_gives_way() -> object:
@@ -184,7 +184,7 @@ def rival_that_gives_way() -> object:
             found.append(not coordinator.assignment._waits_for_others(action))
         return found
 
-    return _lead(story)
+    return lead(story)
 
 
 def leaver_beside_a_dead_sibling() -> object:
@@ -205,7 +205,7 @@ def leaver_beside_a_dead_sibling() -> object:
         await asyncio.sleep(1.0)
         return coordinator.roster.get(SIBLING.member) is not None
 
-    return [_lead(partial(story, dead=dead)) for dead in (True, False)]
+    return [lead(partial(story, dead=dead)) for dead in (True, False)]
 
 
 def ways_that_wait_for_members() -> object:
@@ -223,7 +223,7 @@ def ways_that_wait_for_members() -> object:
         )
         return [type(action).__name__ for action in ways if coordinator.assignment._waits_for_others(action)]
 
-    return _lead(story)
+    return lead(story)
 
 
 def stage_lost_before_giving_way() -> object:
@@ -241,7 +241,7 @@ def stage_lost_before_giving_way() -> object:
         await asyncio.sleep(alone.context.timing.coordinator_silence_s)
         return [*found, not coordinator.assignment._waits_for_others(action)]
 
-    return _lead(story)
+    return lead(story)
 
 
 def joiner_of_a_successor() -> object:
@@ -271,7 +271,7 @@ def open_without_promises() -> object:
         alone.line.answer = deaf_to(Open)
         return await _outcome(coordinator._open(replace(plan(6, LATER), rebuilt=())))
 
-    return _lead(story)
+    return lead(story)
 
 
 def majority_of_followers() -> object:
@@ -282,7 +282,7 @@ def majority_of_followers() -> object:
             participant.built = False
         return coordinator._check_quorum(building=True), coordinator._check_quorum()
 
-    return _lead(story)
+    return lead(story)
 
 
 def seal_without_votes() -> object:
@@ -292,7 +292,7 @@ def seal_without_votes() -> object:
         alone.line.answer = deaf_to(Seal)
         return await _outcome(coordinator._seal(record()))
 
-    return _lead(story)
+    return lead(story)
 
 
 def forced_once() -> object:
@@ -310,7 +310,7 @@ def forced_once() -> object:
 
         return await _outcome(go_on())
 
-    return _lead(story, forced=True)
+    return lead(story, forced=True)
 
 
 def hello_before_all_are_told() -> object:
@@ -329,7 +329,7 @@ def hello_before_all_are_told() -> object:
         participant = coordinator.roster.get(early.member)
         return participant is not None and participant.is_ours
 
-    return _lead(story)
+    return lead(story)
 
 
 def without_majority() -> object:
@@ -345,7 +345,7 @@ def without_majority() -> object:
 
         return await _outcome(go_on())
 
-    return _lead(story)
+    return lead(story)
 
 
 def record_with_the_highest_position() -> object:
@@ -380,7 +380,7 @@ def joiner_that_is_silent() -> object:
                 found.append(False)
         return found
 
-    return _lead(story)
+    return lead(story)
 
 
 def joiner_that_cannot_step() -> object:
@@ -400,7 +400,7 @@ def joiner_that_cannot_step() -> object:
         asked = dict.fromkeys(type(request).__name__ for member, request in alone.line.asked if member == SIBLING.member)
         return [name for name in asked if name in {"Commit", "Build"}]
 
-    return _lead(story)
+    return lead(story)
 
 
 def share_of_an_earlier_plan() -> object:
@@ -438,7 +438,7 @@ def record_beside_the_dead() -> object:
         average = StageAverage("average", float64_bits(1.0), "state", (A.member,))
         return coordinator._make_record(plan(1), (average,) * 3, (1.0,)).forced
 
-    return _lead(story, forced=True)
+    return lead(story, forced=True)
 
 
 def nobody_to_decide() -> object:
@@ -465,7 +465,7 @@ def voter_with_a_built_state() -> object:
         )
         return participant.built
 
-    return _lead(story)
+    return lead(story)
 
 
 # ---- rounds --------------------------------------------------------------------------------------------------------
@@ -479,7 +479,7 @@ def _judged(first: Response | CallFailed, second: Response | CallFailed) -> str:
         found = coordinator._rounds._judge(_roll(), participants, {ME.member: first, SIBLING.member: second})
         return type(found).__name__
 
-    return _lead(story)
+    return lead(story)
 
 
 def _roll() -> Roll:
@@ -520,7 +520,7 @@ def average_of_who_is_gone() -> object:
                 await rolling.average(plan(1))
         return sorted(rolling._averages)
 
-    return _lead(story)
+    return lead(story)
 
 
 def sums_of_a_fenced_member() -> object:
@@ -535,4 +535,4 @@ def sums_of_a_fenced_member() -> object:
         roster.fence(ME.member, "it does not answer")
         return [found.order for found in Rounds._partial_sums(rolling, plan(1), 1)]
 
-    return _lead(story)
+    return lead(story)

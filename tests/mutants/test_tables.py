@@ -218,6 +218,8 @@ ROWS = (
     Row(removals_return.old_copy_until_a_new_one, tables_copies.copy_that_is_behind, 1),
     Row(removals_return.lineage_of_a_copy, tables_copies.copy_of_another_lineage, "gone"),
     # the end
+    Row(removals_end.time_for_who_is_cut_off, tables_end.lost_stage_without_a_majority, ({2}, True)),
+    Row(removals_end.everybody_knows_that_all_is_written, tables_end.who_knows_that_all_is_written, ["a", "b", "c", "d"]),
     Row(removals_end.lineage_of_weights, tables_end.weights_of_a_lineage_that_was_left, ([1, 1], [True, False])),
 )
 

@@ -401,6 +401,20 @@ def test_a_majority_and_a_stage_are_lost_in_the_last_evaluation() -> None:
     assert len(lines(result, "Ended", "code=0", DONE)) == 4
 
 
+def test_somebody_comes_late_for_a_stage_after_a_majority_was_lost_in_the_last_evaluation() -> None:
+    """Whoever takes over without a majority cannot know that the others have not ended well: it waits for the newcomer all the same."""
+
+    def strike(director: Director, _: Moment) -> None:
+        director.kill(*director.members(2), director.members(1)[0], director.members(3)[0])
+        director.after(14.0, director.join)
+
+    script = Once(is_asked(Train, key__iteration=4, key__stage=1), strike)
+    result = play(swarm(faults=GONE, standbys=0), script)
+    assert script.struck
+    assert len(lines(result, "TookOver", "iteration=4 ", "forced=True")) == 1
+    assert set(written(result)) == {0, 1, 2, 3}
+
+
 class HalfHeard(Once):
     """Two hear the goodbye, and then the coordinator dies."""
 

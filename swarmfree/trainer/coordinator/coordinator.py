@@ -178,7 +178,7 @@ class Coordinator:
             if begun < iterations or not is_done:
                 written = await self._evaluate_and_write()
             if not (written.missing or written.all_before):
-                await tell_all_written(self._context, self.roster, written.by)
+                await tell_all_written(self._context, self.roster)
             for stage, why_not in sorted(written.missing.items()):
                 self._context.tell(Note(f"stage {stage} is not written: {why_not}"))
             await self.partition_merge.settle()
@@ -522,14 +522,14 @@ class Coordinator:
         """A last evaluation: opened like an iteration, never sealed.
 
         Returns:
-            Stages for which nobody came within `join_wait_s`; then there is no evaluation. Without a majority some may have ended well, and
-            with them whoever would come: then it waits as long as those who wait for a coordinator take to say hello.
+            Stages for which nobody came within `join_wait_s`; then there is no evaluation. Without a majority, too: that all others have ended well
+            is told to everybody before the first one ends, and those who can come may only be cut off.
         """
-        timing, came = self._context.timing, set[Member]()
+        came = set[Member]()
         while True:
             lost = self._lost()
-            wait_s = timing.coordinator_silence_s if self._may_force else timing.join_wait_s
-            check = partial(self._check_quorum, building=True, until_s=self._context.now_s() + wait_s)
+            until_s = self._context.now_s() + self._context.timing.join_wait_s
+            check = partial(self._check_quorum, building=True, until_s=until_s)
             try:
                 await self.assignment.fill(self._iteration, self._lineage, self._record, check)
                 plan = self._make_plan(0)

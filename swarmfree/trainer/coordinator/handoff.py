@@ -95,8 +95,8 @@ async def write_weights(context: Context, roster: Roster) -> Written:
     return Written(written, {} if all_before else missing, all_before)
 
 
-async def tell_all_written(context: Context, roster: Roster, writers: Collection[Member]) -> None:
-    """Nobody has ended yet, and each stage is written: those who wrote know it before the first one goes, so that a successor rebuilds none."""
+async def tell_all_written(context: Context, roster: Roster) -> None:
+    """Nobody has ended yet, and each stage is written: everybody knows it before the first one goes, so that a successor waits for none."""
     request = Goodbye(run_over=True, finished=True, why="every stage is written", write_weights=True, all_written=True)
 
     async def one(participant: Participant) -> None:
@@ -105,8 +105,7 @@ async def tell_all_written(context: Context, roster: Roster, writers: Collection
 
     async with asyncio.TaskGroup() as group:
         for participant in roster.participants():
-            if participant.member in writers:
-                group.create_task(one(participant))
+            group.create_task(one(participant))
     roster.check()
 
 
