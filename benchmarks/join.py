@@ -219,19 +219,26 @@ def halves(cores: Collection[int]) -> tuple[frozenset[int], frozenset[int]]:
 
 
 async def measure(
-    manifest: Manifest, folder: Path, *, joins: int, before_s: float, attempts: int, apart: bool = False, stem: Sequence[str] = ()
+    manifest: Manifest,
+    folder: Path,
+    *,
+    joins: int,
+    before_s: float,
+    attempts: int,
+    apart: bool = False,
+    fork_server: Sequence[str] = (),
 ) -> list[Join]:
     """A swarm of two and its joiners, one after the other, until `joins` of them were not disturbed, or `attempts` were made.
 
     Args:
         apart: joiners have cores of their own.
-        stem: as of `LiveSwarm`; whoever joins from one has loaded before it starts.
+        fork_server: as of `LiveSwarm`; whoever joins from one has loaded before it starts.
     """
     trainers, joiners = halves(os.sched_getaffinity(0) if apart and hasattr(os, "sched_getaffinity") else ())
     job = prepare_job(manifest, folder, 1, manifest.run.iterations - 1)
     found: list[Join] = []
     identity = load_or_create_identity(folder / "asker")
-    async with LiveSwarm(folder, job.run_file, job.text_file, stem) as swarm:
+    async with LiveSwarm(folder, job.run_file, job.text_file, fork_server) as swarm:
         swarm.keep_to(trainers)
         await swarm.start(SOURCE, feeds=True, cores=trainers)
         await swarm.until("the source is up", lambda: any(True for _ in swarm.told(Started, name=SOURCE)))

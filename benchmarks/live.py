@@ -120,19 +120,19 @@ class LiveSwarm:
         folder: new; peers work and log below it.
         run_file: run config.
         text_file: what is learned from.
-        stem: how to start what forks the peers; empty = each loads all that it needs by itself, as on a machine of its own.
+        fork_server: how to start what forks the peers; empty = each loads all that it needs by itself, as on a machine of its own.
 
     Attributes:
         said: all events, in the order in which they were heard.
         invite: of the run.
     """
 
-    def __init__(self, folder: Path, run_file: Path, text_file: Path, stem: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, run_file: Path, text_file: Path, fork_server: Sequence[str] = ()) -> None:
         """Nothing started."""
         self.said: list[Said] = []
         self.invite = ""
         self._folder, self._run_file, self._text_file = folder, run_file, text_file
-        self._starter = Starter((sys.executable, "-m", "swarmfree"), stem, folder / "stem.txt")
+        self._starter = Starter((sys.executable, "-m", "swarmfree"), fork_server, folder / "fork-server.txt")
         self._children: dict[str, Child] = {}
         self._below: set[psutil.Process] = set()
         self._spent_s: dict[int, float] = {}

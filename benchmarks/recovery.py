@@ -178,11 +178,11 @@ def _built(swarm: LiveSwarm, since_s: float) -> tuple[float, StageBuilt]:
     return next((t, e) for t, e in swarm.told(StageBuilt, since_s) if e.stage == LOST)
 
 
-async def measure(manifest: Manifest, folder: Path, losses: int, *, full: bool, stem: Sequence[str] = ()) -> list[Loss]:
-    """A swarm of this run, whose stage is lost several times; a new standby comes before each but the first. `stem` as of `LiveSwarm`."""
+async def measure(manifest: Manifest, folder: Path, losses: int, *, full: bool, fork_server: Sequence[str] = ()) -> list[Loss]:
+    """A swarm of this run, whose stage is lost several times; a new standby comes before each but the first. `fork_server` as of `LiveSwarm`."""
     job = prepare_job(manifest, folder, 1, manifest.run.iterations - 1)
     found: list[Loss] = []
-    async with LiveSwarm(folder, job.run_file, job.text_file, stem) as swarm:
+    async with LiveSwarm(folder, job.run_file, job.text_file, fork_server) as swarm:
         names = [f"peer-{number}" for number in range(1, BODY + 2)]
         started_bytes: dict[str, int] = {}
 

@@ -34,7 +34,7 @@ from pathlib import Path
 
 from benchmarks.command import finish
 from benchmarks.live import LiveFailed
-from benchmarks.lying_stem import LIE, lying_stem
+from benchmarks.lying_fork_server import LIE, lying_fork_server
 from benchmarks.survival_local import kill_by_hand
 from benchmarks.survival_world import ENDS, Setting, World, living
 from swarmfree.protocol.events import DirectoryNorms, EngineStepped, IterationCommitted, Opened, RecoveryDecided, StageBuilt
@@ -249,7 +249,7 @@ async def liar(rounds: int) -> dict[str, float]:
     held = 0
     for number in range(rounds):
         with tempfile.TemporaryDirectory(prefix="swarmfree-liar-") as folder:
-            setting = dataclasses.replace(MERGING, stem=lying_stem(Path(folder) / "liar"))
+            setting = dataclasses.replace(MERGING, fork_server=lying_fork_server(Path(folder) / "liar"))
             async with living(setting) as world:
                 try:
                     wrong = await merge_by_a_liar(world)

@@ -23,7 +23,7 @@ from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent, RunDescr
 from swarmfree.cockpit.state import PeerPicture, SwarmState
 from swarmfree.lab.chaos.chaos import free_port
 from swarmfree.lab.chaos.leak_check import Traces
-from swarmfree.lab.swarm import BOOTSTRAP, FORK_SERVER, LocalSwarm, SwarmExit, SwarmOrder
+from swarmfree.lab.swarm import BOOTSTRAP, FORK_SERVER_COMMAND, LocalSwarm, SwarmExit, SwarmOrder
 from swarmfree.protocol.config import load_run
 from swarmfree.protocol.events import EngineStepped, IterationCommitted, Opened, RecoveryDecided, StageBuilt, Stepped
 
@@ -76,7 +76,7 @@ class Setting:
     replicas: int
     standbys: int
     recovery: str = SHADOWS
-    stem: tuple[str, ...] = FORK_SERVER
+    fork_server: tuple[str, ...] = FORK_SERVER_COMMAND
 
     @property
     def peers(self) -> int:
@@ -105,7 +105,7 @@ class World:
             respawn=True,
             respawn_after_s=RESPAWN_AFTER_S,
             program=traces.program(SwarmOrder(folder, 0).program),
-            stem=traces.program(setting.stem),
+            fork_server=traces.program(setting.fork_server),
         )
         described = RunDescribed(
             time.time(), "survival", manifest.run.iterations, manifest.stage_count, manifest.tokens_per_iteration

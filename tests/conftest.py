@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from swarmfree.lab.fork_server import Stem
+from swarmfree.lab.fork_server import ForkServer
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
-from tests.lab.nursery import nursery, nursery_stem
+from tests.lab.nursery import nursery, nursery_fork_server
 
 # The same examples everywhere, no database in the tree, no limit by wall clock: a red test is red again.
 hypothesis.settings.register_profile("swarmfree", derandomize=True, database=None, deadline=None, max_examples=60)
@@ -35,13 +35,13 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def stem() -> Iterator[tuple[str, ...]]:
-    """How to start a stem that need not load anything, since another one has; `env` gives it a test's folder for temporary files."""
-    if not Stem.can_grow():
+def fork_server() -> Iterator[tuple[str, ...]]:
+    """How to start a fork server that need not load anything, since another one has; `env` gives it a test's folder for temporary files."""
+    if not ForkServer.is_supported():
         yield ()
         return
     with nursery() as path:
-        yield nursery_stem(path)
+        yield nursery_fork_server(path)
 
 
 @pytest.fixture

@@ -113,7 +113,7 @@ BANNED_IMPORTS = {
     "unittest": "memory ports or the real thing, no mocks",
     "mock": "memory ports or the real thing, no mocks",
 }
-# Rooms in which a call is right: a local swarm waits for real processes, and its stem forks them before anything has started in it.
+# Rooms in which a call is right: a local swarm waits for real processes, and its fork server forks them before anything has started in it.
 CALL_ALLOWED = {("lab", "time.sleep"), ("cli", "time.sleep"), ("lab", "os.fork")}
 
 TEXT_SUFFIXES = {

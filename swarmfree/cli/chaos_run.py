@@ -32,7 +32,7 @@ from swarmfree.lab.chaos.plan import Sparing, StrikeKind, draw_plan
 from swarmfree.lab.page import write_page
 from swarmfree.lab.report import EventLog, ReportError, make_folder, new_folder
 from swarmfree.lab.summary import PAGE_FILE
-from swarmfree.lab.swarm import FORK_SERVER, SwarmExit, SwarmOrder
+from swarmfree.lab.swarm import FORK_SERVER_COMMAND, SwarmExit, SwarmOrder
 from swarmfree.protocol.errors import ConfigError, SwarmfreeError
 from swarmfree.protocol.json_values import finite
 from swarmfree.protocol.manifest import Manifest
@@ -91,7 +91,7 @@ def order_of(
         run_arguments=(*run_arguments, *data),
         peer_arguments=("--patience", str(PATIENCE_S), "--engine", choices.engine.value, "--watch-engine", *data),
         seed=choices.seed,
-        stem=FORK_SERVER,
+        fork_server=FORK_SERVER_COMMAND,
     )
     kinds = [StrikeKind(kind) for kind in choices.kinds] or None
     return ChaosOrder(

@@ -1,4 +1,4 @@
-"""``python -m swarmfree.cli.fork_server``: the stem of a local swarm, from which its bootstrap node and its peers are forked."""
+"""``python -m swarmfree.cli.fork_server``: the fork server of a local swarm, from which its bootstrap node and its peers are forked."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""A stem: one process that has loaded what all children need and forks each of them, so that many peers on one machine load torch and hivemind once.
+"""A fork server: one process that loads what all children need and forks each of them.
 
-A child of the stem is a process like any other: a session, a standard output and an exit code of its own, its own SIGKILL. The stem dies with its
-parent and its children with the stem. Only where processes can be forked safely (Linux); elsewhere children are started one by one.
+Many peers on one machine thus load torch and hivemind once. A child is a process like any other: it has a session, a
+standard output and an exit code of its own, and can be killed by itself. The fork server dies with its parent, and its
+children die with it. It needs Linux, where such processes can be forked safely; elsewhere children are started one by one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MESSAGE_BYTES_MAX = 1 << 16
 CRASHED = 1
 
 
-class StemChild(asyncio.SubprocessTransport):
+class ForkedChild(asyncio.SubprocessTransport):
     """A forked child as `Child` sees it; its signals go through a pidfd, so that they cannot reach another process that has its number."""
 
     def __init__(self, pid: int, pidfd: int, pipes: list[asyncio.ReadTransport]) -> None:
@@ -57,7 +58,7 @@ class StemChild(asyncio.SubprocessTransport):
         signal_pidfd(self._pidfd, signal)
 
     def ended(self, code: int) -> None:
-        """The stem has waited for it."""
+        """The fork server has waited for it."""
         self._code = code
         os.close(self._pidfd)
         self._pidfd = -1
@@ -93,33 +94,33 @@ def _not_started(name: str, why: str) -> SwarmfreeError:
     return SwarmfreeError(f"{name} cannot be started: {why}")
 
 
-class Stem:
-    """The stem from its parent's side. Children are started one after the other."""
+class ForkServer:
+    """The fork server from its parent's side. Children are started one after the other."""
 
     def __init__(self) -> None:
-        """Use `grow`."""
+        """Use `launch`."""
         self.pid = 0
         self._process: asyncio.subprocess.Process | None = None
         self._channel: socket.socket | None = None
         self._words = Path()
-        self._living: dict[int, tuple[StemChild, Child]] = {}
+        self._living: dict[int, tuple[ForkedChild, Child]] = {}
         self._started: asyncio.Future[None] | None = None
         self._is_given_up = False
         self._next: tuple[Child, list[asyncio.ReadTransport]] | None = None
         self._one_at_a_time = asyncio.Lock()
 
     @staticmethod
-    def can_grow() -> bool:
+    def is_supported() -> bool:
         """Whether this system can fork what has torch loaded, and signal without mistaking one process for another."""
         return sys.platform == "linux" and hasattr(os, "pidfd_open")
 
     @property
     def is_lost(self) -> bool:
-        """Whether it was grown and is gone, and its children with it."""
+        """Whether it was started and is gone, and its children with it."""
         return self._process is not None and self._channel is None
 
-    async def grow(self, command: Sequence[str], log_path: Path) -> None:
-        """Start the stem; what it says goes to `log_path`.
+    async def launch(self, command: Sequence[str], log_path: Path) -> None:
+        """Start the fork server; what it says goes to `log_path`.
 
         Args:
             command: gets two more arguments: the number of its open socket, and this process's pid.
@@ -142,7 +143,7 @@ class Stem:
                 )
         except OSError as error:
             here.close()
-            raise _not_started("the stem", f"{error.strerror or error} ({error.filename or command[0]})") from error
+            raise _not_started("the fork server", f"{error.strerror or error} ({error.filename or command[0]})") from error
         finally:
             there.close()
         here.setblocking(False)
@@ -150,15 +151,15 @@ class Stem:
         asyncio.get_running_loop().add_reader(here.fileno(), self._hear)
 
     async def start(self, name: str, arguments: Sequence[str], log_path: Path, on_line: Callable[[str], None]) -> Child:
-        """Fork a child that runs the stem's program with these arguments; otherwise as `processes.start_child`.
+        """Fork a child that runs the fork server's program with these arguments; otherwise as `processes.start_child`.
 
         Raises:
-            SwarmfreeError: its log cannot be written, or the stem is gone.
+            SwarmfreeError: its log cannot be written, or the fork server is gone.
         """
         loop = asyncio.get_running_loop()
         async with self._one_at_a_time:
             if self._channel is None:
-                raise _not_started(name, f"the stem has ended; see {self._words}")
+                raise _not_started(name, f"the fork server has ended; see {self._words}")
             try:
                 log: IO[bytes] = log_path.open("ab", buffering=0)
             except OSError as error:
@@ -180,7 +181,7 @@ class Stem:
                 for pipe in pipes:
                     pipe.close()
                 log.close()
-                raise _not_started(name, f"the stem has ended; see {self._words}") from error
+                raise _not_started(name, f"the fork server has ended; see {self._words}") from error
             finally:
                 self._next = self._started = None
                 for other in writing:
@@ -214,12 +215,12 @@ class Stem:
         else:
             child, pipes = self._next
             self._started.set_result(None)
-        transport = StemChild(pid, pidfd, pipes)
+        transport = ForkedChild(pid, pidfd, pipes)
         child.connection_made(transport)
         self._living[pid] = (transport, child)
 
     def _lost(self) -> None:
-        """The stem is gone: its children were killed with it."""
+        """The fork server is gone: its children were killed with it."""
         self._let_go()
         for transport, child in self._living.values():
             transport.ended(-signal.SIGKILL)
@@ -234,13 +235,13 @@ class Stem:
             self._channel = None
 
     def give_up(self) -> None:
-        """Whoever waits for a child to start is told that the stem has ended: it may still be loading, and nobody wants children any more."""
+        """Whoever waits for a child to start is told that the fork server has ended: it may still be loading, and nobody wants children any more."""
         self._is_given_up = True
         if self._started is not None and not self._started.done():
             self._started.set_exception(BrokenPipeError())
 
     async def end(self) -> None:
-        """Kill the stem, which keeps nothing; whatever of its children still runs dies with it."""
+        """Kill the fork server, which keeps nothing; whatever of its children still runs dies with it."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
@@ -248,11 +249,11 @@ class Stem:
         self._lost()
 
 
-# ---- the stem itself -------------------------------------------------------------------------------------------------
+# ---- the fork server itself ------------------------------------------------------------------------------------------
 
 
 def serve(load: Callable[[], None], run: Callable[[Sequence[str]], None]) -> None:
-    """Be a stem, as `Stem.grow` starts it, until the parent closes the socket or dies.
+    """Be a fork server, as `ForkServer.launch` starts it, until the parent closes the socket or dies.
 
     Args:
         load: imports what the children need; must start no thread.
@@ -262,7 +263,7 @@ def serve(load: Callable[[], None], run: Callable[[Sequence[str]], None]) -> Non
     die_with_parent(parent_pid)
     channel = socket.socket(fileno=number)
     load()
-    assert sys.platform == "linux", "nobody else grows a stem"
+    assert sys.platform == "linux", "only Linux has what a fork server needs"
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "what has threads cannot be forked"
     gc.collect()
     gc.freeze()
@@ -280,9 +281,9 @@ def serve(load: Callable[[], None], run: Callable[[Sequence[str]], None]) -> Non
             said, fds, _, _ = socket.recv_fds(channel, MESSAGE_BYTES_MAX, 2)
             if not said:
                 os._exit(0)
-            stem_pid, pid = os.getpid(), os.fork()
+            own_pid, pid = os.getpid(), os.fork()
             if pid == 0:
-                die_with_parent(stem_pid)
+                die_with_parent(own_pid)
                 for fd in (channel.detach(), told, tell):
                     os.close(fd)
                 _become(json.loads(said), fds, run)
@@ -326,7 +327,7 @@ def _become(request: dict[str, Any], fds: list[int], run: Callable[[Sequence[str
 
 
 def _show_as(title: str) -> None:
-    """Have `ps` and `pkill -f` know this fork by a name of its own, in place of the stem's command line, which all forks share.
+    """Have `ps` and `pkill -f` know this fork by a name of its own, in place of the fork server's command line, which all forks share.
 
     A process's command line is read from its own memory; /proc says where that begins and ends (fields 48 and 49 of ``stat``, see proc(5)).
     """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from swarmfree.lab.kill_script import Population, check_kills, parse_kill
 from swarmfree.lab.report import make_folder, new_folder
-from swarmfree.lab.swarm import FORK_SERVER, SwarmOrder
+from swarmfree.lab.swarm import FORK_SERVER_COMMAND, SwarmOrder
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.protocol.manifest import Manifest
 
@@ -55,5 +55,5 @@ def order_of(
         kills=script,
         seed=manifest.run.seed,
         respawn=respawn,
-        stem=FORK_SERVER,
+        fork_server=FORK_SERVER_COMMAND,
     )

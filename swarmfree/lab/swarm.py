@@ -60,9 +60,9 @@ from swarmfree.protocol.events import (
 )
 
 BOOTSTRAP = "bootstrap"
-STEM = "stem"
+FORK_SERVER = "fork-server"
 INVITE_FILE = "invite"
-FORK_SERVER = (sys.executable, "-m", "swarmfree.cli.fork_server")
+FORK_SERVER_COMMAND = (sys.executable, "-m", "swarmfree.cli.fork_server")
 LOGS = "logs"
 QUEUE_MAX = 100_000
 LOOK_S = 0.5
@@ -92,7 +92,7 @@ class SwarmOrder:
         do_joiners_feed: whether those that `join` later may be sources.
         respawn: start a killed peer again, after `respawn_after_s`; the bootstrap node as well, but where the script wants it gone.
         program: how to start a command of ours.
-        stem: how to start what forks them instead, where this system can; empty = each is started by itself.
+        fork_server: how to start what forks them instead, where this system can; empty = each is started by itself.
         invite_within_s: how long the bootstrap node may take.
         stop_grace_s: from SIGTERM to SIGKILL.
         end_grace_s: how long the others may take once a peer has ended because the run is over.
@@ -113,7 +113,7 @@ class SwarmOrder:
     respawn: bool = False
     respawn_after_s: float = 1.5
     program: tuple[str, ...] = (sys.executable, "-m", "swarmfree")
-    stem: tuple[str, ...] = ()
+    fork_server: tuple[str, ...] = ()
     invite_within_s: float = 120.0
     stop_grace_s: float = 3.0
     end_grace_s: float = 60.0
@@ -150,7 +150,7 @@ class LocalSwarm:
         self._hear = hear
         self._heard: asyncio.Queue[ObservedEvent | tuple[str, str] | None] = asyncio.Queue(QUEUE_MAX)
         self._children: dict[str, Child] = {}
-        self._starter = Starter(order.program, order.stem, self._log(STEM))
+        self._starter = Starter(order.program, order.fork_server, self._log(FORK_SERVER))
         self._followers: set[asyncio.Task[None]] = set()
         self._struck: set[int] = set()
         self._struck_from_outside: set[int] = set()
@@ -302,7 +302,10 @@ class LocalSwarm:
         end_processes(self._below.pop(name, ()))  # Its daemon would go by itself in a moment; until then it keeps its port.
         if self._starter.is_lost:
             self.stop(
-                SwarmExit(1, f"the stem has ended, and with it all others, which were forked from it{see(self._log(STEM))}")
+                SwarmExit(
+                    1,
+                    f"the fork server has ended, and with it all others, which were forked from it{see(self._log(FORK_SERVER))}",
+                )
             )
         is_expected = child.pid in self._struck or self._over.is_set()
         # The bootstrap node ends well only when somebody tells it to.

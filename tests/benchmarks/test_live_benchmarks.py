@@ -150,11 +150,11 @@ def test_joins_report_the_worse_medians() -> None:
 
 
 @pytest.mark.timeout(180)
-async def test_a_joiner_is_measured(tmp_path: Path, stem: tuple[str, ...]) -> None:
+async def test_a_joiner_is_measured(tmp_path: Path, fork_server: tuple[str, ...]) -> None:
     """A real peer joins a real swarm of a tiny model: its times are in order, its state is its sibling's, the others went on."""
     manifest = replace(join.RUN, model=join.QUICK_MODEL)
-    own = ("/usr/bin/env", f"TMPDIR={tmp_path}", *stem)
-    (found,) = await join.measure(manifest, tmp_path / "run", joins=1, before_s=1.0, attempts=1, stem=own)
+    own = ("/usr/bin/env", f"TMPDIR={tmp_path}", *fork_server)
+    (found,) = await join.measure(manifest, tmp_path / "run", joins=1, before_s=1.0, attempts=1, fork_server=own)
     times = (found.begun_s, found.up_s, found.placed_s, found.built_s, found.member_s, found.contributed_s)
     assert list(times) == sorted(times)
     assert found.agreed == 2
@@ -168,11 +168,11 @@ async def test_a_joiner_is_measured(tmp_path: Path, stem: tuple[str, ...]) -> No
 
 
 @pytest.mark.timeout(180)
-async def test_a_lost_stage_is_measured(tmp_path: Path, stem: tuple[str, ...]) -> None:
+async def test_a_lost_stage_is_measured(tmp_path: Path, fork_server: tuple[str, ...]) -> None:
     """A real stage of a tiny model is lost and merged: the times are in order, two neighbours' weights came, a standby's memory was watched."""
     (model,) = recovery.QUICK_MODELS.values()
-    own = ("/usr/bin/env", f"TMPDIR={tmp_path}", *stem)
-    (found,) = await recovery.measure(recovery.run_of(model, full=False), tmp_path / "run", 1, full=False, stem=own)
+    own = ("/usr/bin/env", f"TMPDIR={tmp_path}", *fork_server)
+    (found,) = await recovery.measure(recovery.run_of(model, full=False), tmp_path / "run", 1, full=False, fork_server=own)
     assert 0 < found.noticed_s < found.decided_s < found.built_s < found.resumed_s
     assert found.action == "Merge"
     assert found.received_bytes == 2 * recovery.FLOAT_BYTES * recovery.stage_parameters(model)

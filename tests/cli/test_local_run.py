@@ -32,7 +32,7 @@ from swarmfree.cli.local_run import LocalRun
 from swarmfree.lab.local_order import order_of
 from swarmfree.protocol.manifest import Manifest
 order = order_of(Manifest(), Path(sys.argv[1]), peers=4, standbys=0, respawn=False, kills=(), run_arguments=(), peer_arguments=())
-order = dataclasses.replace(order, peer_arguments=(), program=(sys.executable, sys.argv[2]), stem=())
+order = dataclasses.replace(order, peer_arguments=(), program=(sys.executable, sys.argv[2]), fork_server=())
 leave(LocalRun(Manifest(), order, is_json=False).run())
 """
 
@@ -59,7 +59,7 @@ def _behaviour(tmp_path: Path, **steps: list[Any]) -> None:
 def _run(tmp_path: Path, small_manifest: Manifest, *, is_json: bool) -> int:
     out = tmp_path / "report"
     order = order_of(small_manifest, out, peers=4, standbys=0, respawn=False, kills=(), run_arguments=(), peer_arguments=())
-    order = dataclasses.replace(order, peer_arguments=(), program=(sys.executable, str(PROGRAM)), stem=())
+    order = dataclasses.replace(order, peer_arguments=(), program=(sys.executable, str(PROGRAM)), fork_server=())
     local = LocalRun(small_manifest, order, is_json=is_json)
     (out / KEPT / "1").mkdir(parents=True)  # what was kept on the way goes at the end
     return local.run()

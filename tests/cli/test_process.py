@@ -35,7 +35,7 @@ async def test_a_peer_starts_behind_those_that_train(tmp_path: Path, monkeypatch
 
 
 async def test_what_is_missing_is_loaded_beside_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stem has some of it: that does not stand for all."""
+    """A fork server has some of it: that does not stand for all."""
     (tmp_path / "missing_module.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
     await load_gently("asyncio", "missing_module")
@@ -43,7 +43,7 @@ async def test_what_is_missing_is_loaded_beside_what_is_there(tmp_path: Path, mo
 
 
 async def test_what_is_loaded_needs_no_thread() -> None:
-    """A peer that was forked from a stem has everything: it starts at once."""
+    """A peer that was forked from a fork server has everything: it starts at once."""
     before = threading.active_count()
     await load_gently("asyncio", "os")
     assert threading.active_count() == before

@@ -1,7 +1,9 @@
-"""``python -m tests.lab.nursery SOCKET PARENT_PID``: loads torch and hivemind once; the stems of a test session's swarms are forked from it.
+"""``python -m tests.lab.nursery SOCKET PARENT_PID``: loads torch and hivemind once; the fork servers of a test session's swarms are forked from it.
 
-A stem takes four seconds of a processor to load, as much as the peers of a small swarm take to start. `nursery_stem` is what is started in place of
-``python -m swarmfree.cli.fork_server``: it hands its socket and its outputs to the nursery, whose fork is the stem from then on, and ends with it.
+A fork server takes four seconds of a processor to load, as much as the peers of a small swarm take to start. `nursery_fork_server` is what is
+started in place of
+``python -m swarmfree.cli.fork_server``: it hands its socket and its outputs to the nursery, whose fork is the fork server from then on, and ends
+with it.
 
 Processes of one test are found by ``TMPDIR`` in their environment, as it was when they were started. A fork was started with the nursery's: so that
 stands in a room of fixed length, into which the fork writes the folder of its own test.
@@ -39,8 +41,8 @@ nursery.recv(1)
 """
 
 
-def nursery_stem(path: Path) -> tuple[str, ...]:
-    """How to start a stem that is forked from the nursery at this socket; ``TMPDIR`` has to be set."""
+def nursery_fork_server(path: Path) -> tuple[str, ...]:
+    """How to start a fork server that is forked from the nursery at this socket; ``TMPDIR`` has to be set."""
     return sys.executable, "-S", "-c", HAND_OVER, str(path)
 
 
@@ -63,11 +65,11 @@ def nursery() -> Iterator[Path]:
 
 
 def main(door: socket.socket) -> None:
-    """Load, then fork a stem for each that asks."""
+    """Load, then fork one fork server for each test that asks."""
     load()
     gc.collect()
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a stem has ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a fork server has ended
     nursery_pid = os.getpid()
     while True:
         asking, _ = door.accept()
@@ -79,18 +81,18 @@ def main(door: socket.socket) -> None:
             for number, fd in enumerate(outputs, start=1):
                 os.dup2(fd, number)
                 os.close(fd)
-            be_stem(said, channel, nursery_pid)
+            be_fork_server(said, channel, nursery_pid)
         for fd in (*fds, asking.detach()):
             os.close(fd)
 
 
-def be_stem(temporary: bytes, channel: int, parent_pid: int) -> None:
-    """Be the stem of a swarm with this folder for temporary files, at this socket; `asking` stays open for as long as it lives."""
+def be_fork_server(temporary: bytes, channel: int, parent_pid: int) -> None:
+    """Be the fork server of a swarm with this folder for temporary files, at this socket; `asking` stays open for as long as it lives."""
     os.setsid()
     write_environment(temporary)
     os.environ["TMPDIR"] = temporary.decode()
     tempfile.tempdir = None
-    sys.argv = ["stem", str(channel), str(parent_pid)]
+    sys.argv = ["fork-server", str(channel), str(parent_pid)]
     serve(lambda: None, run)
 
 

@@ -25,7 +25,7 @@ from swarmfree.lab.summary import summarise, summary_text
 from swarmfree.lab.swarm import BOOTSTRAP, LocalSwarm, SwarmExit, SwarmOrder
 from tests.lab.test_lab_swarm import PROGRAM, Heard
 
-STEM = (
+PROGRAM_OF_FORK_SERVER = (
     "import os, sys; from swarmfree.lab.fork_server import serve; from tests.lab import dummy_program\n"
     "def run(a): sys.argv = ['dummy', *a, '--die-with-parent', str(os.getppid())]; dummy_program.main()\n"
     "serve(lambda: None, run)"
@@ -111,7 +111,7 @@ async def struck(tmp_path: Path, behaviour: dict[str, list[Any]] | None = None, 
         swarm.stop(SwarmExit(1, "the test is over"))
         await running
     async with asyncio.timeout(5):
-        while any(_runs(pid) for pid in heard.pids()):  # those of a dead stem are the kernel's to end
+        while any(_runs(pid) for pid in heard.pids()):  # those of a dead fork server are the kernel's to end
             await asyncio.sleep(0.01)
 
 
@@ -238,10 +238,10 @@ async def test_a_peer_that_crashes_ends_the_swarm(tmp_path: Path) -> None:
     assert ending.line == "peer-2: ended with signal SIGSEGV and no word"
 
 
-async def test_a_stem_that_is_killed_is_one_line(tmp_path: Path) -> None:
+async def test_a_fork_server_that_is_killed_is_one_line(tmp_path: Path) -> None:
     """All others die with the process that they were forked from, and that is what is said; each is known by its own name before."""
-    stem = (sys.executable, "-c", STEM)
-    async with struck(tmp_path, stem=stem, respawn=True) as story:
+    fork_server = (sys.executable, "-c", PROGRAM_OF_FORK_SERVER)
+    async with struck(tmp_path, fork_server=fork_server, respawn=True) as story:
         await story.up(BOOTSTRAP, "peer-1", "peer-2")
         state = story.swarm.state
         processes = [psutil.Process(p.pid) for p in state.peers]
@@ -251,7 +251,7 @@ async def test_a_stem_that_is_killed_is_one_line(tmp_path: Path) -> None:
         os.kill(parent, signal.SIGKILL)
         ending = await story.end()
     assert ending.code == 1
-    assert ending.line.startswith("the stem has ended, and with it all others")
+    assert ending.line.startswith("the fork server has ended, and with it all others")
     assert story.kills() == []
 
 

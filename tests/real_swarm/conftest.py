@@ -11,9 +11,9 @@ from tests.real_swarm.real_swarm import Processes
 
 
 @pytest.fixture
-async def processes(tmp_path: Path, stem: tuple[str, ...]) -> AsyncIterator[Processes]:
+async def processes(tmp_path: Path, fork_server: tuple[str, ...]) -> AsyncIterator[Processes]:
     """Real processes in a folder of this test; what a failed test leaves is ended."""
-    own = Processes(tmp_path, stem)
+    own = Processes(tmp_path, fork_server)
     try:
         yield own
     finally:

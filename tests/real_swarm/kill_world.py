@@ -106,7 +106,9 @@ async def training(
     )
     audience = Audience(report, processes.waiters)
     described = RunDescribed(time.time(), "small", iterations, manifest.stage_count, manifest.tokens_per_iteration)
-    swarm = LocalSwarm(dataclasses.replace(order, program=processes.program, stem=processes.stem), described, audience)
+    swarm = LocalSwarm(
+        dataclasses.replace(order, program=processes.program, fork_server=processes.fork_server), described, audience
+    )
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(swarm.run())
         world = World(processes, swarm, audience, whole)

@@ -93,13 +93,13 @@ class Waiters:
 class Processes:
     """All processes of one test: how to start a command of ours, what they said, and what is there of them now."""
 
-    def __init__(self, folder: Path, stem: tuple[str, ...]) -> None:
-        """Work below `folder`, in a folder for temporary files of their own; `stem` is what forks peers."""
+    def __init__(self, folder: Path, fork_server: tuple[str, ...]) -> None:
+        """Work below `folder`, in a folder for temporary files of their own; `fork_server` is what forks peers."""
         self.folder = folder
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
         self.program = ("/usr/bin/env", f"TMPDIR={self.temporary}", sys.executable, "-m", "swarmfree")
-        self.stem = (*self.program[:2], *stem)
+        self.fork_server = (*self.program[:2], *fork_server)
         self.said: dict[str, list[str]] = {}
         self.waiters = Waiters()
         self._children: list[Child] = []
@@ -125,7 +125,7 @@ class Processes:
     async def starter(self) -> Starter:
         """What peers and bootstrap nodes are forked from; it loads meanwhile, which takes long once others train."""
         if self._starter is None:
-            self._starter = Starter(self.program, self.stem, self.folder / "stem.txt")
+            self._starter = Starter(self.program, self.fork_server, self.folder / "fork-server.txt")
             await self._starter.begin()
         return self._starter
 
@@ -177,7 +177,7 @@ class Processes:
         return [*found, *(f"temporary file {path}" for path in self.temporary.rglob("*"))]
 
     async def require_nothing_left(self, within_s: float = NOTHING_LEFT_WITHIN_S) -> None:
-        """Fail if anything is left of them after `within_s`; only the stem that they were forked from is ended here."""
+        """Fail if anything is left of them after `within_s`; only the fork server that they were forked from is ended here."""
         if self._starter is not None:
             await self._starter.end()
         until_s = time.monotonic() + within_s

@@ -12,7 +12,7 @@ from benchmarks.survival_world import living
 pytestmark = pytest.mark.timeout(240)
 
 
-async def test_a_dead_majority_that_comes_back_costs_seconds(stem: tuple[str, ...]) -> None:
+async def test_a_dead_majority_that_comes_back_costs_seconds(fork_server: tuple[str, ...]) -> None:
     """The coordinator and two whole stages, five of nine, are killed and come back under their old identities: 15 s to the next commit."""
-    async with living(replace(MAJORITY, stem=stem)) as world:
+    async with living(replace(MAJORITY, fork_server=fork_server)) as world:
         assert await lose_majority(world, 2 * RESUMED_WITHIN_S) <= RESUMED_WITHIN_S

@@ -14,9 +14,9 @@ pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.mark.parametrize("setting", [LONE, SOURCE], ids=["lone", "source"])
-async def test_no_state_is_lost_without_need(setting: Setting, stem: tuple[str, ...]) -> None:
+async def test_no_state_is_lost_without_need(setting: Setting, fork_server: tuple[str, ...]) -> None:
     """A cut of 3 s, to the coordinator or everybody, and a freeze of 3 s replace nobody's state; a source that is back loses a step at most."""
-    async with living(replace(setting, stem=stem)) as world:
+    async with living(replace(setting, fork_server=fork_server)) as world:
         for kind, (needed, play) in LASTING.items():
             if needed == setting:
                 assert await play(world, 1) == [], kind

@@ -144,7 +144,7 @@ class Chaos:
             order.swarm,
             own_arguments=self._own_arguments,
             program=self._traces.program(order.swarm.program),
-            stem=self._traces.program(order.swarm.stem),
+            fork_server=self._traces.program(order.swarm.fork_server),
         )
         described = RunDescribed(
             time.time(), manifest.run.name, manifest.run.iterations, manifest.stage_count, manifest.tokens_per_iteration

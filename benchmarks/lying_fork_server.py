@@ -1,4 +1,4 @@
-"""``python -m benchmarks.lying_stem``: a stem whose peers' first coordinator of a merge lies about its weights for as long as it lives.
+"""``python -m benchmarks.lying_fork_server``: a fork server whose peers' first coordinator of a merge lies about its weights for as long as it lives.
 
 Used by `benchmarks.survival`. Who creates the file that the environment names is the liar.
 """
@@ -22,9 +22,9 @@ LIE = 0.5
 """For both neighbours."""
 
 
-def lying_stem(flag: Path) -> tuple[str, ...]:
+def lying_fork_server(flag: Path) -> tuple[str, ...]:
     """How to start it."""
-    return "/usr/bin/env", f"{FLAG}={flag}", sys.executable, "-m", "benchmarks.lying_stem"
+    return "/usr/bin/env", f"{FLAG}={flag}", sys.executable, "-m", "benchmarks.lying_fork_server"
 
 
 def _is_liar(flag: Path) -> bool:
@@ -38,7 +38,7 @@ def _is_liar(flag: Path) -> bool:
 
 
 def _run_lying(arguments: Sequence[str]) -> None:
-    from swarmfree.trainer.coordinator.assignment import Assignment  # noqa: PLC0415 - loaded by the stem
+    from swarmfree.trainer.coordinator.assignment import Assignment  # noqa: PLC0415 - loaded by the fork server
 
     flag, honest = Path(os.environ[FLAG]), Assignment._choose  # noqa: SLF001 - the lie
 
