@@ -194,7 +194,7 @@ RecoveryMode = Literal["checkfree", "checkfree+", "auto"]
 SWAP_STAGES_MIN = 4
 """With fewer body stages the first two and the last two are not four."""
 ShadowKind = Literal["auto", "plain", "full"]
-Rung = Literal["replay", "restore", "merge"]
+RecoveryMethod = Literal["replay", "restore", "merge"]
 BorderDtype = Literal["wire", "bfloat16", "int8"]
 
 
@@ -208,10 +208,11 @@ class RecoverySection:
         rate_factor: rate factor of a rebuilt stage; does not compound (CheckFree Algorithm 1 has 1.1).
         ends_copies: members of the body that keep an exact copy of stage 0, so that it survives its last source; 0 = none.
         mode: `checkfree` has a lost stage of the body made from its neighbours alone; `checkfree+` as well, and every second microbatch goes through
-            the first two and the last two body stages in swapped order (CheckFree+, four body stages at least); `auto` takes the best rung there is.
+            the first two and the last two body stages in swapped order (CheckFree+, four body stages at least); `auto` takes the best recovery
+            method there is.
         shadow_every: both neighbours of a body stage renew their shadow of it after so many iterations; 0 = none are kept.
         shadow_kind: `plain`, int8 weights; `full`, float32 weights and both moments; `auto`, full where the links hardly notice.
-        best: the best rung of the ladder that is used: `replay`, `restore` (a shadow as it is) or `merge`; see `policy.recovery`.
+        best: the best recovery method that is used: `replay`, `restore` (a shadow as it is) or `merge`; see `policy.recovery`.
         border_dtype: of the tensors in border logs: `wire`, as they crossed it, without which no replay is exact; `bfloat16` or `int8`, a half or a
             quarter of float32.
         kept_mb_max: border logs and shadows that a peer may keep for others, both together, MB; which goes first, `docs/protocol.md` says.
@@ -225,7 +226,7 @@ class RecoverySection:
     ends_copies: int = 2
     shadow_every: int = 50
     shadow_kind: ShadowKind = "auto"
-    best: Rung = "replay"
+    best: RecoveryMethod = "replay"
     border_dtype: BorderDtype = "wire"
     kept_mb_max: int = 4096
     kept_ram_mb_max: int = 512

@@ -76,7 +76,7 @@ def draw_usual(seed: int, *, iterations: int | None = None) -> Setup:
         iterations: of the run; None = drawn as well.
     """
     rng, ends, stuck, shadow = (random.Random(f"{seed}/{name}") for name in ("setup", "ends", "stuck", "shadow"))
-    rungs = random.Random(f"{seed}/rungs")
+    methods = random.Random(f"{seed}/rungs")  # an older name: with another one each seed would draw another run
     body = rng.choice((2, 3, 3, 3, 4))
     sources = rng.choice((1, 2, 2, 2))
     replicas = rng.choice((1, 2, 2, 2, 3))
@@ -98,8 +98,8 @@ def draw_usual(seed: int, *, iterations: int | None = None) -> Setup:
             ends_copies=ends.choice((0, 1, 2, 2, 3)),
             shadow_every=shadow.choice((0, 1, 2, 5)),
             shadow_kind=random.Random(f"{seed}/full").choice(("plain", "full")),
-            best=rungs.choice(("replay", "replay", "restore", "merge")),
-            kept_ram_mb_max=rungs.choice((0, 1)),
+            best=methods.choice(("replay", "replay", "restore", "merge")),
+            kept_ram_mb_max=methods.choice((0, 1)),
             border_dtype=random.Random(f"{seed}/packed").choice(("wire", "wire", "bfloat16")),
         ),
         timing=TimingSection(

@@ -307,7 +307,7 @@ def test_without_whole_logs_or_time_a_full_shadow_is_taken_as_it_is(since: tuple
     assert action.full
 
 
-def test_a_run_says_which_rung_is_its_best() -> None:
+def test_a_run_says_which_recovery_method_is_its_best() -> None:
     """`restore` takes the shadow as it is, `merge` has none; replay needs no log where the shadow is of this iteration."""
     replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 1])
     given = (_full(replicas, (3, 2, 4)), _logs(replicas, -1, 4, -1, 3))
@@ -331,8 +331,8 @@ def test_a_plain_shadow_is_taken_as_it_is_beside_whole_logs_too() -> None:
     assert (action.iteration, action.full) == (7, False)
 
 
-def test_every_rung_can_be_forced() -> None:
-    """Whatever is kept, nothing above the best rung is taken, and the ones below it are there when it is not possible."""
+def test_every_recovery_method_can_be_forced() -> None:
+    """Whatever is kept, no method before the best one is taken, and the later ones are there when it is not possible."""
     replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 1])
     given = (_full(replicas, (3, 2, 4)), _logs(replicas, -1, 3, -1, 3))
     kinds = {"replay": Replay, "restore": Restore, "merge": Merge}

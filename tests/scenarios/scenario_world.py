@@ -9,9 +9,9 @@ from swarmfree.protocol.manifest import (
     BatchSection,
     Manifest,
     ModelSection,
+    RecoveryMethod,
     RecoverySection,
     RingSection,
-    Rung,
     RunSection,
     StagesSection,
     TimingSection,
@@ -65,8 +65,8 @@ def swarm(
     )
 
 
-def reaching(best: Rung, setup: Setup) -> Setup:
-    """The same with another best rung of the recovery ladder than shadows as they are."""
+def reaching(best: RecoveryMethod, setup: Setup) -> Setup:
+    """The same setup with `best` as the best recovery method in place of `restore`."""
     recovery = replace(setup.manifest.recovery, best=best)
     return replace(setup, manifest=replace(setup.manifest, recovery=recovery))
 

@@ -147,7 +147,7 @@ def test_the_whole_body_is_replayed_from_what_a_standby_and_the_sources_kept() -
 
 
 def test_a_plain_shadow_is_restored_as_it_is() -> None:
-    """However high the ladder begins: it has no moments, and no borders are kept for it."""
+    """Even where replay is the best method: it has no moments, and no borders are kept for it."""
     setup = unhurried(reaching("replay", swarm(shadow_every=4)), iterations=ITERATIONS)
     result = play(setup, lose(2))
     assert lines(result, "StageBuilt", "stage=2", "action=Restore")

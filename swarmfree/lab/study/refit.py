@@ -1,6 +1,6 @@
 """The numbers of two strategies that only the study has: a refit to what the neighbours saw, and a replay that begins without moments. Pure.
 
-Source: design section 6, rungs 2 and 4; the step counts and the rate are those that measured best with a small model within a bounded time.
+Source: design section 6, methods 2 and 4; the step counts and the rate are those that measured best with a small model within a bounded time.
 """
 
 from __future__ import annotations

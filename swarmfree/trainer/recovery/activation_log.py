@@ -2,7 +2,7 @@
 
 The tensors that repair pulls anyway are kept on when their iteration is committed: packed and moved to memory of their own in the background, the
 newest in memory, the others on the shelf, since the last shadows and somewhat longer, and within bounds. Nothing of it travels until a stage is lost.
-Source: design section 6, rung 2.
+Source: design section 6, method 2.
 """
 
 from __future__ import annotations

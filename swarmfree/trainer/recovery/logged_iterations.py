@@ -1,6 +1,6 @@
 """What the neighbours of a lost stage still know of past iterations: records, and what crossed the borders to them.
 
-Whoever replays the stage reads it from here. Source: design section 6, rung 2.
+Whoever replays the stage reads it from here. Source: design section 6, method 2.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Bit for bit: the records say in which order gradients were added and with which 
 iteration. On hardware that rounds otherwise, or from logs that were packed, the result is near, and says so; it is given up where a sum's squared
 norm is not within 1 % of its record's, or where sums of the stage were bit for bit until then, since then it is something else that was computed.
 Adjacent lost stages are replayed together: each builder runs all of them, since what crossed the borders between them is gone. Source: design
-section 6, rung 2.
+section 6, method 2.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ a donor's device does, and the parts of one shadow are spread over a share of th
 Standbys ask the coordinator for its plan now and then, and keep shadows of some stages, too: of what is lost further than next to a holder.
 All shadows lie on the shelf, within what `recovery.kept_mb_max` and this peer's owner leave beside the border log: where they do not fit, the
 oldest goes first.
-Source: design section 6, rungs 2 and 3.
+Source: design section 6, methods 2 and 3.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every rung of the recovery ladder, forced once by the run's configuration, in a swarm of real processes: SIGKILL of all replicas of a stage."""
+"""Every recovery method, forced once by the run's configuration, in a swarm of real processes: SIGKILL of all replicas of a stage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.real_swarm.real_swarm import Processes
 pytestmark = pytest.mark.timeout(600)
 
 ONE_EACH = (1, 1, 1, 1)
-RUNGS = {
+METHODS = {
     "a plain shadow": ('best = "replay"\nshadow_kind = "plain"\nshadow_every = 4', (2, "Restore")),
     "a full shadow": ('best = "restore"\nshadow_kind = "full"\nshadow_every = 4', (3, "Restore")),
     "a merge": ('best = "merge"', (2, "Merge")),
@@ -28,15 +28,15 @@ def built(world: World, stage: int) -> StageBuilt:
     return [h.event for h in world.told(StageBuilt) if isinstance(h.event, StageBuilt) and h.event.stage == stage][-1]
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-async def test_each_rung_can_be_forced(processes: Processes, rung: str) -> None:
+@pytest.mark.parametrize("method", METHODS)
+async def test_each_recovery_method_can_be_forced(processes: Processes, method: str) -> None:
     """Each stage comes back that way, in time, and training goes on with losses that are numbers."""
-    recovery, *losses = RUNGS[rung]
+    recovery, *losses = METHODS[method]
     async with training(processes, recovery, ONE_EACH, microbatches=4, iterations=1000) as (world, running):
         await world.until(lambda: world.audience.state.committed_count >= 12, "what is kept is kept")
         for stage, action in losses:
             story = await lose_stage(world, stage)
-            tell(f"{rung}: {action}", story)
+            tell(f"{method}: {action}", story)
             event = built(world, stage)
             assert (story.action, event.action) == (action, action), story
             assert event.exact == (action == "CopyKept"), event
