@@ -1,9 +1,9 @@
-"""What does it cost to keep shadows and border logs while nothing fails? The same swarm with and without them, in turns.
+"""What does it cost to keep shadows and activation logs while nothing fails? The same swarm with and without them, in turns.
 
 ``python -m benchmarks.keeping`` trains one source and three body stages of one replica each, beside a standby that keeps shadows as well, in real
 processes, some rounds over, two runs: one whose stages have few tokens for their weights, where `recovery.shadow_kind = "auto"` takes plain shadows,
 and one with many, where it takes full ones. Each is trained without anything kept for others (`recovery.mode = "checkfree"`) and with shadows,
-renewed every 50 iterations, and border logs; the first also with the full shadows that `auto` avoids, the second also within a limit that holds
+renewed every 50 iterations, and activation logs; the first also with the full shadows that `auto` avoids, the second also within a limit that holds
 shadows and a part of what is logged otherwise. Logs do not fit in memory: of 200 MB and more that a peer logs, 64 may stay there, the rest lies
 on disk.
 
@@ -44,7 +44,7 @@ from rich.table import Table
 from benchmarks.command import finish
 from benchmarks.live import Commits, LiveFailed, LiveSwarm
 from benchmarks.ring_runs import prepare_job
-from swarmfree.policy.retention import borders_kept, has_full_shadows
+from swarmfree.policy.retention import has_full_shadows, logged_iteration_count
 from swarmfree.protocol.events import IterationCommitted, Started
 from swarmfree.protocol.manifest import (
     BatchSection,
@@ -190,7 +190,7 @@ async def pair(sides: Sequence[Side], warmup: int, measured: int, *, together: b
 
 def kept_mb(swarm: Swarm, side: Side) -> float:
     """The most that a peer kept: its shelf and, where it logs, as much memory as its log may have."""
-    logs = borders_kept(run_of(side)) > 0
+    logs = logged_iteration_count(run_of(side)) > 0
     return swarm.shelf_bytes / 1e6 + (side.recovery.kept_ram_mb_max if logs else 0)
 
 

@@ -13,7 +13,7 @@ it started until the stage is there, what it took for a stage beforehand include
 gradient, 4 bytes more, is taken afterwards. *memory_over_gradient_too* is over weights, moments and gradient, as before. Losses are repeated in one
 swarm; medians.
 
-With ``--full`` the stage is replayed from its full shadow and border logs instead; with ``--large-parts`` parts are a 48th of a stage, as before.
+With ``--full`` the stage is replayed from its full shadow and activation logs instead; with ``--large-parts`` parts are a 48th of a stage, as before.
 
 Prints a table and, as the last line, one JSON object for the largest stage, where bytes weigh most; `transfer_over_plain_SIZE` is of each. Progress
 goes to stderr.
@@ -310,7 +310,7 @@ def main() -> int:
     )
     parser.add_argument("--losses", type=int, default=0, metavar="N", help=f"how many losses of each size (default {LOSSES})")
     parser.add_argument("--only", choices=tuple(MODELS), help="one size")
-    parser.add_argument("--full", action="store_true", help="replay from full shadows and border logs instead of merging")
+    parser.add_argument("--full", action="store_true", help="replay from full shadows and activation logs instead of merging")
     parser.add_argument("--large-parts", action="store_true", help="parts of a 48th of a stage, not of a run's default size")
     parser.add_argument("--quick", action="store_true", help="one loss of a tiny stage, to see that everything works")
     asked = parser.parse_args()

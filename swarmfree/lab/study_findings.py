@@ -14,7 +14,7 @@ MIDDLE = "middle"
 STRATEGIES = {"Replay": "replay", "Restore": "shadow-", "Merge": "norm2"}
 """Recovery action -> the study's strategy that it is; of shadows the age that did worst."""
 NEAR_REPLAY = "replay-near"
-"""That of a replay which did not come out bit for bit, as from borders in bfloat16."""
+"""That of a replay which did not come out bit for bit, as from activations in bfloat16."""
 
 
 @functools.cache

@@ -25,7 +25,7 @@ from swarmfree.model.stages import BodyStage, Ends, StageState, blank_stage, dra
 from swarmfree.model.sums import GradientSums, add_up
 from swarmfree.protocol.actions import MergeMode
 from swarmfree.protocol.engine_port import Pieces, Writable
-from swarmfree.protocol.manifest import BorderDtype, Manifest
+from swarmfree.protocol.manifest import LogDtype, Manifest
 from swarmfree.protocol.records import StepScalars
 
 
@@ -188,15 +188,15 @@ class TorchEngine:
         self._settle()
         return passes.run_forward_only(self._body(), self._shape, activations)
 
-    def packed_bytes(self, size_bytes: int, dtype: BorderDtype) -> int:  # noqa: ARG002 (of this run, all are alike)
-        """In a border log."""
+    def packed_bytes(self, size_bytes: int, dtype: LogDtype) -> int:  # noqa: ARG002 (of this run, all are alike)
+        """In an activation log."""
         return self._shape.packed_bytes(dtype)
 
-    def pack(self, data: bytes, dtype: BorderDtype, room: Writable) -> None:
-        """As a border log keeps it."""
+    def pack(self, data: bytes, dtype: LogDtype, room: Writable) -> None:
+        """As an activation log keeps it."""
         self._shape.pack(data, dtype, room)
 
-    def unpack(self, data: bytes, dtype: BorderDtype) -> bytes:
+    def unpack(self, data: bytes, dtype: LogDtype) -> bytes:
         """Inverse of `pack`, but for rounding."""
         return self._shape.unpack(data, dtype)
 

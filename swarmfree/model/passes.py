@@ -19,7 +19,7 @@ from swarmfree.model.codec import WireDtype, decode_activations, decode_tokens, 
 from swarmfree.model.shadow import from_int8, size_bytes, to_int8
 from swarmfree.model.stages import BodyStage, Ends
 from swarmfree.protocol.engine_port import Writable
-from swarmfree.protocol.manifest import BorderDtype, Manifest
+from swarmfree.protocol.manifest import LogDtype, Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +63,15 @@ class BatchShape:
         """Inverse of `decode`."""
         return encode_activations(tensor, self.wire_dtype)
 
-    def packed_bytes(self, dtype: BorderDtype) -> int:
+    def packed_bytes(self, dtype: LogDtype) -> int:
         """How long something that travels is once it is packed."""
         count = self.rows * self.tokens_per_row * self.width
         if dtype == "int8":
             return size_bytes(count)
         return count * (2 if "bfloat16" in {dtype, self.wire_dtype} else 4)
 
-    def pack(self, data: bytes, dtype: BorderDtype, room: Writable) -> None:
-        """What travels as a border log keeps it, rounded once, written to `room`.
+    def pack(self, data: bytes, dtype: LogDtype, room: Writable) -> None:
+        """What travels as an activation log keeps it, rounded once, written to `room`.
 
         Raises:
             ValueError: wrong length.
@@ -85,7 +85,7 @@ class BatchShape:
         else:
             room[:] = data
 
-    def unpack(self, data: bytes, dtype: BorderDtype) -> bytes:
+    def unpack(self, data: bytes, dtype: LogDtype) -> bytes:
         """Inverse of `pack`, but for rounding.
 
         Raises:

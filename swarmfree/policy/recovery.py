@@ -89,11 +89,11 @@ def norm_off(squared_norm: float, recorded: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """What is known of border logs, and of how long it takes to use them.
+    """What is known of activation logs, and of how long it takes to use them.
 
     Args:
         since: member -> the iteration from which on its log is whole; who has none is not in it.
-        packed: what borders were rounded to; empty for those that are kept as they crossed the wire.
+        packed: what activations were rounded to; empty for those that are kept as they crossed the wire.
         stage_s: that one stage computes for one iteration.
         limit_s: what is expected to compute longer is not begun.
     """
@@ -183,7 +183,10 @@ def _from_neighbours(
 def _replay(
     stage: int, replicas: Sequence[Sequence[Endpoint]], record: Record, shadows: Sequence[StageShadow], logs: Logs
 ) -> Replay | None:
-    """Replay this stage and the lost ones next to it, if there are full shadows of one iteration of all, and both outer borders were kept since."""
+    """Replay this stage and the lost ones next to it.
+
+    All of them need full shadows of one iteration, and the logs of both outer boundaries have to reach back to it.
+    """
     first = last = stage
     while first > 1 and not replicas[first - 1]:
         first -= 1

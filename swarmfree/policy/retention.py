@@ -1,4 +1,4 @@
-"""Who keeps what for others: exact copies of the ends, so that they survive their last source, shadows of body stages, border logs. Pure.
+"""Who keeps what for others: exact copies of the ends, so that they survive their last source, shadows of body stages, activation logs. Pure.
 
 Source: CheckFree+ keeps copies of the ends at the stages next to them; protocol section 3.10. Differs: the copies are exact, moments included.
 """
@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from zlib import crc32
 
-from swarmfree.protocol.manifest import BorderDtype, Manifest
+from swarmfree.protocol.manifest import LogDtype, Manifest
 from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member
 from swarmfree.protocol.plan import Plan
 
 FULL_SHARE_MAX = 0.05
 """Full shadows are the default where they add at most this share to what a stage sends in training."""
 FULL_BYTES, WIRE_BYTES = 12, 4
-BORDERS_SPARE = 8
+SPARE_ITERATIONS = 8
 MEMBER_SHADOWS = 4
 """Full shadows that a member has to find room for: its own state, one of each neighbour stage, and the one that is being fetched."""
-BORDERS_BESIDE = 2
-"""Of an iteration's borders as they came, so many are in memory beside what is kept: the newest, and what was let go and is used again."""
+ITERATIONS_BESIDE = 2
+"""Of an iteration's activations as they came, so many are in memory beside what is kept: the newest, and what was let go and is used again."""
 PLAIN_BYTES, BATCH_BYTES = 1, 1 << 20
 """Parts of plain shadows travel so many bytes at a time: asking for one costs as much as its bytes do."""
 STANDBY_STAGES = 3
@@ -63,30 +63,30 @@ def shadow_batch(manifest: Manifest) -> int:
 
 
 def replays_exactly(manifest: Manifest) -> bool:
-    """Whether a lost stage can come back bit for bit: from full shadows, with whole border logs and the order of every sum in the record."""
-    return borders_kept(manifest) > 0 and border_dtype(manifest) == "wire"
+    """Whether a lost stage can come back bit for bit: from full shadows, with whole activation logs and the order of every sum in the record."""
+    return logged_iteration_count(manifest) > 0 and border_dtype(manifest) == "wire"
 
 
-def border_dtype(manifest: Manifest) -> BorderDtype:
-    """What border logs are kept in; what the wire has rounded already is whole."""
+def border_dtype(manifest: Manifest) -> LogDtype:
+    """What activation logs are kept in; what the wire has rounded already is whole."""
     wanted = manifest.recovery.border_dtype
     return "wire" if wanted == manifest.ring.wire_dtype else wanted
 
 
-def borders_kept(manifest: Manifest) -> int:
-    """How many iterations of border logs are kept; 0 where nothing is done with them.
+def logged_iteration_count(manifest: Manifest) -> int:
+    """How many iterations of activation logs are kept; 0 where nothing is done with them.
 
     Since a full shadow was put by until all holders have the next one: they fetch one stage after the other, each in a quarter of the time between
     two shadows, and a standby keeps three of them.
     """
     recovery = manifest.recovery
     is_replayed = recovery.best == "replay" and has_full_shadows(manifest)
-    return 2 * recovery.shadow_every + BORDERS_SPARE if is_replayed else 0
+    return 2 * recovery.shadow_every + SPARE_ITERATIONS if is_replayed else 0
 
 
 @dataclass(frozen=True, slots=True)
-class BorderLog:
-    """How long a peer's border log may be.
+class LogLength:
+    """How long a peer's activation log may be.
 
     Args:
         iterations: of which it is kept; 0 = none is.
@@ -99,8 +99,8 @@ class BorderLog:
     reason: str = ""
 
 
-def border_log(manifest: Manifest, came_bytes: int, kept_bytes: int, own_mb_max: int | None = None) -> BorderLog:
-    """Decide how many iterations of borders fit beside this peer's shadows: all that a replay can need, fewer, or none at all.
+def log_length(manifest: Manifest, came_bytes: int, kept_bytes: int, own_mb_max: int | None = None) -> LogLength:
+    """Decide how many iterations of activations fit beside this peer's shadows: all that a replay can need, fewer, or none at all.
 
     Shadows come first, since without one no log is of use: one of each stage, this peer's own state, and the one that is being fetched. A log that
     does not reach from one full shadow to where both neighbours have the next one is of no use when it is needed: then none is kept.
@@ -109,11 +109,11 @@ def border_log(manifest: Manifest, came_bytes: int, kept_bytes: int, own_mb_max:
         came_bytes, kept_bytes: of one iteration at this peer, as it crossed the wire, and as it is kept.
         own_mb_max: what this peer's owner allows, None for no limit of its own.
     """
-    wanted, every = borders_kept(manifest), manifest.recovery.shadow_every
+    wanted, every = logged_iteration_count(manifest), manifest.recovery.shadow_every
     if not wanted:
-        return BorderLog(0)
-    least = every + every // 2 + BORDERS_SPARE
-    beside_bytes = BORDERS_BESIDE * came_bytes
+        return LogLength(0)
+    least = every + every // 2 + SPARE_ITERATIONS
+    beside_bytes = ITERATIONS_BESIDE * came_bytes
     room_bytes, kept_by = _log_room_bytes(manifest), f"recovery.kept_mb_max = {manifest.recovery.kept_mb_max}"
     if own_mb_max is not None and own_mb_max < manifest.recovery.kept_mb_max:
         room_bytes -= (manifest.recovery.kept_mb_max - own_mb_max) * 10**6
@@ -121,9 +121,9 @@ def border_log(manifest: Manifest, came_bytes: int, kept_bytes: int, own_mb_max:
     fits = (room_bytes - beside_bytes) // kept_bytes if kept_bytes else wanted
     limit = f"{kept_by} leaves room for {max(0, fits)} of {wanted} iterations"
     if fits < least:
-        return BorderLog(0, reason=f"no border log is kept: {limit}, and fewer than {least} are of no use")
+        return LogLength(0, reason=f"no activation log is kept: {limit}, and fewer than {least} are of no use")
     iterations = min(wanted, fits)
-    return BorderLog(iterations, iterations * kept_bytes + beside_bytes, "" if iterations == wanted else limit)
+    return LogLength(iterations, iterations * kept_bytes + beside_bytes, "" if iterations == wanted else limit)
 
 
 def _log_room_bytes(manifest: Manifest) -> int:

@@ -125,7 +125,7 @@ class Restore:
 class Replay:
     """Take a lost stage from its full shadow and run it alone through the iterations since: bit for bit where it was.
 
-    Adjacent lost stages are replayed together, by the builder of each: only what crossed the outer two borders was kept by others.
+    Adjacent lost stages are replayed together, by the builder of each: only what crossed the outer two boundaries was kept by others.
 
     Args:
         first: of the adjacent lost stages, of which `stage` is one.

@@ -10,7 +10,7 @@ from mmap import mmap
 from typing import Protocol
 
 from swarmfree.protocol.actions import MergeMode
-from swarmfree.protocol.manifest import BorderDtype
+from swarmfree.protocol.manifest import LogDtype
 from swarmfree.protocol.records import StepScalars
 
 Pieces = Sequence[bytes | memoryview]
@@ -110,12 +110,12 @@ class Engine(Protocol):
         """The same forward without a graph."""
         ...
 
-    def packed_bytes(self, size_bytes: int, dtype: BorderDtype) -> int:
+    def packed_bytes(self, size_bytes: int, dtype: LogDtype) -> int:
         """How long something of this length is once it is packed; from any thread."""
         ...
 
-    def pack(self, data: bytes, dtype: BorderDtype, room: Writable) -> None:
-        """Activations or a gradient of them, (B, T, D) in wire dtype, as they are kept in a border log.
+    def pack(self, data: bytes, dtype: LogDtype, room: Writable) -> None:
+        """Activations or a gradient of them, (B, T, D) in wire dtype, as they are kept in an activation log.
 
         Args:
             room: where they are written, as long as `packed_bytes` says.
@@ -125,7 +125,7 @@ class Engine(Protocol):
         """
         ...
 
-    def unpack(self, data: bytes, dtype: BorderDtype) -> bytes:
+    def unpack(self, data: bytes, dtype: LogDtype) -> bytes:
         """Inverse of `pack`, but for rounding.
 
         Raises:

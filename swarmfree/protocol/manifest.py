@@ -195,7 +195,7 @@ SWAP_STAGES_MIN = 4
 """With fewer body stages the first two and the last two are not four."""
 ShadowKind = Literal["auto", "plain", "full"]
 RecoveryMethod = Literal["replay", "restore", "merge"]
-BorderDtype = Literal["wire", "bfloat16", "int8"]
+LogDtype = Literal["wire", "bfloat16", "int8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +213,11 @@ class RecoverySection:
         shadow_every: both neighbours of a body stage renew their shadow of it after so many iterations; 0 = none are kept.
         shadow_kind: `plain`, int8 weights; `full`, float32 weights and both moments; `auto`, full where the links hardly notice.
         best: the best recovery method that is used: `replay`, `restore` (a shadow as it is) or `merge`; see `policy.recovery`.
-        border_dtype: of the tensors in border logs: `wire`, as they crossed it, without which no replay is exact; `bfloat16` or `int8`, a half or a
-            quarter of float32.
-        kept_mb_max: border logs and shadows that a peer may keep for others, both together, MB; which goes first, `docs/protocol.md` says.
-        kept_ram_mb_max: of the border logs, how many MB stay in memory; the rest lies on disk. The newest iteration comes on top until it is packed.
+        border_dtype: of the tensors in activation logs: `wire`, as they crossed it, without which no replay is exact; `bfloat16` or `int8`, a half
+            or a quarter of float32.
+        kept_mb_max: activation logs and shadows that a peer may keep for others, both together, MB; which goes first, `docs/protocol.md` says.
+        kept_ram_mb_max: of the activation logs, how many MB stay in memory; the rest lies on disk. The newest iteration comes on top until it is
+            packed.
     """
 
     mode: RecoveryMode = "auto"
@@ -227,7 +228,7 @@ class RecoverySection:
     shadow_every: int = 50
     shadow_kind: ShadowKind = "auto"
     best: RecoveryMethod = "replay"
-    border_dtype: BorderDtype = "wire"
+    border_dtype: LogDtype = "wire"
     kept_mb_max: int = 4096
     kept_ram_mb_max: int = 512
 

@@ -212,7 +212,7 @@ class HeartbeatAnswer:
         stage: whose state it holds, -1 for none.
         ends_iteration: the iteration that its copy of stage 0 is ready for, -1 without a complete one.
         shadows: of other stages, complete ones.
-        borders_since: the iteration from which on its border log is whole; -1 without one.
+        borders_since: the iteration from which on its activation log is whole; -1 without one.
         ends_lineage: of the last record in its copy of stage 0; empty without a complete one.
         lateness: how many times over its limit the present piece of its device's work is; 0 = it is not.
         work_done: pieces of work that its device has done, and frames of payloads that it has received; it grows while a build makes progress.

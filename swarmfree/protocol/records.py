@@ -189,7 +189,7 @@ class StageEntry:
         rate_scale_bits: float32 bits of the stage's own rate factor (1 unless rebuilt).
         scalars: what to step with.
         members: who reported.
-        sums: how the average was added up, where the run keeps border logs: by contributor, by its partial sums, offsets in order; else empty.
+        sums: how the average was added up, where the run keeps activation logs: by contributor, by its partial sums, offsets in order; else empty.
     """
 
     sum_digest: str

@@ -12,7 +12,7 @@ import numpy as np
 
 from swarmfree.protocol.actions import MergeMode
 from swarmfree.protocol.engine_port import Pieces, Writable
-from swarmfree.protocol.manifest import BorderDtype, Manifest
+from swarmfree.protocol.manifest import LogDtype, Manifest
 from swarmfree.protocol.records import StepScalars
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_arithmetic import EMBEDDING_PARTS, STATE_BYTES, PartState, State, Tensor, Words
@@ -154,18 +154,18 @@ class IntegerEngine:
         assert self._stage > 0, "only a body stage goes forward"
         return arithmetic.forward(self._stage, self._weights, Tensor.decode(activations)).encode()
 
-    def packed_bytes(self, size_bytes: int, dtype: BorderDtype) -> int:
+    def packed_bytes(self, size_bytes: int, dtype: LogDtype) -> int:
         """With a mark."""
         return len(dtype) + 1 + size_bytes
 
-    def pack(self, data: bytes, dtype: BorderDtype, room: Writable) -> None:
+    def pack(self, data: bytes, dtype: LogDtype, room: Writable) -> None:
         """Marked as packed; an integer cannot be rounded."""
         room[:] = f"{dtype} ".encode() + data
 
-    def unpack(self, data: bytes, dtype: BorderDtype) -> bytes:
+    def unpack(self, data: bytes, dtype: LogDtype) -> bytes:
         """As it was."""
         mark = f"{dtype} ".encode()
-        assert data.startswith(mark), f"a border that was not packed as {dtype} is unpacked"
+        assert data.startswith(mark), f"unpacked as {dtype} what was not packed so"
         return data[len(mark) :]
 
     # -- work of the ends

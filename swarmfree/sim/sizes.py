@@ -15,7 +15,7 @@ from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
 from swarmfree.trainer.device import Device
 from swarmfree.trainer.incarnations import PEERS_MAX, Incarnations
-from swarmfree.trainer.recovery.buffer_pool import Slabs
+from swarmfree.trainer.recovery.buffer_pool import BufferPool
 from swarmfree.trainer.recovery.builder import Building
 from swarmfree.trainer.recovery.state_copy import StateCopy
 from swarmfree.trainer.replica_state import PAST_MAX, ReplicaState
@@ -32,7 +32,7 @@ LARGER: Mapping[str, tuple[int, str]] = {
         for kind in (Assignment, ReplicaState, Building, StateCopy)
     },
     f"{PartitionMerge.__name__}._past": (PAST_MAX, "the same one as the assignment's"),
-    f"{Slabs.__name__}._spare": (4096, "bounded in bytes, and the slabs of a rehearsal are tiny"),
+    f"{BufferPool.__name__}._spare": (4096, "bounded in bytes, and the buffers of a rehearsal are tiny"),
 }
 """Table -> how many entries it may have, and why that many."""
 

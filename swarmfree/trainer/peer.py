@@ -109,7 +109,7 @@ class Peer:
         self.tasks.start(self.stage_member.keep(), "stage_member")
         self.tasks.start(self._announce(), "announce")
         self.tasks.start(self._count_ticks(), "ticks")
-        self.tasks.start(self.stage_member.activation_log.serve(), "border log")
+        self.tasks.start(self.stage_member.activation_log.serve(), "activation log")
         self.tasks.start(self.keeper.keep(), "keeper of the ends")
         self.tasks.start(self.shadows.keep(), "keeper of shadows")
         self.tasks.start(self.shadows.keep_own(), "own shadows")

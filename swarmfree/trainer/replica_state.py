@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from swarmfree.policy.promises import Held, Promises, forget_vote
-from swarmfree.policy.retention import borders_kept
+from swarmfree.policy.retention import logged_iteration_count
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import KeptShadow
 from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Position, WorkKey, WorkKind
@@ -68,7 +68,7 @@ class ReplicaState:
         self.shadows: tuple[KeptShadow, ...] = ()
         self.wanted = ""
         self.gave_s = -math.inf
-        self._records_kept = max(RECORDS_KEPT, borders_kept(context.manifest))
+        self._records_kept = max(RECORDS_KEPT, logged_iteration_count(context.manifest))
 
     @property
     def promised(self) -> Position | None:

@@ -17,7 +17,7 @@ from benchmarks.churn_rehearsal import STAGE, Story, Trace, ideal_tokens, live_c
 from benchmarks.live import Commits, Said
 from benchmarks.plain_streams import Kind, pull
 from swarmfree.model.layout import layout_of
-from swarmfree.policy.retention import borders_kept
+from swarmfree.policy.retention import logged_iteration_count
 from swarmfree.protocol.events import IterationCommitted, Opened
 from swarmfree.protocol.manifest import RingSection
 
@@ -104,7 +104,7 @@ def test_keeping_tells_the_wire_and_the_fullest_peer() -> None:
     }
     manifest = keeping.run_of(keeping.SIDES["tight"])
     tokens = manifest.batch.microbatches * manifest.batch.rows * manifest.model.tokens_per_row
-    log_mb = borders_kept(manifest) * 2 * tokens * manifest.model.width * 4 / 1e6
+    log_mb = logged_iteration_count(manifest) * 2 * tokens * manifest.model.width * 4 / 1e6
     assert log_mb > keeping.TIGHT_MB > keeping.LOG_MEMORY_MB
 
 

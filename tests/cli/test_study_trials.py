@@ -213,7 +213,7 @@ def test_merges_shadows_and_checkpoints_compute_nothing(base: Path) -> None:
 def test_a_refit_begins_with_the_merge_and_leaves_no_moments(base: Path) -> None:
     """Both moments and the count of steps are zero: they were those of the fit."""
     run = run_of(base, "refit")
-    assert len(run._training.model.log) == 60, "borders of the past are at hand from the first iteration on"
+    assert len(run._training.model.log) == 60, "activations of the past are at hand from the first iteration on"
     lose(run, (3,))
     state = run._training.model.stages[3]
     assert state.weights.any()
@@ -223,7 +223,7 @@ def test_a_refit_begins_with_the_merge_and_leaves_no_moments(base: Path) -> None
 
 
 def test_a_trial_that_begins_early_comes_to_the_base_to_the_bit(base: Path) -> None:
-    """It goes through the last iterations as the base did, and keeps their borders."""
+    """It goes through the last iterations as the base did, and keeps their activations."""
     assert early_path(base).exists()
     late, early = run_of(base, "norm2")._training, run_of(base, "refit")._training
     assert late.done == early.done == BASE
@@ -233,7 +233,7 @@ def test_a_trial_that_begins_early_comes_to_the_base_to_the_bit(base: Path) -> N
         assert torch.equal(one.second_moment, other.second_moment)
 
 
-def test_a_replay_from_rounded_borders_is_near_but_not_exact(base: Path) -> None:
+def test_a_replay_from_rounded_activations_is_near_but_not_exact(base: Path) -> None:
     """And without the moments it is farther from what it was."""
     distances = []
     for strategy in ("replay", "replay-near", "replay-plain"):

@@ -10,10 +10,10 @@ import torch
 from swarmfree.lab.reference_training import Alone
 from swarmfree.lab.study.staged_model import StageCopy, Staged
 from swarmfree.policy.schedule import clip_factors, step_scalars
-from swarmfree.protocol.manifest import BorderDtype, Manifest
+from swarmfree.protocol.manifest import LogDtype, Manifest
 from swarmfree.protocol.records import StepScalars
 
-LOGS: tuple[BorderDtype, ...] = ("wire", "bfloat16")
+LOGS: tuple[LogDtype, ...] = ("wire", "bfloat16")
 
 
 class SmallTokens:
@@ -73,7 +73,7 @@ def manifest(small_manifest: Manifest) -> Manifest:
 
 
 def test_without_losses_it_is_the_model_alone_to_the_bit(manifest: Manifest) -> None:
-    """Keeping borders changes nothing."""
+    """Keeping activations changes nothing."""
     staged, alone = Staged(manifest, SmallTokens(manifest), log_iterations=3), Alone(manifest, SmallTokens(manifest))
     losses = trained(staged, 0, 4)
     for iteration, loss in enumerate(losses):
@@ -84,7 +84,7 @@ def test_without_losses_it_is_the_model_alone_to_the_bit(manifest: Manifest) -> 
 
 @pytest.mark.parametrize("lost", [(1,), (2,), (4,), (2, 3), (1, 2), (3, 4)])
 def test_a_replayed_stage_is_what_it_was_to_the_bit(manifest: Manifest, lost: tuple[int, ...]) -> None:
-    """From its full shadow and the borders since, alone or with a neighbour that was lost as well; whatever is read, is of the outer borders."""
+    """From its full shadow and the activations since, alone or with a neighbour that was lost too; only those of the outer boundaries are read."""
     model = Staged(manifest, SmallTokens(manifest), log_iterations=8)
     trained(model, 0, 2)
     full = {stage: model.copy(stage) for stage in lost}
@@ -95,7 +95,7 @@ def test_a_replayed_stage_is_what_it_was_to_the_bit(manifest: Manifest, lost: tu
         model.lose(stage)
     assert not same(model, right)
     inner = dict.fromkeys(lost[1:-1], ())
-    logged = [dataclasses.replace(entry, borders={**entry.borders, **inner}) for entry in model.log]
+    logged = [dataclasses.replace(entry, activations={**entry.activations, **inner}) for entry in model.log]
     for stage in lost:
         model.put(stage, full[stage])
     model.replay(lost, logged)
@@ -103,7 +103,7 @@ def test_a_replayed_stage_is_what_it_was_to_the_bit(manifest: Manifest, lost: tu
 
 
 def test_what_is_logged_in_bfloat16_is_rounded_and_replayed_near(manifest: Manifest) -> None:
-    """The losses are those of the model alone; a stage that is replayed from such borders is near what it was, and nearer than its shadow."""
+    """The losses are those of the model alone; a stage that is replayed from such activations is near what it was, and nearer than its shadow."""
     whole, rounded = (Staged(manifest, SmallTokens(manifest), log_iterations=9, log_dtype=dtype) for dtype in LOGS)
     assert trained(whole, 0, 2) == trained(rounded, 0, 2)
     before = rounded.copy(2)
@@ -111,7 +111,7 @@ def test_what_is_logged_in_bfloat16_is_rounded_and_replayed_near(manifest: Manif
         model.log.clear()
         trained(model, 2, 6)
     present = rounded.copy(2)
-    for kept, exact in zip(rounded.log[0].borders[2], whole.log[0].borders[2], strict=True):
+    for kept, exact in zip(rounded.log[0].activations[2], whole.log[0].activations[2], strict=True):
         assert torch.equal(kept.entered, exact.entered.bfloat16().float())
         assert torch.equal(kept.returned, exact.returned.bfloat16().float())
     rounded.put(2, before)
@@ -133,12 +133,12 @@ def test_a_restored_stage_has_nearly_the_weights_it_had_and_no_moments(manifest:
 
 
 def test_a_refitted_stage_does_what_its_neighbours_saw_better_than_the_merge_it_began_with(manifest: Manifest) -> None:
-    """The squared error on the logged borders falls."""
+    """The squared error on the logged activations falls."""
 
     def error(model: Staged) -> float:
-        borders = [border for entry in model.log for border in entry.borders[2]]
+        activations = [each for entry in model.log for each in entry.activations[2]]
         with torch.no_grad():
-            return sum(float((model._through(2, b.entered) - b.left).square().mean()) for b in borders)
+            return sum(float((model._through(2, b.entered) - b.left).square().mean()) for b in activations)
 
     model = Staged(manifest, SmallTokens(manifest), log_iterations=4)
     trained(model, 0, 4)

@@ -18,7 +18,7 @@ from model_world import EngineRing, RandomTokens, manifest_of, scalars_of
 from swarmfree.model.codec import WireDtype, decode_activations, encode_activations
 from swarmfree.model.engine import TorchEngine
 from swarmfree.model.layout import layout_of
-from swarmfree.protocol.manifest import BorderDtype, StagesSection
+from swarmfree.protocol.manifest import LogDtype, StagesSection
 
 MANIFEST = manifest_of()
 ACTIVATIONS_BYTES = 4 * 2 * MANIFEST.model.tokens_per_row * MANIFEST.model.width
@@ -253,8 +253,8 @@ def test_a_failure_in_the_middle_of_a_backward_pass_voids_the_partial_sum() -> N
 
 @pytest.mark.parametrize("wire_dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("dtype", "bytes_each", "within"), [("wire", 0.0, 0.0), ("bfloat16", 2.0, 2**-8), ("int8", 1.04, 0.02)])
-def test_borders_are_packed_and_come_back_near(
-    wire_dtype: WireDtype, dtype: BorderDtype, bytes_each: float, within: float
+def test_activations_are_packed_and_come_back_near(
+    wire_dtype: WireDtype, dtype: LogDtype, bytes_each: float, within: float
 ) -> None:
     """As wide as the wire again, rounded once; an engine needs no stage for it, and another length is refused."""
     engine = TorchEngine(manifest_of(wire_dtype=wire_dtype), 1)

@@ -247,7 +247,7 @@ def _logs(replicas: list[tuple[Endpoint, ...]], *since: int, seconds: float = 0.
     return Logs(held, stage_s=seconds, limit_s=10.0)
 
 
-def test_a_lost_stage_is_replayed_where_its_full_shadow_and_both_borders_are_kept() -> None:
+def test_a_lost_stage_is_replayed_where_its_full_shadow_and_both_logs_are_kept() -> None:
     """Shadow of 4, logs since 4 and 3, record 7: four iterations again; the ends are next to both ends of the body."""
     replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 1])
     action = choose_recovery(2, replicas, record, RECOVERY, (), _full(replicas, (3, 2, 4)), _logs(replicas, -1, 4, -1, 3))
@@ -261,8 +261,8 @@ def test_a_lost_stage_is_replayed_where_its_full_shadow_and_both_borders_are_kep
     assert (action.before, action.after) == (at_the_end[2], at_the_end[0])
 
 
-def test_a_replay_from_packed_borders_says_that_it_is_near() -> None:
-    """And one from borders as they crossed the wire, that it is exact."""
+def test_a_replay_from_packed_activations_says_that_it_is_near() -> None:
+    """And one from activations as they crossed the wire, that it is exact."""
     replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 1])
     logs, shadows = _logs(replicas, -1, 0, -1, 0), _full(replicas, (3, 2, 4))
     action = choose_recovery(2, replicas, record, RECOVERY, (), shadows, dataclasses.replace(logs, packed="bfloat16"))

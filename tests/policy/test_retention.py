@@ -10,14 +10,14 @@ from swarmfree.policy.retention import (
     FULL_BYTES,
     MEMBER_SHADOWS,
     STANDBY_STAGES,
-    BorderLog,
     KeptCopy,
+    LogLength,
     body_parameters,
     border_dtype,
-    border_log,
-    borders_kept,
     has_full_shadows,
     keepers_of_ends,
+    log_length,
+    logged_iteration_count,
     of_this_run,
     replays_exactly,
     shadow_holders,
@@ -94,7 +94,7 @@ def test_any_two_adjacent_stages_may_die_at_once() -> None:
         (RecoverySection(shadow_kind="full", border_dtype="int8"), "bfloat16", False, "int8"),
     ],
 )
-def test_borders_are_kept_whole_where_a_replay_is_exact(
+def test_activations_are_kept_whole_where_a_replay_is_exact(
     recovery: RecoverySection, wire_dtype: Literal["float32", "bfloat16"], *, is_exact: bool, dtype: str
 ) -> None:
     """From full shadows, unless the run has them packed; what the wire rounded already is whole."""
@@ -103,14 +103,14 @@ def test_borders_are_kept_whole_where_a_replay_is_exact(
 
 
 @pytest.mark.parametrize("every", [40, 50, 100, 400])
-def test_border_logs_reach_back_as_far_as_a_replay_can_need(every: int) -> None:
+def test_activation_logs_reach_back_as_far_as_a_replay_can_need(every: int) -> None:
     """A holder fetches one stage after the other; a standby has three, and the shadows that are replaced serve until the last of them is there."""
-    kept = borders_kept(Manifest(recovery=RecoverySection(shadow_kind="full", shadow_every=every)))
+    kept = logged_iteration_count(Manifest(recovery=RecoverySection(shadow_kind="full", shadow_every=every)))
     oldest = every * (1 + STANDBY_STAGES * SPREAD)
     assert oldest < kept <= oldest + 0.25 * every + 8
     for unreplayed in (RecoverySection(shadow_kind="plain"), RecoverySection(shadow_kind="full", best="restore")):
-        assert borders_kept(Manifest(recovery=unreplayed)) == 0
-    assert borders_kept(Manifest(recovery=RecoverySection(mode="checkfree", shadow_every=every))) == 0
+        assert logged_iteration_count(Manifest(recovery=unreplayed)) == 0
+    assert logged_iteration_count(Manifest(recovery=RecoverySection(mode="checkfree", shadow_every=every))) == 0
 
 
 def test_a_copy_counts_where_the_present_lineage_goes_back_to_its_own() -> None:
@@ -141,18 +141,18 @@ SMALL = ModelSection(width=128, blocks=3, heads=4, kv_heads=4, mlp_width=352, to
         (90_000, MEDIUM, 6, 600.0, 600.0, 108),
     ],
 )
-def test_a_border_log_is_as_long_as_fits_beside_shadows_or_none(
+def test_an_activation_log_is_as_long_as_fits_beside_shadows_or_none(
     limit_mb: int, model: ModelSection, body: int, came_mb: float, kept_mb: float, iterations: int
 ) -> None:
     """Everything together stays within the limit; a log that would end before both neighbours have the next shadow is not begun, and why is said."""
     recovery = RecoverySection(shadow_kind="full", shadow_every=50, kept_mb_max=limit_mb)
     manifest = Manifest(model=model, stages=StagesSection(body=body), recovery=recovery)
-    found = border_log(manifest, int(came_mb * MB), int(kept_mb * MB))
+    found = log_length(manifest, int(came_mb * MB), int(kept_mb * MB))
     assert found.iterations == iterations
     shadows_bytes = MEMBER_SHADOWS * FULL_BYTES * body_parameters(manifest)
     assert not iterations or found.size_bytes + shadows_bytes <= limit_mb * MB
     assert found.size_bytes >= iterations * kept_mb * MB
-    assert bool(found.reason) == (iterations < borders_kept(manifest))
+    assert bool(found.reason) == (iterations < logged_iteration_count(manifest))
     assert f"kept_mb_max = {limit_mb}" in found.reason or not found.reason
 
 
@@ -160,24 +160,24 @@ def test_a_log_fits_what_its_owner_allows_where_that_is_less() -> None:
     """`--max-disk` counts where it is smaller than the run's own limit, says so, and never makes a log longer."""
     recovery = RecoverySection(shadow_kind="full", shadow_every=50, kept_mb_max=400)
     manifest = Manifest(model=SMALL, stages=StagesSection(body=3), recovery=recovery)
-    free, bound = border_log(manifest, MB, 2 * MB), border_log(manifest, MB, 2 * MB, own_mb_max=190)
-    assert free.iterations == borders_kept(manifest) > bound.iterations > 0
+    free, bound = log_length(manifest, MB, 2 * MB), log_length(manifest, MB, 2 * MB, own_mb_max=190)
+    assert free.iterations == logged_iteration_count(manifest) > bound.iterations > 0
     assert bound.size_bytes + MEMBER_SHADOWS * FULL_BYTES * body_parameters(manifest) <= 190 * MB
     assert bound.reason.startswith("--max-disk 190 leaves room for")
-    assert border_log(manifest, MB, 2 * MB, own_mb_max=10_000) == free
-    assert border_log(manifest, MB, 2 * MB, own_mb_max=0).iterations == 0
+    assert log_length(manifest, MB, 2 * MB, own_mb_max=10_000) == free
+    assert log_length(manifest, MB, 2 * MB, own_mb_max=0).iterations == 0
 
 
 def test_a_log_takes_what_it_keeps_and_two_iterations_as_they_came() -> None:
     """So much shadows have to leave: 97 iterations of 1 MB each, and twice 50 MB in memory."""
     recovery = RecoverySection(shadow_kind="full", shadow_every=50, kept_mb_max=207)
-    log = border_log(Manifest(model=SMALL, stages=StagesSection(body=3), recovery=recovery), 50 * MB, MB)
+    log = log_length(Manifest(model=SMALL, stages=StagesSection(body=3), recovery=recovery), 50 * MB, MB)
     assert (log.iterations, log.size_bytes) == (97, 197 * MB)
 
 
 def test_no_log_is_kept_or_talked_of_where_nothing_is_replayed() -> None:
     """With plain shadows, however much room there is."""
-    assert border_log(Manifest(recovery=RecoverySection(shadow_kind="plain")), 1, 1) == BorderLog(0)
+    assert log_length(Manifest(recovery=RecoverySection(shadow_kind="plain")), 1, 1) == LogLength(0)
 
 
 @pytest.mark.parametrize(("limit_mb", "is_full"), [(4096, True), (10, True), (9, False)])

@@ -1,6 +1,7 @@
 """Stages that are killed whole, in a swarm of real processes with one replica each, or two.
 
-They are replayed bit for bit from full shadows and border logs; on swapped routes (CheckFree+) the ends of the body are copied from their partners.
+They are replayed bit for bit from full shadows and activation logs; on swapped routes (CheckFree+) the ends of the body are copied from their
+partners.
 """
 
 from __future__ import annotations

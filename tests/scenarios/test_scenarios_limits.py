@@ -33,6 +33,6 @@ def test_a_stage_is_replayed_where_a_log_fits_and_restored_where_none_does(mlp_w
     assert 0 < LIMIT_BYTES - MEMBER_SHADOWS * FULL_BYTES * body_parameters(setup.manifest) < 7_000
     result = play(setup, lose(2))
     assert actions(result) == {"2": action}
-    said = [line.split()[1] for line in lines(result, "Note", "no border log is kept")]
+    said = [line.split()[1] for line in lines(result, "Note", "no activation log is kept")]
     assert bool(said) == (action == "Restore")
     assert len(said) == len(set(said))

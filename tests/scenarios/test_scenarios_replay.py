@@ -1,4 +1,4 @@
-"""Scenarios of lost body stages that are replayed from full shadows and border logs: as if they had never been lost."""
+"""Scenarios of lost body stages that are replayed from full shadows and activation logs: as if they had never been lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ITERATIONS, LOST_AT = 7, 5
 def logged(
     *, shadow_every: int = 3, standbys: int = 1, replicas: int = 2, sources: int = 1, iterations: int = ITERATIONS
 ) -> Setup:
-    """A swarm with full shadows and border logs."""
+    """A swarm with full shadows and activation logs."""
     cast = swarm(shadow_every=shadow_every, standbys=standbys, replicas=replicas, sources=sources)
     setup = unhurried(reaching("replay", cast), iterations=iterations)
     manifest = setup.manifest
@@ -58,7 +58,7 @@ def test_a_lost_stage_is_replayed_exactly(stage: int, replicas: int) -> None:
 
 
 @pytest.mark.parametrize("stages", [(2,), (2, 3)])
-def test_a_replay_from_packed_borders_is_near_and_says_so(stages: tuple[int, ...]) -> None:
+def test_a_replay_from_packed_activations_is_near_and_says_so(stages: tuple[int, ...]) -> None:
     """Records say nothing of the order of sums then, and nobody asks for it; integers are not rounded, so that nothing else is lost either."""
     setup = logged(standbys=len(stages))
     recovery = replace(setup.manifest.recovery, border_dtype="bfloat16")
@@ -71,7 +71,7 @@ def test_a_replay_from_packed_borders_is_near_and_says_so(stages: tuple[int, ...
 
 
 def test_two_adjacent_stages_are_replayed_together() -> None:
-    """Each builder runs both: what crossed the border between them died with them."""
+    """Each builder runs both: what crossed the boundary between them died with them."""
     setup = logged(standbys=2)
     result = play(setup, lose(2, 3))
     assert actions(result) == {"2": "Replay", "3": "Replay"}
@@ -79,7 +79,7 @@ def test_two_adjacent_stages_are_replayed_together() -> None:
 
 
 def test_a_stage_next_to_one_that_was_replayed_is_replayed_as_well() -> None:
-    """The builder keeps the borders of what it replays: its neighbour, lost next, finds a whole log there."""
+    """The builder keeps the activations of what it replays: its neighbour, lost next, finds a whole log there."""
 
     class Twice(Once):
         second = Once(is_asked(Train, key__iteration=LOST_AT + 1, key__stage=1), lambda d, _: d.kill(*d.members(3)))
@@ -96,7 +96,7 @@ def test_a_stage_next_to_one_that_was_replayed_is_replayed_as_well() -> None:
 
 
 def test_a_log_with_a_gap_is_not_replayed() -> None:
-    """A replica next to the lost stage died since the shadow, and its borders with it: the shadow is taken as it is."""
+    """A replica next to the lost stage died since the shadow, and its log with it: the shadow is taken as it is."""
 
     class Gap(Once):
         earlier = Once(is_asked(Train, key__iteration=LOST_AT - 1, key__stage=2), lambda d, _: d.kill(d.members(1)[0]))
@@ -111,7 +111,7 @@ def test_a_log_with_a_gap_is_not_replayed() -> None:
 
 
 def test_a_holder_that_dies_while_a_stage_is_replayed_costs_that_replay_only() -> None:
-    """The only neighbour before it dies as its borders are asked for: both stages are replayed together, and no step of either is lost."""
+    """The only neighbour before it dies as its activations are asked for: both stages are replayed together, and no step of either is lost."""
     struck: list[bool] = []
 
     class Second(Once):
@@ -139,7 +139,7 @@ def test_full_shadows_are_fetched_once_by_each_holder() -> None:
 
 
 def test_the_whole_body_is_replayed_from_what_a_standby_and_the_sources_kept() -> None:
-    """Shadows at a standby, both outer borders at the sources, which are a majority: every loss is that of the run without the loss."""
+    """A standby has the shadows, the sources, a majority, both logs: every loss is that of the run without the loss."""
     setup = logged(standbys=2, replicas=1, sources=4, shadow_every=5, iterations=10)
     result = play(setup, lose(1, 2, 3, iteration=9))
     assert actions(result) == {"1": "Replay", "2": "Replay", "3": "Replay"}
@@ -147,7 +147,7 @@ def test_the_whole_body_is_replayed_from_what_a_standby_and_the_sources_kept() -
 
 
 def test_a_plain_shadow_is_restored_as_it_is() -> None:
-    """Even where replay is the best method: it has no moments, and no borders are kept for it."""
+    """Even where replay is the best method: it has no moments, and no log is kept for it."""
     setup = unhurried(reaching("replay", swarm(shadow_every=4)), iterations=ITERATIONS)
     result = play(setup, lose(2))
     assert lines(result, "StageBuilt", "stage=2", "action=Restore")

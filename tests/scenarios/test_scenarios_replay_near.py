@@ -61,7 +61,7 @@ class Rounding(IntegerEngine):
 
 
 def packed_logs(setup: Setup) -> Setup:
-    """The same with borders in bfloat16: nothing that is replayed is called exact."""
+    """The same with activations in bfloat16: nothing that is replayed is called exact."""
     recovery = replace(setup.manifest.recovery, border_dtype="bfloat16")
     return replace(setup, manifest=replace(setup.manifest, recovery=recovery))
 

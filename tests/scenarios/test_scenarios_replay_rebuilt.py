@@ -19,7 +19,7 @@ FIRST, SECOND, SHADOW_EVERY = 9, 10, 6
 
 
 class LostAgain(Once):
-    """Stage 2 is lost, no border arrives until its shadow is restored, and in the next iteration it is lost once more.
+    """Stage 2 is lost, no logged tensor arrives until its shadow is restored, and in the next iteration it is lost once more.
 
     Attributes:
         refused: what builders said of a replay after the second loss.
@@ -43,14 +43,14 @@ class LostAgain(Once):
                 self.refused.append(str(refused))
 
     def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
-        """No border until then."""
+        """No logged tensor until then."""
         is_lost = isinstance(request, Pull) and self.struck and not self._restored
         return Fate(0.001, 0.001, 0.001, request_lost=True) if is_lost else None
 
 
 @pytest.mark.parametrize("border_dtype", ["wire", "bfloat16"])
 def test_a_stage_that_was_restored_is_not_replayed_from_before_that(border_dtype: str) -> None:
-    """Its steps were counted on, so that nothing but the digest of the state, or where borders are packed the base, tells of the rebuild."""
+    """Its steps were counted on, so that nothing but the digest of the state, or where activations are packed the base, tells of the rebuild."""
     setup = logged(standbys=2, shadow_every=SHADOW_EVERY, iterations=SECOND + 2)
     recovery = replace(setup.manifest.recovery, border_dtype=border_dtype)
     script = LostAgain()

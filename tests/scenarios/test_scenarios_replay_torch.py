@@ -1,4 +1,4 @@
-"""Scenarios of replays on torch: by builders that round otherwise, and from border logs that are wrong."""
+"""Scenarios of replays on torch: by builders that round otherwise, and from activation logs that are wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from swarmfree.model.engine import TorchEngine
 from swarmfree.policy.recovery import NORM_OFF_MAX, norm_off
 from swarmfree.protocol.engine_port import Engine
-from swarmfree.protocol.manifest import BorderDtype, Manifest, ModelSection
+from swarmfree.protocol.manifest import LogDtype, Manifest, ModelSection
 from swarmfree.protocol.messages import Build
 from swarmfree.protocol.names import Side, WorkKey
 from swarmfree.protocol.ports import Reply
@@ -140,7 +140,7 @@ def spoiling(world: World) -> Iterator[None]:
         yield
 
 
-def torch_setup(border_dtype: BorderDtype) -> Setup:
+def torch_setup(border_dtype: LogDtype) -> Setup:
     """One replica of each stage, a model of some thousand parameters."""
     setup = logged(replicas=1, shadow_every=SHADOW_EVERY, iterations=ITERATIONS)
     model = ModelSection(width=16, blocks=6, heads=2, kv_heads=1, mlp_width=32, tokens_per_row=8, vocabulary=256)
@@ -148,7 +148,7 @@ def torch_setup(border_dtype: BorderDtype) -> Setup:
     return replace(setup, manifest=replace(setup.manifest, model=model, recovery=recovery))
 
 
-def rehearsed(world: World, border_dtype: BorderDtype = "wire") -> RehearsalResult:
+def rehearsed(world: World, border_dtype: LogDtype = "wire") -> RehearsalResult:
     """Lose stage 2 and have it built."""
     factories = Factories(make_engine=lambda manifest: cast("Engine", Switching(world, manifest)), exact=False)
     with spoiling(world):
@@ -204,7 +204,7 @@ def test_a_builder_that_rounds_alike_has_every_bit() -> None:
 
 
 @pytest.mark.parametrize(("border_dtype", "off_max"), [("wire", 1e-6), ("bfloat16", STATE_OFF_MAX)])
-def test_a_builder_that_rounds_otherwise_has_the_state_within_a_thousandth(border_dtype: BorderDtype, off_max: float) -> None:
+def test_a_builder_that_rounds_otherwise_has_the_state_within_a_thousandth(border_dtype: LogDtype, off_max: float) -> None:
     """Sums off by 1e-7: the replay is taken, nobody calls it exact, and weights and both moments are near what was lost."""
     world = World(Perturbed)
     result = rehearsed(world, border_dtype)
@@ -241,7 +241,7 @@ def test_a_builder_with_other_instructions_has_the_state_within_a_thousandth() -
 def test_a_log_of_something_else_gives_way_to_the_shadow(
     make_builder: Callable[[Manifest], Engine], spoil: Spoil, off_min: float
 ) -> None:
-    """Noise at both borders, or gradients times -1000: refused at the first sum, however the builder rounds, and it restores the shadow."""
+    """Noise at both boundaries, or gradients times -1000: refused at the first sum, however the builder rounds, and it restores the shadow."""
     world = World(make_builder, spoil)
     result = rehearsed(world)
     (off,) = world.norms_off()

@@ -13,17 +13,17 @@ from swarmfree.storage.blob_store import FolderShelf
 async def test_a_blob_is_read_whole_or_in_pieces(tmp_path: Path) -> None:
     """Put, read from anywhere, drop."""
     shelf = FolderShelf(tmp_path / "kept")
-    assert await shelf.put("border-3-ab", b"0123456789")
-    assert await shelf.get("border-3-ab") == b"0123456789"
-    assert await shelf.get("border-3-ab", 4, 3) == b"456"
-    assert await shelf.get("border-3-ab", 8, 3) is None, "shorter than what was asked for"
-    assert await shelf.get("border-4-ab") is None
+    assert await shelf.put("activations-3-ab", b"0123456789")
+    assert await shelf.get("activations-3-ab") == b"0123456789"
+    assert await shelf.get("activations-3-ab", 4, 3) == b"456"
+    assert await shelf.get("activations-3-ab", 8, 3) is None, "shorter than what was asked for"
+    assert await shelf.get("activations-4-ab") is None
     for again in (b"abc", b"0123456789abc", b""):
-        assert await shelf.put("border-3-ab", again)
-        assert await shelf.get("border-3-ab") == again
-    shelf.drop("border-3-ab")
+        assert await shelf.put("activations-3-ab", again)
+        assert await shelf.get("activations-3-ab") == again
+    shelf.drop("activations-3-ab")
     shelf.drop("never-there")
-    assert await shelf.get("border-3-ab") is None
+    assert await shelf.get("activations-3-ab") is None
     shelf.close()
     assert not (tmp_path / "kept").exists()
 

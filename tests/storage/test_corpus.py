@@ -93,7 +93,7 @@ def test_few_large_files_give_their_ends(tmp_path: Path) -> None:
 
 
 def test_hash_names_the_text_and_not_the_place(tmp_path: Path) -> None:
-    """Equal files under equal names have one hash wherever they lie; a byte, a name or a border between files changes it."""
+    """Equal files under equal names have one hash wherever they lie; a byte, a name or a boundary between files changes it."""
     base = {"a.txt": b"xy", "b.txt": b"z" * 100}
 
     def corpus_hash(number: int, texts: dict[str, bytes]) -> str:

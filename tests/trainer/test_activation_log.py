@@ -1,4 +1,4 @@
-"""The border log: whole since an iteration, bounded, and found by name."""
+"""The activation log: whole since an iteration, bounded, and found by name."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from swarmfree.policy.retention import BorderLog
+from swarmfree.policy.retention import LogLength
 from swarmfree.protocol.engine_port import Writable
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.names import NO_ITERATION, Side, WorkKey, WorkKind
 from swarmfree.sim.peer_ports import MemoryShelf
-from swarmfree.trainer.recovery import activation_log as borders_module
+from swarmfree.trainer.recovery import activation_log as log_module
 from swarmfree.trainer.recovery.activation_log import ActivationLog, LogLimits
 
 
@@ -30,21 +30,21 @@ def kept(
     iterations: range, *, iterations_max: int = 10, bytes_max: int = 1000, ram_max: int = 1000, shelf: MemoryShelf | None = None
 ) -> ActivationLog:
     """A log of one microbatch, one output and one answer of ten bytes each."""
-    borders = ActivationLog(shelf or MemoryShelf(), LogLimits(iterations_max, bytes_max, ram_max), at_once)
+    log = ActivationLog(shelf or MemoryShelf(), LogLimits(iterations_max, bytes_max, ram_max), at_once)
     for iteration in iterations:
         number = 2 * iteration
-        borders.keep(iteration, "b", {(number, Side.OUTPUT): b"o" * 10, (number, Side.ANSWER): b"%10d" % iteration})
-    return borders
+        log.keep(iteration, "b", {(number, Side.OUTPUT): b"o" * 10, (number, Side.ANSWER): b"%10d" % iteration})
+    return log
 
 
 async def test_what_was_sent_on_and_back_is_found() -> None:
     """By iteration, base and microbatch; nothing else is."""
-    borders = kept(range(3, 6))
-    assert borders.since == 3
-    assert await borders.find(key(4, 8), Side.OUTPUT) == b"o" * 10
-    assert await borders.find(key(4, 8), Side.ANSWER) == b"%10d" % 4
+    log = kept(range(3, 6))
+    assert log.since == 3
+    assert await log.find(key(4, 8), Side.OUTPUT) == b"o" * 10
+    assert await log.find(key(4, 8), Side.ANSWER) == b"%10d" % 4
     for other in (key(4, 9), key(4, 8, "c"), key(7, 14)):
-        assert await borders.find(other, Side.OUTPUT) is None
+        assert await log.find(other, Side.OUTPUT) is None
 
 
 class Halves:
@@ -76,25 +76,25 @@ async def turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_packed_borders_take_less_memory_and_are_unpacked_when_they_are_found() -> None:
+async def test_packed_activations_take_less_memory_and_are_unpacked_when_they_are_found() -> None:
     """Those in memory and those on the shelf; what is not packed yet is found as it came."""
     shelf, packing = MemoryShelf(), Halves()
-    borders = ActivationLog(shelf, LogLimits(10, 1000, 25), at_once, packing)
+    log = ActivationLog(shelf, LogLimits(10, 1000, 25), at_once, packing)
     for iteration in range(4):
-        borders.keep(iteration, "b", {(iteration, Side.OUTPUT): b"o" * 10, (iteration, Side.ANSWER): b"i" * 10})
-    assert borders.size_bytes == borders.ram_bytes == 80
-    assert await borders.find(key(3, 3), Side.OUTPUT) == b"o" * 10
-    serving = asyncio.get_running_loop().create_task(borders.serve())
+        log.keep(iteration, "b", {(iteration, Side.OUTPUT): b"o" * 10, (iteration, Side.ANSWER): b"i" * 10})
+    assert log.size_bytes == log.ram_bytes == 80
+    assert await log.find(key(3, 3), Side.OUTPUT) == b"o" * 10
+    serving = asyncio.get_running_loop().create_task(log.serve())
     await turns(40)
     assert packing.packed == 8
-    assert (borders.ram_bytes, borders.size_bytes) == (10, 40)
+    assert (log.ram_bytes, log.size_bytes) == (10, 40)
     assert len(shelf.names) == 3
     for iteration in range(4):
-        assert await borders.find(key(iteration, iteration), Side.OUTPUT) == b"o" * 5 + b"?" * 5
-        assert await borders.find(key(iteration, iteration), Side.ANSWER) == b"i" * 5 + b"?" * 5
-    borders.keep(4, "b", {(4, Side.OUTPUT): b"x" * 10})  # cannot be packed: the log begins anew
+        assert await log.find(key(iteration, iteration), Side.OUTPUT) == b"o" * 5 + b"?" * 5
+        assert await log.find(key(iteration, iteration), Side.ANSWER) == b"i" * 5 + b"?" * 5
+    log.keep(4, "b", {(4, Side.OUTPUT): b"x" * 10})  # cannot be packed: the log begins anew
     await turns(10)
-    assert (borders.since, borders.size_bytes, shelf.names) == (NO_ITERATION, 0, ())
+    assert (log.since, log.size_bytes, shelf.names) == (NO_ITERATION, 0, ())
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
@@ -116,27 +116,27 @@ class SlowShelf(MemoryShelf):
 async def test_the_log_is_right_while_it_moves(size: int, packing: Halves | None, ram_tensors: int) -> None:
     """Iterations come while others go to a slow shelf or are dropped; large tensors lie apart. All that is kept is found."""
     shelf, share = SlowShelf(), 1 if packing is None else 2
-    borders = ActivationLog(shelf, LogLimits(6, 1 << 30, ram_tensors * size), at_once, packing)
-    serving = asyncio.get_running_loop().create_task(borders.serve())
+    log = ActivationLog(shelf, LogLimits(6, 1 << 30, ram_tensors * size), at_once, packing)
+    serving = asyncio.get_running_loop().create_task(log.serve())
     numbers = [*range(9), *range(20, 40)]
     for iteration in numbers:
         tensors = {
             (iteration, side): bytes([iteration, place]) * (size // 2) for place, side in enumerate((Side.OUTPUT, Side.ANSWER))
         }
-        borders.keep(iteration, "b", tensors)
+        log.keep(iteration, "b", tensors)
         await turns(iteration % 4)
     await turns(200)
-    assert borders.since == 34
-    assert borders.ram_bytes <= ram_tensors * size
-    assert borders.ram_bytes + shelf.size_bytes == borders.size_bytes
-    assert len(shelf.names) == sum(each.is_shelved for each in borders._logged)
+    assert log.since == 34
+    assert log.ram_bytes <= ram_tensors * size
+    assert log.ram_bytes + shelf.size_bytes == log.size_bytes
+    assert len(shelf.names) == sum(each.is_shelved for each in log._logged)
     for iteration in range(34, 40):
-        found = await borders.find(key(iteration, iteration), Side.OUTPUT)
+        found = await log.find(key(iteration, iteration), Side.OUTPUT)
         assert found is not None
         assert found[: size // share] == (bytes([iteration, 0]) * (size // 2))[: size // share]
-    borders.clear()
+    log.clear()
     await turns(20)
-    assert (borders.size_bytes, shelf.names) == (0, ())
+    assert (log.size_bytes, shelf.names) == (0, ())
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
@@ -144,18 +144,18 @@ async def test_the_log_is_right_while_it_moves(size: int, packing: Halves | None
 
 async def test_what_is_forgotten_while_it_is_packed_stays_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gap, and the bounds: nothing comes back, and no byte is counted twice."""
-    monkeypatch.setattr(borders_module, "BATCH_BYTES", 10)  # one by one
-    borders = ActivationLog(MemoryShelf(), LogLimits(2, 1000, 1000), at_once, Halves())
-    serving = asyncio.get_running_loop().create_task(borders.serve())
+    monkeypatch.setattr(log_module, "BATCH_BYTES", 10)  # one by one
+    log = ActivationLog(MemoryShelf(), LogLimits(2, 1000, 1000), at_once, Halves())
+    serving = asyncio.get_running_loop().create_task(log.serve())
     for iteration in (0, 1, 2, 3, 7, 8):
         sides = (Side.OUTPUT, Side.ANSWER)
-        borders.keep(iteration, "b", {(iteration, side): b"o" * 10 for side in sides})
+        log.keep(iteration, "b", {(iteration, side): b"o" * 10 for side in sides})
         await turns(2)  # about one tensor
     await turns(40)
-    assert borders.since == 7
-    assert borders.size_bytes == borders.ram_bytes == 2 * 5 + 2 * 5
-    borders.clear()
-    assert borders.size_bytes == 0
+    assert log.since == 7
+    assert log.size_bytes == log.ram_bytes == 2 * 5 + 2 * 5
+    log.clear()
+    assert log.size_bytes == 0
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
@@ -164,16 +164,16 @@ async def test_what_is_forgotten_while_it_is_packed_stays_forgotten(monkeypatch:
 async def test_memory_holds_the_newest_and_the_shelf_the_others() -> None:
     """Every one of them is found the same; what is dropped leaves the shelf."""
     shelf = MemoryShelf()
-    borders = kept(range(8), ram_max=50, shelf=shelf)
-    serving = asyncio.get_running_loop().create_task(borders.serve())
+    log = kept(range(8), ram_max=50, shelf=shelf)
+    serving = asyncio.get_running_loop().create_task(log.serve())
     await turns(40)
-    assert borders.ram_bytes == 40
+    assert log.ram_bytes == 40
     assert len(shelf.names) == 6
     for iteration in range(8):
-        assert await borders.find(key(iteration, 2 * iteration), Side.ANSWER) == b"%10d" % iteration
-    borders.clear()
+        assert await log.find(key(iteration, 2 * iteration), Side.ANSWER) == b"%10d" % iteration
+    log.clear()
     assert not shelf.names
-    assert borders.ram_bytes == borders.size_bytes == 0
+    assert log.ram_bytes == log.size_bytes == 0
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
@@ -189,34 +189,34 @@ def test_the_oldest_iterations_go_first() -> None:
 
 def test_after_a_gap_the_log_begins_anew() -> None:
     """Iteration 5 was missed."""
-    borders = kept(range(5))
-    borders.keep(6, "b", {})
-    assert borders.since == 6
-    borders.clear()
-    assert borders.since == NO_ITERATION
-    assert borders.size_bytes == borders.ram_bytes == 0
+    log = kept(range(5))
+    log.keep(6, "b", {})
+    assert log.since == 6
+    log.clear()
+    assert log.since == NO_ITERATION
+    assert log.size_bytes == log.ram_bytes == 0
 
 
 def test_shadows_beside_it_shorten_the_log() -> None:
-    """What they take is not there for borders, whichever came first; forty bytes hold two iterations, and none where nothing is left."""
-    borders = kept(range(3), bytes_max=70)
-    borders.beside_bytes = 30
-    borders.keep(3, "b", {(6, Side.OUTPUT): b"o" * 10, (6, Side.ANSWER): b"i" * 10})
-    assert (borders.since, borders.size_bytes) == (2, 40)
-    borders.beside_bytes = 60
-    borders.keep(4, "b", {(8, Side.OUTPUT): b"o" * 10, (8, Side.ANSWER): b"i" * 10})
-    assert (borders.since, borders.size_bytes) == (NO_ITERATION, 0)
+    """What they take is not there for the log, whichever came first; forty bytes hold two iterations, and none where nothing is left."""
+    log = kept(range(3), bytes_max=70)
+    log.beside_bytes = 30
+    log.keep(3, "b", {(6, Side.OUTPUT): b"o" * 10, (6, Side.ANSWER): b"i" * 10})
+    assert (log.since, log.size_bytes) == (2, 40)
+    log.beside_bytes = 60
+    log.keep(4, "b", {(8, Side.OUTPUT): b"o" * 10, (8, Side.ANSWER): b"i" * 10})
+    assert (log.since, log.size_bytes) == (NO_ITERATION, 0)
 
 
 async def test_what_lies_spare_counts_and_goes_first() -> None:
     """Memory that was let go and waits for its next use is memory: it is given back before an iteration is."""
-    borders = ActivationLog(MemoryShelf(), LogLimits(3, 60, 1 << 20), at_once)
-    serving = asyncio.get_running_loop().create_task(borders.serve())
+    log = ActivationLog(MemoryShelf(), LogLimits(3, 60, 1 << 20), at_once)
+    serving = asyncio.get_running_loop().create_task(log.serve())
     for iteration in range(9):
-        borders.keep(iteration, "b", {(iteration, Side.OUTPUT): b"o" * 20})
+        log.keep(iteration, "b", {(iteration, Side.OUTPUT): b"o" * 20})
         await turns(5)
-        assert borders.size_bytes + borders._slabs.spare_bytes <= 60
-    assert borders.since == 6
+        assert log.size_bytes + log._pool.spare_bytes <= 60
+    assert log.since == 6
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
@@ -224,12 +224,10 @@ async def test_what_lies_spare_counts_and_goes_first() -> None:
 
 def test_a_log_that_does_not_fit_is_not_begun() -> None:
     """As long as its iterations are too large; the first one that is small enough begins it."""
-    borders = ActivationLog(
-        MemoryShelf(), LogLimits(9, 1000, 1000, lambda _, kept: BorderLog(3 if kept <= 10 else 0, 30)), at_once
-    )
+    log = ActivationLog(MemoryShelf(), LogLimits(9, 1000, 1000, lambda _, kept: LogLength(3 if kept <= 10 else 0, 30)), at_once)
     for iteration, size in enumerate((20, 20, 10, 10, 10, 10)):
-        borders.keep(iteration, "b", {(iteration, Side.OUTPUT): b"o" * size})
-        assert borders.claim_bytes == (30 if size == 10 else 0)
-    assert (borders.since, borders.size_bytes) == (3, 30)
-    borders.keep(6, "b", {(6, Side.OUTPUT): b"o" * 20})
-    assert (borders.since, borders.size_bytes) == (NO_ITERATION, 0)
+        log.keep(iteration, "b", {(iteration, Side.OUTPUT): b"o" * size})
+        assert log.claim_bytes == (30 if size == 10 else 0)
+    assert (log.since, log.size_bytes) == (3, 30)
+    log.keep(6, "b", {(6, Side.OUTPUT): b"o" * 20})
+    assert (log.since, log.size_bytes) == (NO_ITERATION, 0)

@@ -122,7 +122,7 @@ def test_records_follow_each_other_and_whoever_has_one_gives_it() -> None:
     play(story)
 
 
-def test_a_border_comes_from_any_holder() -> None:
+def test_a_logged_tensor_comes_from_any_holder() -> None:
     """Who has lost it refuses, and the other one is asked; each microbatch begins with another holder."""
 
     async def story(alone: Alone) -> None:

@@ -124,7 +124,7 @@ class World:
         return self.donor.part_bytes * len(self.shelf.names) + self.stage_member.activation_log.size_bytes
 
     def log(self, iteration: int, size_bytes: int) -> None:
-        """An iteration's borders, committed."""
+        """An iteration's activations, committed."""
         self.stage_member.activation_log.keep(iteration, "b", {(iteration, Side.OUTPUT): bytes(size_bytes)})
         self.most_bytes = max(self.most_bytes, self.kept_bytes)
 

@@ -12,14 +12,14 @@ from swarmfree.lab.report import write_whole
 from swarmfree.lab.study.refit import REFIT_ITERATIONS, WARM_ITERATIONS
 from swarmfree.lab.study.staged_model import StageCopy, Staged
 from swarmfree.policy.schedule import clip_factors, step_scalars
-from swarmfree.protocol.manifest import BorderDtype, Manifest
+from swarmfree.protocol.manifest import LogDtype, Manifest
 from swarmfree.protocol.ports import Tokens
 from swarmfree.protocol.records import StepScalars
 from swarmfree.storage.arrays import read_arrays, write_arrays
 
 SNAPSHOT_EVERY, SNAPSHOTS_KEPT = 10, 12
 EARLY = max(REFIT_ITERATIONS, WARM_ITERATIONS)
-"""Iterations before the end of a base from which a trial begins whose strategy needs borders of the past: it goes through them as the base did."""
+"""A trial whose strategy needs past activations begins so many iterations before the end of its base, and goes through them as the base did."""
 
 
 def base_path(folder: Path, seed: int, *, swaps: bool) -> Path:
@@ -42,7 +42,7 @@ class Training:
         *,
         swaps: bool = False,
         log_iterations: int = 0,
-        log_dtype: BorderDtype = "wire",
+        log_dtype: LogDtype = "wire",
     ) -> None:
         """First weights."""
         self.manifest = manifest

@@ -13,12 +13,12 @@ from swarmfree.protocol.records import StepScalars, float32_bits
 
 REFIT_STEPS = 300
 REFIT_ITERATIONS = 60
-"""How many of the last iterations' borders a stage is fitted to: each step takes one of them, in turn."""
+"""How many of the last iterations' activations a stage is fitted to: each step takes one of them, in turn."""
 RATE_FACTOR = 2.5
 """Over the peak rate of the run: a fit is short, and its own moments are thrown away."""
 WARM_ITERATIONS = 20
 """Iterations before a plain shadow from which its moments are guessed. Without them the first steps go as far as the rate allows, in directions
-that nothing corrects, since what crossed the borders was computed with other weights: the loss rose by up to a quarter."""
+that nothing corrects, since what crossed the stage boundaries was computed with other weights: the loss rose by up to a quarter."""
 
 
 def refit_scalars(optimizer: OptimizerSection, steps: int, step: int) -> StepScalars:

@@ -1,8 +1,8 @@
-"""The model alone, stage by stage: single stages can be lost and brought back, from borders, copies or neighbours. What the recovery study trains.
+"""The model alone, stage by stage: single stages can be lost and brought back. The recovery study trains it.
 
-Forward and backward are those of `alone`, the borders between stages are kept on the way: what a stage got, what it gave, and the gradient of what
-it gave. The same tensors cross the network in the swarm. Swapped routes run every second microbatch through both ends of the body in the other order
-(CheckFree+, section 4.3).
+A lost stage comes back from logged activations, copies or neighbours. Forward and backward are those of `Alone`; on the way the model keeps the
+boundary activations: what a stage got, what it gave, and the gradient of what it gave. The same tensors cross the network in the swarm. Swapped
+routes run every second microbatch through both ends of the body in the other order (CheckFree+, section 4.3).
 
 Letters: ``B`` rows, ``T`` tokens per row, ``D`` width.
 """
@@ -24,14 +24,14 @@ from swarmfree.model.optimizer import canonical_step
 from swarmfree.model.passes import BatchShape
 from swarmfree.model.shadow import from_int8, to_int8
 from swarmfree.model.stages import draw_weights
-from swarmfree.protocol.manifest import SWAP_STAGES_MIN, BorderDtype, Manifest
+from swarmfree.protocol.manifest import SWAP_STAGES_MIN, LogDtype, Manifest
 from swarmfree.protocol.ports import Tokens
 from swarmfree.protocol.records import StepScalars, float32_bits
 from swarmfree.protocol.routes import Routes
 
 
 @dataclass(frozen=True, slots=True)
-class Border:
+class BoundaryActivations:
     """One microbatch at one stage: what came in and went out, and the gradient of what went out, each (B, T, D)."""
 
     entered: Tensor
@@ -50,9 +50,9 @@ class StageCopy:
 
 @dataclass(frozen=True, slots=True)
 class StudyLog:
-    """One iteration of the border log: by stage, its microbatches in order and the scalars it was stepped with."""
+    """One iteration of the activation log: by stage, its microbatches in order and the scalars it was stepped with."""
 
-    borders: dict[int, tuple[Border, ...]]
+    activations: dict[int, tuple[BoundaryActivations, ...]]
     scalars: tuple[StepScalars, ...]
 
 
@@ -72,19 +72,19 @@ class Staged(Alone):
         threads: int = 1,
         swaps: bool = False,
         log_iterations: int = 0,
-        log_dtype: BorderDtype = "wire",
+        log_dtype: LogDtype = "wire",
     ) -> None:
         """First weights, as `Alone`.
 
         Args:
             swaps: every second microbatch goes through stages 2, 1, .., L, L-1; needs four body stages.
-            log_iterations: how many iterations of borders are kept.
+            log_iterations: how many iterations of activations are kept.
             log_dtype: what they are rounded to.
         """
         super().__init__(manifest, tokens, threads=threads)
         assert not swaps or manifest.stages.body >= SWAP_STAGES_MIN, "swapped routes need four body stages"
         self._routes = Routes.of(manifest.stages.body, swaps=swaps)
-        self._borders: dict[int, list[Border]] = {}
+        self._activations: dict[int, list[BoundaryActivations]] = {}
         self.log: deque[StudyLog] = deque(maxlen=log_iterations)
         self._log_dtype, self._shape = log_dtype, BatchShape.of(manifest)
         self.passes = 0
@@ -100,8 +100,8 @@ class Staged(Alone):
         return x
 
     def differentiate(self, iteration: int, groups: Sequence[Sequence[int]] | None = None, twice: int | None = None) -> float:
-        """As `Alone`, and the borders are kept until the step."""
-        self._borders = {stage: [] for stage in range(1, self.manifest.stage_count)}
+        """As `Alone`, and the activations are kept until the step."""
+        self._activations = {stage: [] for stage in range(1, self.manifest.stage_count)}
         return super().differentiate(iteration, groups, twice)
 
     def _differentiate_microbatch(self, number: int) -> float:
@@ -119,11 +119,11 @@ class Staged(Alone):
             for stage, entered, left in seen:
                 assert left.grad is not None, "retained"
                 kept = (self._as_kept(tensor) for tensor in (entered.detach(), left.detach(), left.grad))
-                self._borders[stage].append(Border(*kept))
+                self._activations[stage].append(BoundaryActivations(*kept))
         return losses.detach().double().sum().item() / self.manifest.tokens_per_iteration
 
     def _as_kept(self, tensor: Tensor) -> Tensor:
-        """What comes back out of a border log."""
+        """What comes back out of an activation log."""
         shape, dtype = self._shape, self._log_dtype
         if dtype == "wire":
             return tensor
@@ -139,7 +139,7 @@ class Staged(Alone):
         for state, gradient, numbers in zip(self.stages, gradients, scalars, strict=True):
             canonical_step(state, gradient, numbers)
         if self.log.maxlen:
-            self.log.append(StudyLog({stage: tuple(borders) for stage, borders in self._borders.items()}, scalars))
+            self.log.append(StudyLog({stage: tuple(activations) for stage, activations in self._activations.items()}, scalars))
         return norms
 
     # ---- losing and bringing back --------------------------------------------------------------------------------------
@@ -195,12 +195,12 @@ class Staged(Alone):
 
         Args:
             stages: consecutive ones, plain routes.
-            logged: the iterations since the shadows; only the outer two borders are read.
+            logged: the iterations since the shadows; only the outer two boundaries are read.
             scalars_of: (place in the log from 0, stage, logged scalars) -> those to step with; the logged ones where it is None.
         """
         for place, entry in enumerate(logged):
             self.model.zero_grad(set_to_none=True)
-            for first, last in zip(entry.borders[stages[0]], entry.borders[stages[-1]], strict=True):
+            for first, last in zip(entry.activations[stages[0]], entry.activations[stages[-1]], strict=True):
                 x = first.entered.clone().requires_grad_()
                 for stage in stages:
                     x = self._through(stage, x)
@@ -220,10 +220,10 @@ class Staged(Alone):
         state = self.stages[stage]
         for step in range(steps):
             self.model.zero_grad(set_to_none=True)
-            borders = logged[step % len(logged)].borders[stage]
-            for border in borders:
-                wrong = self._through(stage, border.entered) - border.left
-                (wrong.square().mean() / len(borders)).backward()  # type: ignore[no-untyped-call]
+            activations = logged[step % len(logged)].activations[stage]
+            for each in activations:
+                wrong = self._through(stage, each.entered) - each.left
+                (wrong.square().mean() / len(activations)).backward()  # type: ignore[no-untyped-call]
             canonical_step(state, self.flat_gradient(stage), scalars_of(step))
         state.first_moment.zero_()
         state.second_moment.zero_()

@@ -17,15 +17,15 @@ from swarmfree.lab.study.refit import REFIT_ITERATIONS, REFIT_STEPS, WARM_ITERAT
 from swarmfree.lab.study.staged_model import StageCopy
 from swarmfree.policy.recovery import merge_weights
 from swarmfree.protocol.actions import MergeMode
-from swarmfree.protocol.manifest import BorderDtype, Manifest
+from swarmfree.protocol.manifest import LogDtype, Manifest
 from swarmfree.protocol.ports import Tokens
 from swarmfree.protocol.records import StepScalars, bits_float32
 
 FULL_SHADOW_EVERY = 50
 LOG_ITERATIONS = max(FULL_SHADOW_EVERY + WARM_ITERATIONS, REFIT_ITERATIONS)
 PLAIN_REPLAY = "replay-plain"
-LOG_DTYPES: dict[str, BorderDtype] = {"replay": "wire", "replay-near": "bfloat16", PLAIN_REPLAY: "bfloat16", "refit": "bfloat16"}
-"""Strategies that need border logs, and what these are rounded to."""
+LOG_DTYPES: dict[str, LogDtype] = {"replay": "wire", "replay-near": "bfloat16", PLAIN_REPLAY: "bfloat16", "refit": "bfloat16"}
+"""Strategies that need activation logs, and what these are rounded to."""
 TEXT_STRATEGIES = {"none", "swapped", "norm2", "checkfree+", "shadow-100"}
 
 
@@ -38,7 +38,7 @@ class Trial:
     """What is run.
 
     Args:
-        strategy: `none`, `swapped`, a merge mode, `checkfree+`, `checkpoint-K`, `shadow-K`, `replay`, `replay-near` (from borders in bfloat16),
+        strategy: `none`, `swapped`, a merge mode, `checkfree+`, `checkpoint-K`, `shadow-K`, `replay`, `replay-near` (from activations in bfloat16),
             `replay-plain` (the same, from int8 weights without moments) or `refit`.
         trace: name of the trace, for people; with the seed of the base it names one trace.
         base_seed: of the base: weights and data order.

@@ -16,7 +16,7 @@ from typing import Any
 from swarmfree.policy import promises
 from swarmfree.policy.election import electorate_of
 from swarmfree.policy.promises import Promises
-from swarmfree.policy.retention import border_dtype, border_log, borders_kept
+from swarmfree.policy.retention import border_dtype, log_length, logged_iteration_count
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.events import Note, Stepped
 from swarmfree.protocol.messages import (
@@ -65,7 +65,7 @@ class StageMember:
         silent_ticks: how many of this peer's own ticks have passed since the last heartbeat; see `trainer.membership`.
         donors: whom this peer copied its state from; it keeps up with them until it is a member.
         successor: whom a coordinator that leaves has named, None otherwise.
-        borders: this peer's border log.
+        activation_log: this peer's activation log.
         after_step: called in the same device work as a step, right after it.
     """
 
@@ -81,10 +81,10 @@ class StageMember:
         hop = Hop(context)
         self.hop = hop
         bounds = LogLimits(
-            borders_kept(context.manifest),
+            logged_iteration_count(context.manifest),
             context.kept_mb_max * 10**6,
             context.kept_ram_mb_max * 10**6,
-            partial(border_log, context.manifest, own_mb_max=context.local.disk_mb_max),
+            partial(log_length, context.manifest, own_mb_max=context.local.disk_mb_max),
         )
         dtype = border_dtype(context.manifest)
         packing = None if dtype == "wire" else EnginePacking(self.device, context.ports.engine, dtype)
@@ -380,7 +380,7 @@ class StageMember:
             siblings = self._siblings()
             if not await self.averaging.fetch(record.iteration, entry.sum_digest, siblings):
                 raise Refused(RefusalKind.GONE, f"nobody of stage {replica_state.stage} keeps the average of {record.iteration}")
-        self._keep_borders(record)
+        self._log_activations(record)
         await self._end_work(Refused(RefusalKind.PAST, f"iteration {record.iteration} is committed"))
 
         def step() -> None:
@@ -393,16 +393,16 @@ class StageMember:
         replica_state.moved.tell()
         self.context.tell(Stepped(replica_state.iteration, replica_state.lineage))
 
-    def _keep_borders(self, record: Record) -> None:
+    def _log_activations(self, record: Record) -> None:
         """Keep what this peer sent on and back; one that was away, or computed for another base, begins its log anew."""
-        found = self.table.borders() if self.activation_log.is_kept and self.replica_state.base == record.base else None
+        found = self.table.activations() if self.activation_log.is_kept and self.replica_state.base == record.base else None
         if found is None:
             self.activation_log.clear()
             return
-        before = self.activation_log.log.reason
+        before = self.activation_log.length.reason
         self.activation_log.keep(record.iteration, record.base, found)
-        if self.activation_log.log.reason not in {"", before}:
-            self.context.tell(Note(self.activation_log.log.reason))
+        if self.activation_log.length.reason not in {"", before}:
+            self.context.tell(Note(self.activation_log.length.reason))
 
     async def _end_work(self, why: Refused) -> None:
         """End everything that belongs to the present base; nothing new can begin on it from here on."""

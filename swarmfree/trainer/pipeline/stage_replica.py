@@ -42,7 +42,7 @@ class StageReplica:
         book: SumBook,
         table: WorkTable,
         hop: Hop,
-        borders: ActivationLog,
+        activation_log: ActivationLog,
     ) -> None:
         """Nothing measured yet."""
         self._context = context
@@ -51,7 +51,7 @@ class StageReplica:
         self._book = book
         self._table = table
         self._hop = hop
-        self._borders = borders
+        self._activation_log = activation_log
         self._routes = routes_of(context.manifest)
         self._tickets = itertools.count()
         self.seconds_per_microbatch = 0.0
@@ -105,7 +105,7 @@ class StageReplica:
             Refused: `gone`.
         """
         if request.key.iteration < self._replica_state.iteration:
-            data = await self._borders.find(request.key, request.side)
+            data = await self._activation_log.find(request.key, request.side)
             if data is None:
                 raise Refused(RefusalKind.GONE, f"no {request.side} of iteration {request.key.iteration} is kept here")
             return Reply(Pulled(), data)

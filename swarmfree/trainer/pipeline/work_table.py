@@ -27,7 +27,7 @@ class WorkItem:
         key: its name.
         run: `FIRST_RUN` for work that travels the ring, `LOSS_RUN` for the loss at the source, 1.. for a redo.
         done: None once it succeeded, the refusal to answer once it failed.
-        entered: what came in, wire bytes, where border logs are kept.
+        entered: what came in, wire bytes, where activation logs are kept.
         output: what the forward pass sent on, wire bytes.
         answer: what was sent back, wire bytes.
         loss_bits: of the loss, where this entry computed it.
@@ -116,7 +116,7 @@ class WorkTable:
             if key.kind is WorkKind.TRAIN and run != LOSS_RUN and entry.finished and not entry.evicted
         )
 
-    def borders(self) -> dict[tuple[int, Side], bytes] | None:
+    def activations(self) -> dict[tuple[int, Side], bytes] | None:
         """What was sent on and was sent back in training, by microbatch; None where some of it was dropped from a full cache."""
         found: dict[tuple[int, Side], bytes] = {}
         for (key, run), entry in self._entries.items():

@@ -1,4 +1,4 @@
-"""The border log: what this peer sent on and sent back in past iterations, so that a lost neighbour stage can be replayed.
+"""The activation log: what this peer sent on and sent back in past iterations, so that a lost neighbour stage can be replayed.
 
 The tensors that repair pulls anyway are kept on when their iteration is committed: packed and moved to memory of their own in the background, the
 newest in memory, the others on the shelf, since the last shadows and somewhat longer, and within bounds. Nothing of it travels until a stage is lost.
@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from swarmfree.policy.retention import BorderLog
+from swarmfree.policy.retention import LogLength
 from swarmfree.protocol.engine_port import Writable
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.names import NO_ITERATION, Side, WorkKey
 from swarmfree.protocol.ports import Shelf
-from swarmfree.trainer.recovery.buffer_pool import Slab, Slabs
+from swarmfree.trainer.recovery.buffer_pool import Buffer, BufferPool
 from swarmfree.trainer.tasks import Signal
 
 SPARE = 8
@@ -49,7 +49,7 @@ class LogLimits:
     iterations: int
     size_bytes: int
     ram_bytes: int
-    fits: Callable[[int, int], BorderLog] | None = None
+    fits: Callable[[int, int], LogLength] | None = None
 
 
 class Packing(Protocol):
@@ -78,13 +78,13 @@ class Packing(Protocol):
 
 @dataclass(slots=True, eq=False)
 class LoggedIteration:
-    """One iteration's borders: tensors as they came, those in memory of the log, then where each lies in the blob on the shelf."""
+    """One iteration's activations: tensors as they came, those in memory of the log, then where each lies in the blob on the shelf."""
 
     iteration: int
     base: str
     fresh: dict[What, bytes]
     settle_at_s: float
-    slabs: dict[What, Slab] = field(default_factory=dict)
+    buffers: dict[What, Buffer] = field(default_factory=dict)
     places: dict[What, tuple[int, int]] = field(default_factory=dict)
     is_shelved: bool = False
     is_dropped: bool = False
@@ -92,11 +92,11 @@ class LoggedIteration:
     @property
     def name(self) -> str:
         """On the shelf."""
-        return f"border-{self.iteration}-{self.base}"
+        return f"activations-{self.iteration}-{self.base}"
 
 
 class ActivationLog:
-    """This peer's border log.
+    """This peer's activation log.
 
     Args:
         shelf: where it is kept when memory is full.
@@ -105,7 +105,7 @@ class ActivationLog:
         packing: how tensors are made smaller; None = they are kept as they are.
 
     Attributes:
-        log: how long it may be.
+        length: how long it may be.
         beside_bytes: of shadows, which are kept within the same bounds.
     """
 
@@ -115,9 +115,9 @@ class ActivationLog:
         self._kept_at_s = now_s()
         self._logged: deque[LoggedIteration] = deque()
         self._changed = Signal()
-        self._slabs = Slabs(bounds.ram_bytes // SPARE)
+        self._pool = BufferPool(bounds.ram_bytes // SPARE)
         self.ram_bytes = self.shelf_bytes = self.beside_bytes = 0
-        self.log = BorderLog(bounds.iterations)
+        self.length = LogLength(bounds.iterations)
 
     @property
     def size_bytes(self) -> int:
@@ -127,7 +127,7 @@ class ActivationLog:
     @property
     def claim_bytes(self) -> int:
         """What shadows have to leave: as much as the log will take, as soon as there is one."""
-        return max(self.size_bytes, self.log.size_bytes) if self._logged else 0
+        return max(self.size_bytes, self.length.size_bytes) if self._logged else 0
 
     @property
     def since(self) -> int:
@@ -140,30 +140,30 @@ class ActivationLog:
         return self._bounds.iterations > 0
 
     def keep(self, iteration: int, base: str, tensors: Mapping[What, bytes]) -> None:
-        """An iteration is committed: keep its borders, by microbatch; after a gap the log begins anew."""
+        """An iteration is committed: keep its activations, by microbatch; after a gap the log begins anew."""
         if not self.is_kept:
             return
         size_bytes = sum(map(len, tensors.values()))
         if self._bounds.fits is not None:
             kept = self._packing.size_bytes if self._packing is not None else len
-            self.log = self._bounds.fits(size_bytes, sum(map(kept, tensors.values())))
-        if not self.log.iterations or (self._logged and self._logged[-1].iteration != iteration - 1):
+            self.length = self._bounds.fits(size_bytes, sum(map(kept, tensors.values())))
+        if not self.length.iterations or (self._logged and self._logged[-1].iteration != iteration - 1):
             self.clear()
-        if not self.log.iterations:
+        if not self.length.iterations:
             return
         since_s, self._kept_at_s = self._kept_at_s, self._now_s()
         settle_at_s = self._kept_at_s + min(SETTLE_AFTER_MAX_S, SETTLE_AFTER * (self._kept_at_s - since_s))
         self._logged.append(LoggedIteration(iteration, base, dict(tensors), settle_at_s))
         self.ram_bytes += size_bytes
-        self._slabs.spare_bytes_max = max(self._slabs.spare_bytes_max, min(size_bytes, self._bounds.ram_bytes))
-        while len(self._logged) > self.log.iterations or (self._logged and self._over_bytes() > 0):
+        self._pool.spare_bytes_max = max(self._pool.spare_bytes_max, min(size_bytes, self._bounds.ram_bytes))
+        while len(self._logged) > self.length.iterations or (self._logged and self._over_bytes() > 0):
             self._drop(self._logged.popleft())
         self._changed.tell()
 
     def _over_bytes(self) -> int:
         """How much more is kept than may be; what lies spare goes first."""
-        over_bytes = self.size_bytes + self._slabs.spare_bytes + self.beside_bytes - self._bounds.size_bytes
-        return over_bytes - self._slabs.shrink(over_bytes)
+        over_bytes = self.size_bytes + self._pool.spare_bytes + self.beside_bytes - self._bounds.size_bytes
+        return over_bytes - self._pool.shrink(over_bytes)
 
     def clear(self) -> None:
         """Forget everything: this peer has missed an iteration, or is about to hold another stage."""
@@ -178,7 +178,7 @@ class ActivationLog:
         self._leave_memory(entry)
 
     def _leave_memory(self, entry: LoggedIteration) -> None:
-        for what in (*entry.fresh, *entry.slabs):
+        for what in (*entry.fresh, *entry.buffers):
             self._forget(entry, what)
 
     def _forget(self, entry: LoggedIteration, what: What) -> None:
@@ -186,9 +186,9 @@ class ActivationLog:
         if what in entry.fresh:
             self.ram_bytes -= len(entry.fresh.pop(what))
             return
-        slab = entry.slabs.pop(what)
-        self.ram_bytes -= len(slab)
-        self._slabs.give(slab)
+        buffer = entry.buffers.pop(what)
+        self.ram_bytes -= len(buffer)
+        self._pool.give(buffer)
 
     # ---- in the background -------------------------------------------------------------------------------------------
 
@@ -213,30 +213,30 @@ class ActivationLog:
             if not names:
                 continue
             try:
-                slabs = await self._moved([entry.fresh[what] for what in names])
+                buffers = await self._moved([entry.fresh[what] for what in names])
             except CallFailed:
                 self.clear()
                 return
-            for what, slab in zip(names, slabs, strict=True):
+            for what, buffer in zip(names, buffers, strict=True):
                 if what in entry.fresh:
                     self._forget(entry, what)
-                    entry.slabs[what] = slab
-                    self.ram_bytes += len(slab)
+                    entry.buffers[what] = buffer
+                    self.ram_bytes += len(buffer)
                 else:
-                    self._slabs.give(slab)
+                    self._pool.give(buffer)
 
-    async def _moved(self, tensors: Sequence[bytes]) -> Sequence[Slab]:
+    async def _moved(self, tensors: Sequence[bytes]) -> Sequence[Buffer]:
         """Packed, if they are, in memory of the log."""
         if self._packing is None:
             await asyncio.sleep(0)
-            return [self._slabs.take(data) for data in tensors]
-        rooms = [self._slabs.room(self._packing.size_bytes(data)) for data in tensors]
-        await self._packing.pack(list(zip(tensors, rooms, strict=True)))
-        return rooms
+            return [self._pool.take(data) for data in tensors]
+        buffers = [self._pool.room(self._packing.size_bytes(data)) for data in tensors]
+        await self._packing.pack(list(zip(tensors, buffers, strict=True)))
+        return buffers
 
     async def _shelve(self, entry: LoggedIteration) -> None:
         places, start = {}, 0
-        tensors: dict[What, Slab] = {**entry.fresh, **entry.slabs}
+        tensors: dict[What, Buffer] = {**entry.fresh, **entry.buffers}
         for what, tensor in tensors.items():
             places[what] = start, len(tensor)
             start += len(tensor)
@@ -263,8 +263,8 @@ class ActivationLog:
             if (entry.iteration, entry.base) == (key.iteration, key.base):
                 if what in entry.fresh:
                     return entry.fresh[what]
-                if what in entry.slabs:
-                    kept: bytes | None = bytes(entry.slabs[what])
+                if what in entry.buffers:
+                    kept: bytes | None = bytes(entry.buffers[what])
                 else:
                     kept = await self._shelf.get(entry.name, *entry.places[what]) if what in entry.places else None
                 return kept if kept is None or self._packing is None else await self._packing.unpack(kept)

@@ -11,16 +11,16 @@ from collections import defaultdict
 from swarmfree.protocol.engine_port import Writable
 
 APART_BYTES, ALONE_BYTES = 64 << 10, 32 << 20
-"""Slabs from this size on are mapped; smaller ones lie in the heap, where they do no harm, and larger ones lie apart from it anyway."""
+"""Buffers from this size on are mapped; smaller ones lie in the heap, where they do no harm, and larger ones lie apart from it anyway."""
 
-Slab = bytes | Writable
+Buffer = bytes | Writable
 
 
-class Slabs:
-    """Copies of tensors, in slabs of their sizes, of which an iteration has few.
+class BufferPool:
+    """Copies of tensors, in buffers of their sizes, of which an iteration has few.
 
     Args:
-        spare_bytes_max: of slabs that were given back, so much is kept for later; 0 = none.
+        spare_bytes_max: of buffers that were given back, so much is kept for later; 0 = none.
 
     Attributes:
         spare_bytes_max: as above, may be changed.
@@ -33,34 +33,34 @@ class Slabs:
         self._spare: defaultdict[int, list[Writable]] = defaultdict(list)
         self.spare_bytes = 0
 
-    def take(self, data: bytes) -> Slab:
+    def take(self, data: bytes) -> Buffer:
         """A copy of `data`, or itself."""
         if len(data) >= ALONE_BYTES:
             return data
-        slab = self.room(len(data))
-        slab[:] = data
-        return slab
+        buffer = self.room(len(data))
+        buffer[:] = data
+        return buffer
 
     def room(self, size: int) -> Writable:
-        """A slab to be written; what is in it may be anything."""
+        """A buffer to be written; what is in it may be anything."""
         if spare := self._spare[size]:
             self.spare_bytes -= size
             return spare.pop()
         return _apart(size) if size >= APART_BYTES else bytearray(size)
 
-    def give(self, slab: Slab) -> None:
+    def give(self, buffer: Buffer) -> None:
         """Nobody reads this one any more."""
-        if isinstance(slab, bytes):
+        if isinstance(buffer, bytes):
             return
-        self._spare[len(slab)].append(slab)
-        self.spare_bytes += len(slab)
+        self._spare[len(buffer)].append(buffer)
+        self.spare_bytes += len(buffer)
         self.shrink(self.spare_bytes - self.spare_bytes_max)
 
     def shrink(self, size_bytes: int) -> int:
         """Keep so much less for later, or somewhat less than that; how much less it is."""
         before_bytes = self.spare_bytes
         while self.spare_bytes and before_bytes - self.spare_bytes < size_bytes:
-            size = next(size for size, slabs in self._spare.items() if slabs)
+            size = next(size for size, buffers in self._spare.items() if buffers)
             self._spare[size].pop()
             self.spare_bytes -= size
         return before_bytes - self.spare_bytes

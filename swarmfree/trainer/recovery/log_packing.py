@@ -1,4 +1,4 @@
-"""Packing of border logs by the engine: when its device has nothing else to do; unpacked at once, for somebody waits.
+"""Packing of activation logs by the engine: when its device has nothing else to do; unpacked at once, for somebody waits.
 
 It does not know what is packed.
 """
@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from functools import partial
 
 from swarmfree.protocol.engine_port import Engine, Writable
-from swarmfree.protocol.manifest import BorderDtype
+from swarmfree.protocol.manifest import LogDtype
 from swarmfree.trainer.device import Device, Rank, WorkFailed
 
 
 class EnginePacking:
-    """Implements `borders.Packing`."""
+    """Implements `activation_log.Packing`."""
 
-    def __init__(self, device: Device, engine: Engine, dtype: BorderDtype) -> None:
+    def __init__(self, device: Device, engine: Engine, dtype: LogDtype) -> None:
         """Of this engine, which need not hold a stage."""
         self._device, self._engine, self._dtype = device, engine, dtype
 

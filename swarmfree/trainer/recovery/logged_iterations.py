@@ -1,4 +1,4 @@
-"""What the neighbours of a lost stage still know of past iterations: records, and what crossed the borders to them.
+"""What the neighbours of a lost stage still know of past iterations: records, and what crossed the stage boundaries to them.
 
 Whoever replays the stage reads it from here. Source: design section 6, method 2.
 """
@@ -35,7 +35,7 @@ class Past:
     """The past of adjacent lost stages.
 
     Attributes:
-        received_bytes: of borders.
+        received_bytes: of logged activations.
     """
 
     def __init__(self, context: Context, around: Around) -> None:
@@ -75,7 +75,7 @@ class Past:
                 return found
         raise Refused(RefusalKind.GONE, f"nobody around keeps record {iteration}")
 
-    async def borders(self, record: Record) -> tuple[Tensors, Tensors]:
+    async def activations(self, record: Record) -> tuple[Tensors, Tensors]:
         """What went into the first stage, and the gradient of what came out of the last one, by offset of the microbatch.
 
         Raises:

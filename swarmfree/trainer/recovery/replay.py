@@ -1,9 +1,9 @@
-"""Replaying a lost stage: from its full shadow alone through the iterations since, by the border logs of the stages around it.
+"""Replaying a lost stage: from its full shadow alone through the iterations since, by the activation logs of the stages around it.
 
 Bit for bit: the records say in which order gradients were added and with which numbers each step was done, and their digests are compared at every
 iteration. On hardware that rounds otherwise, or from logs that were packed, the result is near, and says so; it is given up where a sum's squared
 norm is not within 1 % of its record's, or where sums of the stage were bit for bit until then, since then it is something else that was computed.
-Adjacent lost stages are replayed together: each builder runs all of them, since what crossed the borders between them is gone. Source: design
+Adjacent lost stages are replayed together: each builder runs all of them, since what crossed the boundaries between them is gone. Source: design
 section 6, method 2.
 """
 
@@ -39,9 +39,10 @@ class StageReplay:
         exact: so far every sum and state was that of the record.
     """
 
-    def __init__(self, context: Context, device: Device, borders: ActivationLog, request: Build, action: Replay) -> None:
+    def __init__(self, context: Context, device: Device, activation_log: ActivationLog, request: Build, action: Replay) -> None:
         """Nothing is here yet; the peer's engine holds the stage, blank."""
-        self._context, self._device, self._borders, self._request, self._action = context, device, borders, request, action
+        self._context, self._device, self._activation_log = context, device, activation_log
+        self._request, self._action = request, action
         self._past = Past(context, Around(action.first, action.last, action.before, action.after))
         self._engines: dict[int, Engine] = {}
         self._lineage = ""
@@ -75,20 +76,20 @@ class StageReplay:
         async def fetch() -> None:
             for record in records:
                 try:
-                    borders = await self._past.borders(record)
+                    activations = await self._past.activations(record)
                 except CallFailed as error:
                     failed.append(error)
-                    borders = {}, {}
-                await fetched.put(borders)
+                    activations = {}, {}
+                await fetched.put(activations)
                 if failed:
                     return
 
         async def compute() -> None:
             for place, record in enumerate(records):
-                borders = await fetched.get()
+                activations = await fetched.get()
                 if not failed:
                     try:
-                        await self._iteration(record, records[place - 1] if place else None, *borders)
+                        await self._iteration(record, records[place - 1] if place else None, *activations)
                         self._look_at_pace(place + 1, len(records), self._context.now_s() - begun_s)
                     except CallFailed as error:
                         failed.append(error)
@@ -219,7 +220,7 @@ class StageReplay:
         if stage == self._action.stage:
             sides = ((Side.OUTPUT, outputs), (Side.ANSWER, answers))
             tensors = {(first + offset, side): data for side, found in sides for offset, data in found.items()}
-            self._borders.keep(record.iteration, record.base, tensors)
+            self._activation_log.keep(record.iteration, record.base, tensors)
         return answers
 
 

@@ -5,7 +5,7 @@ well as they do in an old copy. A full one has weights and both moments of one i
 steps, holders fetch that from it, and the last whole one is kept until the next one is whole. Nothing waits for any of it: reading is the last thing
 a donor's device does, and the parts of one shadow are spread over a share of the iterations until the next one.
 Standbys ask the coordinator for its plan now and then, and keep shadows of some stages, too: of what is lost further than next to a holder.
-All shadows lie on the shelf, within what `recovery.kept_mb_max` and this peer's owner leave beside the border log: where they do not fit, the
+All shadows lie on the shelf, within what `recovery.kept_mb_max` and this peer's owner leave beside the activation log: where they do not fit, the
 oldest goes first.
 Source: design section 6, methods 2 and 3.
 """
@@ -94,9 +94,9 @@ class FullShadow:
 class ShadowKeeper:
     """Handles GetShadow, and keeps the shadows that the plan gives this peer."""
 
-    def __init__(self, context: Context, replica_state: ReplicaState, device: Device, borders: ActivationLog) -> None:
+    def __init__(self, context: Context, replica_state: ReplicaState, device: Device, activation_log: ActivationLog) -> None:
         """Keep nothing yet."""
-        self._context, self._replica_state, self._device, self._borders = context, replica_state, device, borders
+        self._context, self._replica_state, self._device, self._activation_log = context, replica_state, device, activation_log
         self._shadows: dict[int, Shadow] = {}
         self._iteration_s = 0.0
         self._bytes_max = context.kept_mb_max * 10**6
@@ -235,11 +235,11 @@ class ShadowKeeper:
 
     def _has_room(self, stage: int, size_bytes: int) -> bool:
         """Whether so much more can be kept for a stage. Older full shadows go first, of any stage that has a newer one; then what is renewed."""
-        borders = self._borders
-        while self._size_bytes + size_bytes + borders.claim_bytes > self._bytes_max:
+        log = self._activation_log
+        while self._size_bytes + size_bytes + log.claim_bytes > self._bytes_max:
             older = [held[0] for held in self._full.values() if len(held) > 1] or self._full.get(stage, [])[:1]
-            if not older and borders.claim_bytes:  # of no use without a shadow
-                borders.clear()
+            if not older and log.claim_bytes:  # of no use without a shadow
+                log.clear()
                 continue
             if not older:
                 self._no_room[stage] = self._replica_state.iteration
@@ -250,7 +250,7 @@ class ShadowKeeper:
                 self._full[oldest.stage] = held
             self._drop(oldest)
             self._tell()
-        borders.beside_bytes = self._size_bytes + size_bytes
+        log.beside_bytes = self._size_bytes + size_bytes
         return True
 
     @property
