@@ -66,7 +66,7 @@ class ChaosChoices:
 def order_of(
     manifest: Manifest, choices: ChaosChoices, folder: Path, temporary: Path, run_arguments: Sequence[str]
 ) -> ChaosOrder:
-    """What to do, checked before anything is started.
+    """Make the order of a chaos run, and check it before anything is started.
 
     Raises:
         ConfigError: too few peers, or a kind of strike that nobody knows.

@@ -85,7 +85,7 @@ class _ReportingEngine:
 
 
 def watched(engine: Engine, tell: Callable[[Event], None], *, is_small: bool) -> Engine:
-    """The engine, telling.
+    """Wrap an engine so that it reports its states, averages and steps as events.
 
     Args:
         engine: any implementation of `engine_port.Engine`.

@@ -22,6 +22,6 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
 
 
 def interrupt_by_exception() -> None:
-    """From here on Ctrl-C raises `KeyboardInterrupt` again, where it was this module that changed that."""
+    """Let Ctrl-C raise `KeyboardInterrupt` again, if this module had replaced the handler."""
     if signal.getsignal(signal.SIGINT) is _end_at_once:
         signal.signal(signal.SIGINT, signal.default_int_handler)

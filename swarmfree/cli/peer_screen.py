@@ -132,7 +132,7 @@ class PeerScreen:
 
 
 def size_bytes(folder: Path) -> int:
-    """Of the files in a folder; one that goes meanwhile counts nothing."""
+    """Total size of the files in a folder; a file that disappears meanwhile counts nothing."""
     total = 0
     try:
         for place in folder.iterdir():

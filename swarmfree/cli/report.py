@@ -100,7 +100,9 @@ def _make(folder: Path) -> Path:
 
 
 def write_samples(folder: Path, into: Path) -> list[dict[str, str]]:
-    """Have each model of the report write a little, and keep it in ``samples.json``; those that are there already are taken as they are.
+    """Let each model of the report write a short text, and keep the texts in ``samples.json``.
+
+    Texts that are there already are not written again.
 
     Raises:
         SwarmfreeError: weights are there and cannot be read, or the disk is full.

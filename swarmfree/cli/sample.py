@@ -44,7 +44,7 @@ def shown(piece: str) -> str:
 
 
 def weights_folder(report: Path) -> Path:
-    """Where the weights of a report lie: in ``weights``, or in the folder itself where that was named."""
+    """Find the folder with a report's weights: its ``weights``, or the folder itself."""
     return report / "weights" if (report / "weights").is_dir() else report
 
 

@@ -38,7 +38,9 @@ def exit_code_of(error: SwarmfreeError) -> int:
 
 
 def one_of(error: BaseException) -> SwarmfreeError | None:
-    """The operating failure that an error is, was raised from, or that a group of errors consists of; None where anything else is among them.
+    """Find the operating failure in an error: itself, its cause, or all members of an exception group.
+
+    Returns None if any other kind of error is involved.
 
     Device work, for one, raises an error of its own from what came out of it, such as a disk that is full when weights are written.
     """

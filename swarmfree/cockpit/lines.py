@@ -49,14 +49,14 @@ def as_it_is(member: str) -> str:
 
 
 def waiting_words(waiting_for: str) -> str:
-    """What somebody waits for, as a sentence; that it goes on where it waits for nothing."""
+    """Describe as a clause what the run waits for; "goes on" if it waits for nothing."""
     if not waiting_for:
         return "goes on"
     return waiting_for if waiting_for.startswith("wait") else f"waits: {waiting_for}"
 
 
 def killed_words(signal_name: str) -> str:
-    """What somebody else did to a process."""
+    """Describe a process that was killed from outside."""
     return f"was killed from outside ({signal_name})"
 
 
@@ -66,13 +66,13 @@ def action_words(action: str) -> str:
 
 
 def as_you_do(words: str) -> str:
-    """What somebody does, as what whoever reads it does: ``replays it`` is "replay it"."""
+    """Turn a third-person phrase into the infinitive: ``replays it`` becomes ``replay it``."""
     verb, _, rest = words.partition(" ")
     return f"{verb.replace('ies', 'y') if verb.endswith('ies') else verb.removesuffix('s')} {rest}"
 
 
 def as_it_was_done(words: str) -> str:
-    """What somebody does, as what was done: ``replays it`` is "replayed it"."""
+    """Turn a third-person phrase into the past tense: ``replays it`` becomes ``replayed it``."""
     verb, _, rest = words.partition(" ")
     done = {"replays": "replayed", "copies": "copied", "takes": "took", "keeps": "kept", "draws": "drew"}
     return f"{done.get(verb, verb.removesuffix('s') + 'd')} {rest}".strip()

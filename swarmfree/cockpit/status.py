@@ -80,7 +80,7 @@ class RunStatus:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Of the whole swarm, None where nobody could tell."""
+        """Training speed of the whole swarm, tokens per second; None if no peer could tell."""
         return self.manifest.tokens_per_iteration / self.iteration_s if self.iteration_s else None
 
     @property
@@ -168,7 +168,7 @@ def _peer(announcement: Announcement, now_s: float) -> dict[str, Any]:
 
 
 def status_line(status: RunStatus) -> str:
-    """Where the run is, in one line."""
+    """Describe in one line where the run is."""
     manifest, record = status.manifest, status.record
     is_known = status.committed or status.answered_by or status.announcements or not status.founder
     how_many = (

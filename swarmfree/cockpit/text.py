@@ -27,7 +27,7 @@ def left_words(seconds: float) -> str:
 
 
 def seconds_words(seconds: float) -> str:
-    """A short duration: tenths below ten seconds."""
+    """Format a short duration: with tenths below ten seconds."""
     return f"{max(0.0, seconds):.1f} s" if seconds < 9.95 else span(seconds)
 
 

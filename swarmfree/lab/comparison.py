@@ -119,7 +119,7 @@ def curves_of(reports: Sequence[Compared]) -> list[Curve]:
 
 
 def lines_of(reports: Sequence[Compared]) -> list[TableRow]:
-    """The table."""
+    """Format the comparison as the lines of a table."""
     lines = []
     for report in reports:
         state = report.state

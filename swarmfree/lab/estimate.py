@@ -37,7 +37,7 @@ class Estimate:
     seconds: float
 
     def words(self, stages: int, processes: int) -> str:
-        """In one line for people."""
+        """Describe the estimate in one line."""
         minutes = self.seconds / 60
         span = f"{self.seconds:.0f} s" if minutes < 1.5 else f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:,.0f} h"
         return (

@@ -40,11 +40,11 @@ class ForkedChild(asyncio.SubprocessTransport):
         self._code: int | None = None
 
     def get_pid(self) -> int:
-        """Its number."""
+        """Return the process id."""
         return self._pid
 
     def get_returncode(self) -> int | None:
-        """Exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal, None while the process runs."""
         return self._code
 
     def send_signal(self, signal: int) -> None:
@@ -58,7 +58,7 @@ class ForkedChild(asyncio.SubprocessTransport):
         signal_pidfd(self._pidfd, signal)
 
     def ended(self, code: int) -> None:
-        """The fork server has waited for it."""
+        """Store the exit code; the fork server has waited for the process."""
         self._code = code
         os.close(self._pidfd)
         self._pidfd = -1
@@ -235,7 +235,10 @@ class ForkServer:
             self._channel = None
 
     def give_up(self) -> None:
-        """Whoever waits for a child to start is told that the fork server has ended: it may still be loading, and nobody wants children any more."""
+        """Fail the start of a child that is under way, though the fork server may still be loading.
+
+        Called when the swarm ends: no child is wanted any more.
+        """
         self._is_given_up = True
         if self._started is not None and not self._started.done():
             self._started.set_exception(BrokenPipeError())

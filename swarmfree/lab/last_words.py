@@ -46,12 +46,12 @@ def last_word(words: Sequence[str], code: int, log: Path) -> str:
 
 
 def see(log: Path) -> str:
-    """Where to read on, to be put behind a sentence; nothing where nothing was said, for an empty log does not stay."""
+    """Say where to read on, as the end of a sentence; empty if the log is, since empty logs are removed."""
     return f"; see {log}" if log.is_file() and log.stat().st_size else ""
 
 
 def remove_empty(logs: Path) -> None:
-    """Remove the logs of those that said nothing, and the folder where nobody said anything."""
+    """Remove empty log files, and the folder of logs if nothing is left in it."""
     for log in logs.glob("*.txt"):
         if not see(log):
             log.unlink()

@@ -25,7 +25,7 @@ def order_of(
     run_arguments: tuple[str, ...],
     peer_arguments: tuple[str, ...],
 ) -> SwarmOrder:
-    """What to start, checked before anything is.
+    """Make the order of a local swarm, and check it before anything is started.
 
     Raises:
         ConfigError: too few peers, a kill that is mistyped or can never strike, or a report folder that cannot be used.

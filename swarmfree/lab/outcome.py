@@ -28,7 +28,10 @@ WAYS = {
 
 
 def iteration_of(story: LostStage, state: SwarmState) -> int:
-    """The iteration that was under way when the stage's last replica was killed, or, where nobody did that, when it was missed."""
+    """Iteration under way when the stage's last replica was killed.
+
+    If no kill is known, the iteration in which the swarm noticed the loss.
+    """
     if story.killed_s is None:
         return story.iteration
     return min(story.iteration, int(iteration_at(state, story.killed_s)))

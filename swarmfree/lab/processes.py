@@ -221,7 +221,7 @@ async def start_child(name: str, command: Sequence[str], log_path: Path, on_line
 
 
 async def stop_children(children: Sequence[Child], grace_s: float) -> tuple[str, ...]:
-    """SIGTERM to all that run, once more to those that take their time to leave, SIGKILL to those that still run after `grace_s` seconds.
+    """Send SIGTERM to all running children, once more to slow ones, and SIGKILL after `grace_s` seconds.
 
     Returns:
         Names of those that had to be killed.

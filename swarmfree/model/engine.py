@@ -189,11 +189,11 @@ class TorchEngine:
         return passes.run_forward_only(self._body(), self._shape, activations)
 
     def packed_bytes(self, size_bytes: int, dtype: LogDtype) -> int:  # noqa: ARG002 (of this run, all are alike)
-        """In an activation log."""
+        """Return the length of activations once packed, in bytes."""
         return self._shape.packed_bytes(dtype)
 
     def pack(self, data: bytes, dtype: LogDtype, room: Writable) -> None:
-        """As an activation log keeps it."""
+        """Pack activations for an activation log."""
         self._shape.pack(data, dtype, room)
 
     def unpack(self, data: bytes, dtype: LogDtype) -> bytes:

@@ -64,7 +64,7 @@ class Part:
 
     @property
     def floats(self) -> int:
-        """Its length."""
+        """Number of floats in this part."""
         return self.stop - self.start
 
 

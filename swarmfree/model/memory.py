@@ -76,7 +76,7 @@ class Digests:
             self._resting.discard(part)
 
     def change_all(self) -> None:
-        """A whole step."""
+        """Forget all digests, since an optimizer step changed every part."""
         self._parts.clear()
         self._resting.clear()
 

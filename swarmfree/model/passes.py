@@ -47,7 +47,7 @@ class BatchShape:
 
     @staticmethod
     def of(manifest: Manifest) -> BatchShape:
-        """The run's."""
+        """Read the shape from a run's manifest."""
         model, rows, wire_dtype = manifest.model, manifest.batch.rows, manifest.ring.wire_dtype
         return BatchShape(rows, model.tokens_per_row, model.width, wire_dtype, manifest.tokens_per_iteration)
 

@@ -16,7 +16,7 @@ SMALLEST_SCALE = 1e-37
 
 
 def size_bytes(count: int) -> int:
-    """How long the shadow of so many weights is."""
+    """Length in bytes of the plain shadow of `count` weights."""
     return 4 * -(-count // BLOCK) + count
 
 

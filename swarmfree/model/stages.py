@@ -110,7 +110,7 @@ class StageState:
         return (self.weights,) if weights_only else (self.weights, self.first_moment, self.second_moment)
 
     def parameters(self) -> list[nn.Parameter]:
-        """In the order of the layout's slots."""
+        """List the parameters in the order of the layout's slots."""
         return [self.module.get_parameter(slot.name) for slot in self.layout.slots]
 
 

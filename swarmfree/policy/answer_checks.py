@@ -12,14 +12,14 @@ NEWEST = -1
 
 
 def fitting_record(record: Record | None, iteration: int, stage_count: int) -> Record | None:
-    """The record, if it is of this iteration (`NEWEST` = any) and of a run with so many stages; else None."""
+    """Return the record if it is of `iteration` (`NEWEST` = any) and has `stage_count` stages, else None."""
     if record is None or len(record.stages) != stage_count or iteration not in {NEWEST, record.iteration}:
         return None
     return record
 
 
 def fitting_plan(plan: Plan | None, stage_count: int) -> Plan | None:
-    """The plan, if somebody serves each of so many stages, and its last record fits; else None."""
+    """Return the plan if every one of `stage_count` stages has a replica and its last record fits, else None."""
     if plan is None or len(plan.replicas) != stage_count or not all(plan.replicas):
         return None
     last = plan.last_record

@@ -18,7 +18,11 @@ PIECES = 4
 
 
 def most_build_s(action: BuildAction, manifest: Manifest) -> float:
-    """After so long a build has come to nothing: its pieces of work, and all of a state with its moments at the least rate that a link may have."""
+    """Upper bound in seconds for a whole build, whatever progress its builder reports.
+
+    It is the time for its pieces of device work, plus the transfer of a state with moments at the
+    lowest link rate that the run allows.
+    """
     flat_s = PIECES * manifest.timing.join_wait_s
     if isinstance(action, (Fresh, Stay)):
         return flat_s

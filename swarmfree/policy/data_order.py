@@ -50,7 +50,7 @@ class SequenceOrder:
 
 
 def permuted(seed: int, epoch: int, index: int, count: int) -> int:
-    """Where a keyed permutation of 0..count-1 sends `index`.
+    """Apply a keyed permutation of 0..count-1 to `index`.
 
     `index` is written as (left, right) on a grid of a x b >= count fields, nearly square; each round adds a keyed hash of one half to the
     other, modulo a and b in turn, which can be undone and is therefore a permutation of the grid. A result beyond `count` is permuted again

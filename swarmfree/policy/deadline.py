@@ -19,7 +19,9 @@ LATE_UNMEASURED, LATE_MIXED = 5.0, 3.0
 
 
 def alike_limit_s(measured_s: Sequence[float], least_s: float) -> float:
-    """The longest that one more piece of work may take, where pieces are alike: passes of one microbatch.
+    """Upper bound in seconds for the next piece of uniform device work: a pass of one microbatch.
+
+    The bound is median + k * MAD of `measured_s`.
 
     Args:
         measured_s: seconds of the last pieces; fewer than `MEASURED_MIN` say nothing.
@@ -33,14 +35,20 @@ def alike_limit_s(measured_s: Sequence[float], least_s: float) -> float:
 
 
 def mixed_limit_s(measured_s: Sequence[float], least_s: float) -> float:
-    """The same where they are anything from a few bytes to a whole state: the spread says nothing, the longest one does."""
+    """Upper bound in seconds for the next piece of mixed device work, from a few bytes to a whole state.
+
+    The spread of such work says nothing, so the bound is a multiple of the longest measured piece.
+    """
     if len(measured_s) < MEASURED_MIN:
         return UNMEASURED * least_s
     return max(MIXED_LEAST * least_s, LONGEST * max(measured_s))
 
 
 def lateness(ran_s: float, measured_s: Sequence[float], silence_s: float, *, alike: bool) -> float:
-    """How many times over its limit a piece of work is, 0 while it is not: long before its device counts as stuck, others could do its work.
+    """How many times a running piece of device work has exceeded its limit; 0 while it has not.
+
+    The limit here is lower than the one after which a device counts as stuck: other replicas can do
+    the work long before that.
 
     Args:
         ran_s: how long it has run.
@@ -58,7 +66,7 @@ def lateness(ran_s: float, measured_s: Sequence[float], silence_s: float, *, ali
 
 
 def is_given_up(late: float, others: Sequence[float]) -> bool:
-    """Whether a member is fenced for its device: where another holder of its stage is not late; a sole one is left to its own limit.
+    """Whether to fence a member for its slow device: only if another replica of its stage is not late.
 
     Args:
         late: its lateness.

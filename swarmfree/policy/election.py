@@ -18,17 +18,17 @@ TERMS_OF_A_GENESIS = 1000
 
 
 def founders_term(number: int) -> int:
-    """In which term the founder of a genesis leads."""
+    """Term number in which the founder named by genesis `number` leads."""
     return 1 + TERMS_OF_A_GENESIS * (number - 1)
 
 
 def is_founders(term_number: int) -> bool:
-    """Whether a founder leads in this term, as long as there is no record."""
+    """Whether this term belongs to a founder, which leads until the first record."""
     return term_number % TERMS_OF_A_GENESIS == 1
 
 
 def claim_order(plan: Plan, electorate: Sequence[Member]) -> tuple[Member, ...]:
-    """Members of the plan in the order in which they may claim the lead: sources first, then by seniority, then by name.
+    """Sort the plan's members by who may claim the lead first: sources, then seniority, then name.
 
     Args:
         plan: the newest one known.
@@ -43,7 +43,7 @@ def claim_order(plan: Plan, electorate: Sequence[Member]) -> tuple[Member, ...]:
 
 
 def rank(plan: Plan, electorate: Sequence[Member], me: Member, gone: Collection[Member]) -> int:
-    """How many others may claim before `me`: those before it in `claim_order` that are not known to be gone."""
+    """How many live members may claim the lead before `me`, in `claim_order`."""
     before = 0
     for member in claim_order(plan, electorate):
         if member == me:
@@ -53,7 +53,7 @@ def rank(plan: Plan, electorate: Sequence[Member], me: Member, gone: Collection[
 
 
 def electorate_of(last_record: Record | None, plan: Plan | None) -> tuple[Member, ...]:
-    """Who decides on the next commit: as the last record says; on the first one the founder alone.
+    """Members that vote on the next commit: those that the last record names, or the founder alone.
 
     Args:
         last_record: the last committed record, None before the first.

@@ -15,7 +15,19 @@ OWNER, DISSENTER = 2, 1
 
 
 def two_faced(owners: Sequence[Member], reported: Mapping[Member, Sequence[str]], seniority: Sequence[Member]) -> Member | None:
-    """Who most likely gave, or told, different bytes.
+    """Name the member that most likely sent or reported different bytes to different members.
+
+    For each part on which reports differ, both the part's owner and the minority are suspects. An
+    owner that sends different bytes is suspect in all of its own parts; a member that reports wrong
+    digests is suspect in every part.
+
+    Args:
+        owners: index = part.
+        reported: digest of each part, by member.
+        seniority: senior first; of two that are equally suspect the junior is named.
+
+    Returns:
+        The suspect, None if all reports agree.
 
     For each part that members have differently its owner is under suspicion, who gave them out, and whoever has it otherwise than most. An owner
     with two faces collects all its own parts; a member that reports nonsense differs in everybody's.
@@ -42,6 +54,9 @@ def two_faced(owners: Sequence[Member], reported: Mapping[Member, Sequence[str]]
 
 
 def spoilt(squared_norms: Sequence[float]) -> tuple[int, ...]:
-    """Which contributions are not finite, where others are; none where all are: then it is the model that diverges, and no peer's fault."""
+    """Indices of contributions that are not finite, if at least one contribution is finite.
+
+    If all are infinite or NaN, the model diverges and no peer is at fault: the result is empty.
+    """
     wrong = tuple(index for index, norm in enumerate(squared_norms) if not math.isfinite(norm))
     return wrong if len(wrong) < len(squared_norms) else ()

@@ -13,7 +13,7 @@ from swarmfree.protocol.records import GENESIS_LINEAGE, Record
 
 @dataclass(frozen=True, slots=True)
 class Tip:
-    """The end of a lineage.
+    """Newest record of a lineage, as far as fork choice needs it.
 
     Args:
         forced: iterations of its records that were sealed without a majority.
@@ -27,25 +27,26 @@ class Tip:
 
     @staticmethod
     def of(record: Record | None) -> Tip:
-        """The lineage that ends with this record; None before the first."""
+        """Return the tip of the lineage that ends with `record`, or of the empty lineage if it is None."""
         if record is None:
             return Tip((), 0, GENESIS_LINEAGE)
         return Tip(record.forced, record.iteration + 1, record.lineage())
 
 
 def forced_later(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether, since two lineages parted, `one` was first forced in a later iteration than `other`, or never.
+    """Whether, since two lineages parted, `one` was first forced in a later iteration than `other`.
 
-    What both have in common is the same in both, so the first difference is what came first. A count would not do: who was forced right where they
-    parted, and never again, would win against what majorities decided there and went on with, forced twice later.
+    Forced iterations before the fork are the same in both, so the first difference decides; never
+    forced counts as latest. Counting forced iterations would be wrong: a lineage forced at once and
+    never again would win against one that majorities decided and that was forced twice later.
     """
     return (*one, math.inf) > (*other, math.inf)
 
 
 def wins(one: Tip, other: Tip) -> bool:
-    """Whether `one` goes on and `other` gives way: forced later since they parted, then more iterations, then the smaller hash.
+    """Whether lineage `one` wins against `other`: forced later, then more iterations, then smaller hash.
 
-    Whoever has no record at all gives way to anybody who has: there is nothing that it could lose.
+    A lineage without a record loses against any other, since nothing is lost with it.
     """
     return _order(one) < _order(other)
 

@@ -19,7 +19,7 @@ LEADLESS_MAX = 6
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a founder is waited for.
+    """How long the bootstrap node waits for a founder before it names another one, in seconds.
 
     Args:
         silent_s: that does not answer.
@@ -33,17 +33,21 @@ class Patience:
 
     @staticmethod
     def of(timing: TimingSection, number: int) -> Patience:
-        """Under the genesis of this number."""
+        """Build the time limits that hold under genesis `number`."""
         leadless_s = SILENCES * timing.coordinator_silence_s
         planned_s = leadless_s + timing.split_wait_s
         return Patience(SILENCES * timing.silence_s, leadless_s * min(number, LEADLESS_MAX), planned_s)
 
     def is_over(self, silent_s: float, leadless_s: float) -> bool:
-        """Whether a founder that has not answered for so long, and not led for so long, is given up."""
+        """Whether to give up a founder, given for how many seconds it has been silent and has not led."""
         return silent_s >= self.silent_s or leadless_s >= self.leadless_s
 
     def leaves_it_to(self, answers: Iterable[PlanAnswer], leadless_s: float) -> bool:
-        """Whether these peers, that answered, go on by themselves: who holds a record does, who has a plan is given a while."""
+        """Whether the peers that answered will go on by themselves.
+
+        They do if one holds a record. If one has a plan or hears a coordinator, they are given some
+        time.
+        """
         told = tuple(answers)
         if any(answer.records for answer in told):
             return True
@@ -51,7 +55,7 @@ class Patience:
 
 
 def next_founder(present: Founder | None, feeders: Sequence[str], named: Mapping[str, int]) -> Founder | None:
-    """Whom the next genesis names; None where there is nobody.
+    """Choose the founder that the next genesis names; None if no peer can feed data.
 
     Args:
         present: founder.

@@ -13,17 +13,20 @@ has arrived."""
 
 
 def state_batch(manifest: Manifest, *, weights_only: bool) -> int:
-    """How many parts of a state are asked for, and given, at once."""
+    """Number of parts of a state that one call asks for and returns."""
     return max(1, STATE_BATCH_BYTES // (manifest.ring.part_bytes * (1 if weights_only else FULL_BYTES // WIRE_BYTES)))
 
 
 def given(asked: int, batch: int, part: int, part_count: int) -> range:
-    """The parts that are given where `asked` are asked for from `part` on: one at least, not beyond the last."""
+    """Range of parts to return to a request for `asked` parts from `part` on: at least one."""
     return range(part, part + max(1, min(asked, batch, part_count - part)))
 
 
 def batches(part_count: int, per_block: int, batch: int) -> Iterator[range]:
-    """All parts of a stage, some at a time; none of these straddles two blocks, which may come from blocks of a donor that lie apart."""
+    """Split all parts of a stage into batches that travel in one call each.
+
+    No batch crosses a block boundary, since a donor may keep adjacent blocks apart.
+    """
     for block in range(0, part_count, per_block):
         end = min(block + per_block, part_count)
         for start in range(block, end, batch):

@@ -11,14 +11,17 @@ from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A stage, or `NO_STAGE`, and why."""
+    """The place of a newcomer: a stage, or `NO_STAGE` for a standby, and the reason."""
 
     stage: int
     reason: str
 
 
 def choose_stage(counts: Sequence[int], manifest: Manifest, *, can_feed: bool, standby: bool) -> Placement:
-    """Give a newcomer a place: stage 0 while few feed it and this one can, an empty stage, else the one with fewest replicas, else standby.
+    """Choose the place of a newcomer.
+
+    In this order: stage 0, if it needs sources and the newcomer can feed it; a stage without a
+    replica; the stage with the fewest replicas; else standby.
 
     Args:
         counts: index = stage; live replicas and newcomers already promised to it.
@@ -45,12 +48,12 @@ def choose_stage(counts: Sequence[int], manifest: Manifest, *, can_feed: bool, s
 
 
 def wanted(stage: int, manifest: Manifest) -> int:
-    """Replicas that a stage needs before the run can open."""
+    """Number of replicas that a stage needs before the run can open."""
     return min(manifest.stages.replicas_min, manifest.replicas_max(stage))
 
 
 def missing_sentence(counts: Sequence[int], manifest: Manifest) -> str:
-    """What the run needs before it can open, for people; empty if nothing."""
+    """Say for people which replicas the run lacks before it can open; empty if it lacks none."""
     lacking = [
         f"stage {stage} has {count} of {want}" for stage, count in enumerate(counts) if count < (want := wanted(stage, manifest))
     ]

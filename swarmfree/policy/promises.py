@@ -18,7 +18,10 @@ from swarmfree.protocol.records import Record
 
 @dataclass(frozen=True, slots=True, order=True)
 class Renounced:
-    """The highest term that a member had promised in a lineage that it left: its vote there is bound by it."""
+    """The highest term that a member had promised in a lineage that it left.
+
+    The term still binds the member's vote in that lineage.
+    """
 
     lineage: str
     term: Term
@@ -65,7 +68,7 @@ class Held:
 
 
 def claim(promises: Promises, sender: Endpoint, request: Claim, *, hears_another: bool) -> Promises:
-    """Promise to follow a new coordinator; one that only asks is promised nothing.
+    """Promise to follow a new coordinator, unless the request is only a question.
 
     Raises:
         Refused: see `admit`.
@@ -75,7 +78,7 @@ def claim(promises: Promises, sender: Endpoint, request: Claim, *, hears_another
 
 
 def open_plan(promises: Promises, sender: Endpoint, request: Open, held: Held, *, hears_another: bool) -> Promises:
-    """Promise a plan's position, before anything is waited for; `begin` says whether its work may begin then.
+    """Promise a plan's position, before any await; `begin` says later whether work on it may begin.
 
     Raises:
         Refused: see `admit`; `failed`, the plan has this member at another stage than the one that it holds.
@@ -88,7 +91,7 @@ def open_plan(promises: Promises, sender: Endpoint, request: Open, held: Held, *
 
 
 def begin(promises: Promises, request: Open, held: Held) -> None:
-    """Whether the work of a plan that was promised may begin now, after whatever came meanwhile.
+    """Check again, after an await, that work on a promised plan may begin.
 
     Raises:
         Refused: `gone`, the state is not the one that the plan starts from; `behind` and `superseded`, see `admit`.
@@ -104,7 +107,9 @@ def begin(promises: Promises, request: Open, held: Held) -> None:
 
 
 def heartbeat(promises: Promises, sender: Endpoint, request: Heartbeat) -> Promises:
-    """Follow whoever leads in the highest term, whether another coordinator is heard or not: that one leads no longer.
+    """Follow the coordinator with the highest term, even if another coordinator is still heard.
+
+    A coordinator with a lower term leads no longer.
 
     Raises:
         Refused: `behind`, from a coordinator whose term is over.
@@ -119,7 +124,7 @@ def heartbeat(promises: Promises, sender: Endpoint, request: Heartbeat) -> Promi
 
 
 def build(promises: Promises, sender: Endpoint, request: Build, *, hears_another: bool) -> Promises:
-    """Promise the position in which a state is built; whether what is held here may make way for it is asked elsewhere.
+    """Promise the position of a Build; the caller checks whether the present state may be replaced.
 
     Raises:
         Refused: see `admit`.
@@ -129,7 +134,7 @@ def build(promises: Promises, sender: Endpoint, request: Build, *, hears_another
 
 
 def seal(promises: Promises, request: Seal, held: Held) -> Promises:
-    """Store a record: the member's vote for it. One that was applied already is stored no more.
+    """Store a record, which is the member's vote for it; an applied record is not stored again.
 
     Raises:
         Refused: `behind`, for a lower term than the one promised, here or in the lineage when this member left it; `stale`, another record of
@@ -153,7 +158,9 @@ def seal(promises: Promises, request: Seal, held: Held) -> Promises:
 
 
 def commit(record: Record, held: Held) -> bool:
-    """Whether to step with a decided record; not with one that was applied already. What is decided needs no promise.
+    """Whether to step with a decided record: False if it was applied already.
+
+    A decided record needs no promise.
 
     Raises:
         Refused: `gone`, it does not follow the state that is held, or none is; `not_yet`, records before it are missing.
@@ -167,7 +174,7 @@ def commit(record: Record, held: Held) -> bool:
 
 
 def follow(record: Record, held: Held) -> None:
-    """Whether a record follows the state that is held.
+    """Check that a record follows the state that the member holds.
 
     Raises:
         Refused: `gone`, it does not, or no state is held.
@@ -177,7 +184,9 @@ def follow(record: Record, held: Held) -> None:
 
 
 def rejoin(promises: Promises, sender: Endpoint, successor: Endpoint, held: Held, *, hears_another: bool) -> Promises:
-    """Leave a coordinator, whose lineage gave way, for another one: nothing is promised then, and the vote stays bound by what was.
+    """Leave a coordinator whose lineage lost against another one, and follow that one's coordinator.
+
+    The member has promised nothing afterwards, but its vote in the old lineage stays bound.
 
     Raises:
         Refused: `stale`, while another coordinator than `sender` is heard.
@@ -195,14 +204,14 @@ def rejoin(promises: Promises, sender: Endpoint, successor: Endpoint, held: Held
 
 
 def forget_vote(promises: Promises, iteration: int) -> Promises:
-    """The state is ready for this iteration: a record before it is a vote no longer, a later one stays."""
+    """Drop the stored vote if its record lies before `iteration`, the one that the state is ready for."""
     if promises.sealed is None or promises.sealed.iteration >= iteration:
         return promises
     return replace(promises, sealed=None, sealed_at=None)
 
 
 def admit(promises: Promises, position: Position, *, hears_another: bool) -> None:
-    """Whether a coordinator may have this member's promise for a position.
+    """Check whether a coordinator may have this member's promise for a position.
 
     Raises:
         Refused: `behind` for a lower term than the one promised, or one of a lineage that gave way; `superseded` for an older word of the same

@@ -8,7 +8,7 @@ from swarmfree.protocol.names import Member
 
 
 def is_majority(electorate: Sequence[Member], answered: Collection[Member]) -> bool:
-    """Whether those who answered decide for this electorate: more than half, or exactly half with the senior among them.
+    """Whether these answers decide: more than half of the electorate, or half of it with the senior.
 
     Args:
         electorate: senior first; an empty one, which no correct record has, is decided by nobody.
@@ -22,7 +22,7 @@ def is_majority(electorate: Sequence[Member], answered: Collection[Member]) -> b
 
 
 def may_decide(electorate: Sequence[Member], answered: Collection[Member], ended: Collection[Member]) -> bool:
-    """Whether those who answered decide: a majority, or everybody of the electorate whose life has not ended.
+    """Whether these answers decide: a majority, or every member of the electorate that has not ended.
 
     Where each life of the electorate has either answered or is proven to have ended, nobody is left who could decide otherwise, or who could
     know of a decision that those who answered do not know: no split is possible, and nothing is forced.

@@ -41,7 +41,7 @@ class StageAverage:
 
 
 def is_norm(bits: str) -> bool:
-    """Whether these float64 bits can be a squared norm; one that is not finite can: the model diverges."""
+    """Whether these float64 bits can be a squared norm. Infinity and NaN can: the model diverges then."""
     try:
         norm = bits_float64(bits)
     except (ValueError, struct.error):
@@ -50,20 +50,23 @@ def is_norm(bits: str) -> bool:
 
 
 def has_fed(answer: HeartbeatAnswer | None, plan: Plan) -> bool:
-    """Whether a source says that its share of this very plan is done; what it said of an earlier one of the same base may be less."""
+    """Whether a source has finished its share of exactly this plan.
+
+    What it says of an older plan with the same base may cover a smaller share.
+    """
     if answer is None or answer.base != plan.base or answer.position is None or answer.position < plan.position:
         return False
     return answer.share_done
 
 
 def losses_of(answers: Sequence[HeartbeatAnswer], count: int) -> dict[int, float]:
-    """Losses by offset, as far as the sources told them."""
+    """Collect the losses that sources reported: offset -> nats per token of the iteration."""
     told = (loss for answer in answers for loss in answer.losses)
     return {loss.offset: bits_float64(loss.loss_bits) for loss in told if loss.offset in range(count)}
 
 
 def mean_evaluation(answers: Sequence[HeartbeatAnswer]) -> str | None:
-    """Held-out loss over all windows, float64 bits; None if none was asked for."""
+    """Mean held-out loss over all windows as float64 bits; None if no source was asked to evaluate."""
     evaluations = [answer.evaluation for answer in answers if answer.evaluation is not None]
     windows = sum(len(e.windows) for e in evaluations)
     if not windows:
@@ -76,7 +79,7 @@ def mean_evaluation(answers: Sequence[HeartbeatAnswer]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What a record needs besides averages.
+    """What goes into a record besides averages.
 
     Args:
         losses: by offset, nats per token of the iteration.
@@ -96,7 +99,7 @@ class Circumstances:
 
 
 def divergence(record: Record, manifest: Manifest) -> str:
-    """Why a record must not be sealed because training diverges: its loss or a gradient is infinite or no number; empty where all is finite.
+    """Say why a record must not be sealed: its loss or a gradient is not finite. Empty if all are.
 
     A single peer's wrong sums never get here: where those of others are finite its round fails, and it is excluded.
     """
@@ -111,7 +114,7 @@ def divergence(record: Record, manifest: Manifest) -> str:
 
 
 def make_record(plan: Plan, averages: Sequence[StageAverage], manifest: Manifest, circumstances: Circumstances) -> Record:
-    """Put the record of this iteration together: clip, rates and step scalars are decided here, once, as bits.
+    """Make the record of an iteration: clipping, rates and step scalars are computed here once, as bits.
 
     Args:
         averages: index = stage.
@@ -161,7 +164,7 @@ def make_record(plan: Plan, averages: Sequence[StageAverage], manifest: Manifest
 
 
 def committed_event(record: Record, seconds: float, redone: int) -> IterationCommitted:
-    """What is told of a committed record.
+    """Make the event that reports a committed record.
 
     Args:
         seconds: since its first Open; 0 where another coordinator sealed it.

@@ -27,7 +27,7 @@ STUDY_SHADOW_PERCENT = (-0.03, 0.28)
 
 @dataclass(frozen=True, slots=True)
 class MergeWeights:
-    """Normalised weights of the stage before and after; they sum to 1."""
+    """Weights of the stages before and after in a merge; they sum to 1."""
 
     before: float
     after: float
@@ -36,7 +36,9 @@ class MergeWeights:
 def merge_weights(
     mode: MergeMode, norm_before: float, norm_after: float, ratio_max: float, nearness: float = 1.0
 ) -> MergeWeights:
-    """Weights of the two neighbours from the squared norms of their last gradients, before clipping.
+    """Compute the merge weights of two neighbours from the squared norms of their last gradients.
+
+    The norms are those before clipping.
 
     ``norm2``: w = ||g||^2 (the paper's omega); ``norm``: w = ||g||; ``clipped``: w = min(1, ||g||) + 1e-4, the norm after each stage is clipped to 1,
     as in the published code; ``uniform``: w = 1; ``copy``: all on the stage before.
@@ -65,7 +67,10 @@ def _clipped(squared_norm: float) -> float:
 
 
 def weights_between(recovery: RecoverySection, stage: int, sides: tuple[int, int], norms: tuple[float, float]) -> MergeWeights:
-    """Weights of the live stages before and after `stage`, by their squared norms; the nearer one weighs more."""
+    """Compute the merge weights of the nearest live stages before and after `stage`.
+
+    The squared norms are the basis; the nearer stage weighs more.
+    """
     nearness = (sides[1] - stage) / (stage - sides[0])
     return merge_weights(recovery.merge, *norms, recovery.weight_ratio_max, nearness)
 
@@ -73,7 +78,10 @@ def weights_between(recovery: RecoverySection, stage: int, sides: tuple[int, int
 def signed_norms(
     announced: Iterable[Announcement], neighbours: Mapping[int, Member], iteration: int, lineage: str
 ) -> dict[int, float]:
-    """The squared norms that these neighbours have signed for the last record before `iteration`, by stage; older ones are left out."""
+    """Squared norms that these neighbours signed for the last record before `iteration`, by stage.
+
+    Norms of older records are left out.
+    """
     return {
         said.stage: said.squared_norm
         for said in announced
@@ -82,14 +90,14 @@ def signed_norms(
 
 
 def norm_off(squared_norm: float, recorded: float) -> float:
-    """By which share of the recorded one a recomputed squared norm is off; NaN or infinite where they cannot be compared."""
+    """Relative error of a recomputed squared norm; infinite or NaN if the two cannot be compared."""
     difference = abs(squared_norm - recorded)
     return difference / recorded if recorded else math.inf if difference else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """What is known of activation logs, and of how long it takes to use them.
+    """What the coordinator knows of activation logs, and how long a replay with them takes.
 
     Args:
         since: member -> the iteration from which on its log is whole; who has none is not in it.
@@ -118,7 +126,10 @@ def choose_recovery(
     logs: Logs = NO_LOGS,
     signed: Mapping[int, float] = NOTHING_SIGNED,
 ) -> BuildAction:
-    """Decide how `stage`'s state is made, and say why: a replay, else the youngest shadow, else what can be made of its neighbours.
+    """Choose how to make the state of `stage`, with the reason.
+
+    In this order: a copy of a live replica, a replay, the youngest shadow, and what the neighbours
+    allow.
 
     Args:
         stage: the stage to be filled.
@@ -244,7 +255,9 @@ def _choose_for_ends(record: Record, kept: Sequence[KeptCopy]) -> BuildAction:
 
 
 def donor_block(block: int, block_count: int, donor_block_count: int) -> int:
-    """The donor's block at the same relative depth; the same index where both have as many.
+    """Index of the donor's block at the same relative depth.
+
+    It is the same index where both stages have the same number of blocks.
 
     Args:
         block: index in the stage to be rebuilt, from 0.

@@ -10,7 +10,7 @@ from swarmfree.protocol.records import MicrobatchSet, PartialSum
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """Disjoint partial sums in the order in which they are summed, and the microbatches that none of them holds."""
+    """Disjoint partial sums in summing order, and the microbatches that none of them holds."""
 
     partial_sums: tuple[PartialSum, ...]
     missing: MicrobatchSet

@@ -13,7 +13,7 @@ from swarmfree.protocol.routes import Route, straight
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What the live members of a plan say they hold.
+    """What the live members of a plan say they hold: partial sums and stored tensors.
 
     Args:
         replicas: index = stage; live members, sorted.
@@ -30,11 +30,11 @@ class Ledger:
     routes: Sequence[Route] = ()
 
     def route(self, offset: int) -> Route:
-        """Of a microbatch."""
+        """Return the route of the microbatch at `offset`."""
         return self.routes[offset] if self.routes else straight(len(self.replicas) - 1)
 
     def holder(self, offset: int, stage: int) -> Endpoint | None:
-        """A live member that stores this microbatch's tensors at this stage."""
+        """Return a live member that stores this microbatch's tensors at this stage, None if there is none."""
         if (offset, stage) in self.gone:
             return None
         for endpoint in self.replicas[stage]:
@@ -44,7 +44,7 @@ class Ledger:
 
 
 def plan_segments(missing: Sequence[MicrobatchSet], ledger: Ledger, number: int) -> tuple[Segment, ...]:
-    """For each missing contribution, the stretch of its route that must redo it.
+    """Plan which stretch of its route redoes each missing contribution.
 
     A stretch grows to both sides until the stage before it stores its output and the stage after it stores its answer; stage 0 is the
     neighbour of both ends of a route. A stage that redoes one beyond need only passes it on: in one sum with what is needed it would spoil it.

@@ -39,7 +39,7 @@ class StageShadow:
 
 
 def body_parameters(manifest: Manifest) -> int:
-    """Weights of the largest body stage, how many."""
+    """Number of weights of the largest body stage."""
     model = manifest.model
     heads_width = model.width // model.heads * model.kv_heads
     block = 2 * model.width * (model.width + heads_width) + 3 * model.width * model.mlp_width + 2 * model.width
@@ -47,7 +47,11 @@ def body_parameters(manifest: Manifest) -> int:
 
 
 def has_full_shadows(manifest: Manifest) -> bool:
-    """Whether shadows are full ones: as the run says, or where two holders of each add little to the activations and gradients of a stage."""
+    """Whether this run keeps full shadows: because it says so, or because they are cheap enough.
+
+    With `auto`, shadows are full if two holders of each add at most `FULL_SHARE_MAX` to a stage's
+    traffic and four of them fit in `recovery.kept_mb_max`.
+    """
     recovery = manifest.recovery
     if not recovery.keeps_shadows or recovery.shadow_kind != "auto":
         return recovery.keeps_shadows and recovery.shadow_kind == "full"
@@ -58,23 +62,27 @@ def has_full_shadows(manifest: Manifest) -> bool:
 
 
 def shadow_batch(manifest: Manifest) -> int:
-    """How many parts of a plain shadow are asked for, and given, at once."""
+    """Number of parts of a plain shadow that one call asks for and returns."""
     return max(1, WIRE_BYTES * BATCH_BYTES // (PLAIN_BYTES * manifest.ring.part_bytes))
 
 
 def replays_exactly(manifest: Manifest) -> bool:
-    """Whether a lost stage can come back bit for bit: from full shadows, with whole activation logs and the order of every sum in the record."""
+    """Whether a lost stage can be replayed bit for bit.
+
+    That takes full shadows, activation logs as the tensors crossed the wire, and the order of every
+    sum in the record.
+    """
     return logged_iteration_count(manifest) > 0 and border_dtype(manifest) == "wire"
 
 
 def border_dtype(manifest: Manifest) -> LogDtype:
-    """What activation logs are kept in; what the wire has rounded already is whole."""
+    """Type in which activation logs keep tensors; "wire" if that is already the wire's own type."""
     wanted = manifest.recovery.border_dtype
     return "wire" if wanted == manifest.ring.wire_dtype else wanted
 
 
 def logged_iteration_count(manifest: Manifest) -> int:
-    """How many iterations of activation logs are kept; 0 where nothing is done with them.
+    """Number of iterations that an activation log covers; 0 if the run never replays.
 
     Since a full shadow was put by until all holders have the next one: they fetch one stage after the other, each in a quarter of the time between
     two shadows, and a standby keeps three of them.
@@ -100,7 +108,9 @@ class LogLength:
 
 
 def log_length(manifest: Manifest, came_bytes: int, kept_bytes: int, own_mb_max: int | None = None) -> LogLength:
-    """Decide how many iterations of activations fit beside this peer's shadows: all that a replay can need, fewer, or none at all.
+    """Decide how many iterations of activations fit beside this peer's shadows.
+
+    The answer is all that a replay can need, fewer, or none at all.
 
     Shadows come first, since without one no log is of use: one of each stage, this peer's own state, and the one that is being fetched. A log that
     does not reach from one full shadow to where both neighbours have the next one is of no use when it is needed: then none is kept.
@@ -141,7 +151,9 @@ class KeptCopy:
 
 
 def of_this_run(copies: Iterable[KeptCopy], past: Mapping[int, str]) -> tuple[KeptCopy, ...]:
-    """Those copies that the present lineage goes back to; others are of a lineage that gave way, or were never decided.
+    """Select the copies that belong to the present lineage.
+
+    The others belong to a lineage that lost, or to records that were never decided.
 
     Args:
         past: iteration -> lineage of the last record before it.
@@ -150,7 +162,11 @@ def of_this_run(copies: Iterable[KeptCopy], past: Mapping[int, str]) -> tuple[Ke
 
 
 def keepers_of_ends(plan: Plan, count: int) -> tuple[Member, ...]:
-    """At most `count` members of the body: first replica of stage 1, first of the last stage, then second ones, and so on."""
+    """Choose at most `count` members of the body that keep an exact copy of the ends.
+
+    In this order: the first replica of stage 1, the first of the last stage, then their second
+    ones, and so on. A source is never chosen.
+    """
     stages = [plan.replicas[1], plan.replicas[-1]] if len(plan.replicas) > 2 else list(plan.replicas[1:2])
     in_turn = (replica.endpoint.member for pair in zip_longest(*stages) for replica in pair if replica is not None)
     sources = {replica.endpoint.member for replica in plan.replicas[ENDS_STAGE]} if plan.replicas else set()
@@ -158,7 +174,9 @@ def keepers_of_ends(plan: Plan, count: int) -> tuple[Member, ...]:
 
 
 def shadow_holders(plan: Plan, stage: int) -> tuple[Member, ...]:
-    """Who keeps a shadow of a body stage: the last replica of the stage before and of the one after, the ends being next to both ends of the body.
+    """Members that keep a shadow of a body stage: the last replica of each neighbour stage.
+
+    The ends are the neighbour of both ends of the body.
 
     Any two adjacent stages may die at once: one holder of each is left.
     """
@@ -168,12 +186,12 @@ def shadow_holders(plan: Plan, stage: int) -> tuple[Member, ...]:
 
 
 def standby_shadows(plan: Plan, member: Member) -> tuple[int, ...]:
-    """The stages of which a standby keeps a shadow: some adjacent ones, others at another standby."""
+    """Adjacent stages of which this standby keeps a shadow; different standbys begin at different stages."""
     body = len(plan.replicas) - 1
     first = crc32(str(member).encode()) % body if body else 0
     return tuple(sorted(1 + (first + place) % body for place in range(min(STANDBY_STAGES, body))))
 
 
 def shadows_of(plan: Plan, member: Member) -> tuple[int, ...]:
-    """The stages of which this member keeps a shadow."""
+    """Stages of which this member keeps a shadow as a replica of a neighbour stage."""
     return tuple(stage for stage in range(1, len(plan.replicas)) if member in shadow_holders(plan, stage))

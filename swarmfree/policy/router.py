@@ -37,7 +37,10 @@ def interleave(weights: Sequence[int], count: int) -> tuple[int, ...]:
 
 
 def candidates(plan: Plan, stage: int, offset: int) -> tuple[Endpoint, ...]:
-    """Replicas of `stage` in the order in which a caller asks them for microbatch `offset`: the primary, then its siblings in turn."""
+    """List the replicas of `stage` in the order in which a caller asks them for microbatch `offset`.
+
+    The primary is the first, then its siblings follow in turn.
+    """
     replicas = plan.replicas[stage]
     count = max(plan.microbatches, offset + 1)
     primary = interleave([r.speed for r in replicas], count)[offset]
@@ -45,7 +48,7 @@ def candidates(plan: Plan, stage: int, offset: int) -> tuple[Endpoint, ...]:
 
 
 def speeds(seconds_per_microbatch: Sequence[float], count: int = 0) -> tuple[int, ...]:
-    """Relative speeds 1..`SPEED_LEVELS` from measured seconds; whoever is not measured counts as the median.
+    """Relative speeds 1..`SPEED_LEVELS` from measured seconds; a replica without one counts as the median.
 
     A replica so slow that its stage is through sooner without it has speed 0: it stays a member, steps and averages with the others, and is
     asked only where they fail. Not in the protocol's list.
@@ -82,13 +85,13 @@ def _through_s(dealt: Sequence[int], seconds: Sequence[float], count: int) -> fl
 
 
 def deal_shares(replicas: Sequence[Replica], count: int) -> tuple[tuple[int, ...], ...]:
-    """Offsets of microbatches that each source feeds, in proportion to speed."""
+    """Offsets of the microbatches that each source feeds, in proportion to its speed."""
     turns = interleave([r.speed for r in replicas], count) if count else ()
     return tuple(tuple(k for k, taker in enumerate(turns) if taker == index) for index in range(len(replicas)))
 
 
 def deal_again(shares: Sequence[Share], live: Collection[Member], sources: Sequence[Member], credits: int) -> tuple[Share, ...]:
-    """Give the shares of sources that are gone to those that live; what each of those has, stays.
+    """Deal the shares of lost sources to the live ones; a live source keeps the share it has.
 
     Args:
         shares: as they were dealt, or dealt again.

@@ -29,7 +29,9 @@ def learning_rate(optimizer: OptimizerSection, iterations: int, iteration: int) 
 
 
 def clip_factors(optimizer: OptimizerSection, squared_norms: Sequence[float]) -> tuple[float, ...]:
-    """What each stage's gradient is multiplied by: ``min(1, clip_norm / (norm + 1e-6))``, the rule of `torch.nn.utils.clip_grad_norm_`.
+    """Factor that multiplies each stage's gradient: ``min(1, clip_norm / (norm + 1e-6))``.
+
+    This is the rule of `torch.nn.utils.clip_grad_norm_`.
 
     Args:
         squared_norms: per stage, before clipping; added in order of stages for ``clip = "global"``.

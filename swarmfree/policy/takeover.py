@@ -13,7 +13,10 @@ from swarmfree.protocol.records import Record
 
 @dataclass(frozen=True, slots=True)
 class InheritedParticipant:
-    """A member that follows the successor, with the place that the last plan gave it, or the state that it has where that plan has not got it.
+    """A member that follows the successor, with its place or its state.
+
+    The place is the one in the last plan; a member outside that plan brings the state that it
+    holds.
 
     Args:
         returned: the iteration that this state is ready for, -1 for a member of the plan.
@@ -29,7 +32,7 @@ class InheritedParticipant:
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """Where the last coordinator was, as far as those who promised can tell.
+    """Where the last coordinator was, as far as the members that promised can tell.
 
     Args:
         term: of the successor.
@@ -57,7 +60,11 @@ class Takeover:
     past: Mapping[int, str]
 
     def participants(self) -> tuple[InheritedParticipant, ...]:
-        """Those who promised, senior first; one that is more than a record behind has to load its state anew."""
+        """List the members that promised, senior first, each with its place or the state that it holds.
+
+        A member whose state is more than one record behind, or of another stage, must load its
+        state again.
+        """
         found = []
         for endpoint in self.seniority:
             promise = self.promises.get(endpoint)
@@ -75,7 +82,7 @@ class Takeover:
 
 
 def newest_sealed(promises: Iterable[Promise], lineage: str) -> Record | None:
-    """The sealed record of this lineage among the promises, the one with the highest position where there are several; None where there is none.
+    """Return the sealed record of this lineage with the highest position among the promises, if any.
 
     A member that has joined another lineage keeps its vote on the one that it left.
 
@@ -90,6 +97,9 @@ def newest_sealed(promises: Iterable[Promise], lineage: str) -> Record | None:
 
 
 def newest_plan(plans: Iterable[Plan | None]) -> Plan | None:
-    """The plan of the latest iteration, there the one with the highest position: a later term may have begun further back, and know no better."""
+    """Return the plan of the latest iteration; among several, the one with the highest position.
+
+    The iteration comes first, because a later term may have begun further back.
+    """
     known = [plan for plan in plans if plan is not None]
     return max(known, key=lambda plan: (plan.iteration, plan.position)) if known else None

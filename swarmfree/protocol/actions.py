@@ -9,7 +9,11 @@ from swarmfree.protocol.names import Endpoint
 
 
 class MergeMode(enum.StrEnum):
-    """How the two neighbours are weighted. Source: CheckFree Algorithm 1 (`norm2`), its published code (`clipped`), its baselines; `norm` is ours."""
+    """How a merge weights the two neighbours.
+
+    Source: CheckFree Algorithm 1 (`norm2`), its published code (`clipped`), its baselines; `norm`
+    is ours.
+    """
 
     NORM2 = "norm2"
     NORM = "norm"
@@ -63,7 +67,10 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class CopyNeighbour:
-    """Take a neighbour stage's weights as they are, moments zero: ends of the body, or only one neighbour left."""
+    """Take a neighbour stage's weights as they are, with moments of zero.
+
+    It serves the ends of the body, and stages with only one live neighbour.
+    """
 
     stage: int
     donor: Endpoint
@@ -73,7 +80,7 @@ class CopyNeighbour:
 
 @dataclass(frozen=True, slots=True)
 class CopyKept:
-    """Take a lost stage from a copy that a member of another stage kept: weights and moments, byte for byte.
+    """Take a lost stage byte for byte, moments included, from a copy that another stage's member kept.
 
     Args:
         iteration: that the copy is ready for: the present one, or an earlier one, where the steps since are lost.
@@ -91,7 +98,7 @@ class CopyKept:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """The builder keeps the state of the lost stage that it holds, moments and all, though it is some iterations old.
+    """Keep the older state of the lost stage that the builder holds itself, moments included.
 
     Args:
         iteration: that this state is ready for; the steps since are lost.
@@ -104,7 +111,7 @@ class Stay:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Take a lost stage from its shadow as it is, some iterations old. The other stages stay where they are.
+    """Take a lost stage from its shadow as it is, some iterations old; other stages do not go back.
 
     Args:
         holder: who keeps it.
@@ -123,7 +130,7 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Take a lost stage from its full shadow and run it alone through the iterations since: bit for bit where it was.
+    """Run a lost stage alone from its full shadow to now: it ends bit for bit where it was.
 
     Adjacent lost stages are replayed together, by the builder of each: only what crossed the outer two boundaries was kept by others.
 
@@ -147,7 +154,7 @@ class Replay:
 
     @property
     def last(self) -> int:
-        """Of the adjacent lost stages."""
+        """Number of the last of the adjacent lost stages."""
         return self.first + len(self.holders) - 1
 
 

@@ -9,7 +9,7 @@ from swarmfree.protocol.names import Endpoint
 
 
 class PeerState(enum.StrEnum):
-    """What a peer is doing: waiting for a place, loading state, or serving a stage."""
+    """What a peer is doing: it waits for a place, loads state, or serves a stage."""
 
     STANDBY = "standby"
     JOINING = "membership"
@@ -19,7 +19,7 @@ class PeerState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """One peer's word about itself.
+    """What one peer says about itself in the directory.
 
     Args:
         endpoint: who and where.

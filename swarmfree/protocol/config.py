@@ -42,7 +42,7 @@ _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """A run config as it was written.
+    """A run config as a person wrote it.
 
     Args:
         manifest: what all peers will agree on.
@@ -109,14 +109,17 @@ def run_keys() -> tuple[str, ...]:
 
 
 def key_like(word: str) -> str:
-    """The key, with its section, that somebody means who says its last part alone, or nearly; "" where there is none."""
+    """Find the config key that a person probably means by `word`; "" if none is near.
+
+    `word` is compared with the last part of each key; the answer includes the section.
+    """
     keys = run_keys()
     named = {key.rpartition(".")[2]: key for key in reversed(keys)}
     return next((named[name] for name in difflib.get_close_matches(word.lower(), named, n=1, cutoff=0.8)), "")
 
 
 def manifest_from_bytes(content: bytes) -> Manifest:
-    """The manifest whose `Manifest.canonical` is exactly `content`: its strict inverse, for bytes that came from another peer.
+    """Parse the canonical bytes of a manifest that another peer sent: the strict inverse of `canonical`.
 
     Raises:
         ConfigError: anything else, in one line.
@@ -144,7 +147,7 @@ def manifest_from_bytes(content: bytes) -> Manifest:
 
 
 def to_toml(manifest: Manifest, data_path: str = "") -> str:
-    """What is in force, as a run file with a comment for each key; `read_run` gives the same manifest and path back."""
+    """Write a manifest as a run file with a comment for each key; `read_run` reads the same back."""
     lines = [f"# Run {manifest.run.name}. What all peers agree on; every key that is left out has its default."]
     if manifest.organiser:
         lines += ["", "# Peer id of who made the manifest.", f"{_ORGANISER} = {toml_value(manifest.organiser)}"]
@@ -158,7 +161,7 @@ def to_toml(manifest: Manifest, data_path: str = "") -> str:
 
 
 def load_local(path: str | Path | None, flags: Mapping[str, object]) -> LocalConfig:
-    """One machine's choices: from a TOML file with flat keys, if there is one, and flags, which win.
+    """Load one machine's choices from a TOML file with flat keys, if given, and from flags, which win.
 
     Args:
         path: the file; None = flags alone. Paths in it are relative to its folder.
@@ -190,7 +193,7 @@ def load_local(path: str | Path | None, flags: Mapping[str, object]) -> LocalCon
 
 
 def local_to_toml(config: LocalConfig) -> str:
-    """One machine's choices as a TOML file with a comment for each key; `load_local` gives them back."""
+    """Write one machine's choices as a TOML file with a comment for each key, for `load_local`."""
     defaults = {field.name: field.default for field in dataclasses.fields(LocalConfig)}
     return "\n".join([f"# {_summary(LocalConfig)}", *_entries(config, defaults)]) + "\n"
 

@@ -30,7 +30,7 @@ _RULES: dict[type, str] = {bool: "true or false", int: "a whole number", float: 
 
 @dataclass(frozen=True, slots=True)
 class ConfigSource:
-    """A TOML text, its name for people, and the overrides that win over it.
+    """A TOML text, its name in messages, and the overrides that win over it.
 
     Args:
         text: the TOML.
@@ -43,7 +43,7 @@ class ConfigSource:
     overrides: Sequence[str] = ()
 
     def parse(self) -> dict[str, Any]:
-        """The TOML values.
+        """Parse the TOML text into plain values.
 
         Raises:
             ConfigError: a syntax error, with its line.
@@ -59,7 +59,7 @@ class ConfigSource:
             raise ConfigError(one_line(f"{self.origin}: not TOML: {why}")) from None
 
     def fail(self, path: str, why: str) -> NoReturn:
-        """Raise the one line about the value at `path` ("" = the whole), with the place where it was written."""
+        """Raise the one-line error about the value at `path` ("" = the whole), with file and line."""
         if path and any(override.partition("=")[0].strip() == path for override in self.overrides):
             raise ConfigError(one_line(f"override {why}"))
         line = self._line_of(path) if path else 0
@@ -105,7 +105,7 @@ def types_of(kind: type[Any]) -> dict[str, Any]:
 
 
 def checked(expected: Any, value: object, path: str, source: ConfigSource) -> Any:
-    """`value` in the type that the key has; a whole number will do for a float, nothing else is converted.
+    """Check that `value` has the type of its key; only a whole number given for a float is converted.
 
     Raises:
         ConfigError: it is not of that type, not one of its choices, not finite, too large or not printable.
@@ -130,7 +130,7 @@ def checked(expected: Any, value: object, path: str, source: ConfigSource) -> An
 
 
 def typed(expected: Any, text: str, path: str, source: ConfigSource) -> Any:
-    """The value that the text of an override or flag stands for; quotes around a text may stay away.
+    """Parse the text of an override or flag; a text value needs no quotes.
 
     Raises:
         ConfigError: as for `checked`.
@@ -150,7 +150,7 @@ def typed(expected: Any, text: str, path: str, source: ConfigSource) -> Any:
 
 
 def split_override(override: str, known: Sequence[str]) -> tuple[str, str]:
-    """Path and text of ``section.key=value``.
+    """Split ``section.key=value`` into path and text.
 
     Raises:
         ConfigError: it is not of that form, or nobody knows the key.
@@ -165,7 +165,7 @@ def split_override(override: str, known: Sequence[str]) -> tuple[str, str]:
 
 
 def unknown(path: str, known: Iterable[str]) -> str:
-    """What to say about a key that nobody knows.
+    """Say that a key is unknown, and which one was probably meant.
 
     The same in other letters is meant, else the key of another section by that very name, else the nearest in its own section, else the nearest
     anywhere; else the keys of its section are listed, or all where it has none.
@@ -184,7 +184,7 @@ def unknown(path: str, known: Iterable[str]) -> str:
 
 
 def by_section(paths: Iterable[str]) -> list[str]:
-    """Keys as they are listed for a person: those of a section together, behind its name."""
+    """List keys for a person, those of one section together behind its name."""
     sections: dict[str, list[str]] = {}
     for path in paths:
         section, _, key = path.rpartition(".")
@@ -194,7 +194,7 @@ def by_section(paths: Iterable[str]) -> list[str]:
 
 
 def unknown_section(name: str, sections: Iterable[str], known: Sequence[str]) -> str:
-    """What to say about a top-level name that is no section: a section is meant, or a key that stands outside its section."""
+    """Say that a section is unknown, and which section or key was probably meant."""
     near = _nearest(name, sections)
     if not near and any(path.rpartition(".")[2] == name for path in known):
         return unknown(name, known)
@@ -202,18 +202,18 @@ def unknown_section(name: str, sections: Iterable[str], known: Sequence[str]) ->
 
 
 def first_key(message: str) -> str:
-    """The path with which a message about a value begins."""
+    """Return the path at the beginning of a message about a value."""
     found = re.match(r"[a-z_0-9.]+", message)
     return found[0] if found else ""
 
 
 def written_key(key: str) -> str:
-    """A key as it stands in TOML."""
+    """Write a key as TOML wants it, quoted where it must be."""
     return key if _BARE_KEY.fullmatch(key) else json.dumps(key)
 
 
 def assigned(path: str, value: object) -> str:
-    """`path = value`, shortened, for messages."""
+    """Format `path = value`, shortened, for messages."""
     if isinstance(value, dict | list):
         return f"{path} = {'{...}' if isinstance(value, dict) else '[...]'}"
     shown = toml_value(value) if isinstance(value, str | bool) else str(value)
@@ -221,12 +221,12 @@ def assigned(path: str, value: object) -> str:
 
 
 def one_line(message: str) -> str:
-    """`message` without line breaks."""
+    """Replace line breaks in `message` by spaces."""
     return " ".join(message.split())
 
 
 def toml_value(value: object) -> str:
-    """A text, truth value or number as TOML."""
+    """Format a text, truth value or number as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

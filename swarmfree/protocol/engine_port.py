@@ -20,7 +20,7 @@ Writable = bytearray | mmap
 
 
 class Engine(Protocol):
-    """One stage's tensors and arithmetic. Synchronous; called from the device thread only, one call at a time.
+    """The port of one stage's tensors and arithmetic; the device thread calls it, one call at a time.
 
     Only `view_state` and `unpack` may be called from elsewhere, beside a forward or backward pass.
     State is weights and two moments of the stage, cut into parts; part sizes depend on the manifest and stage alone, and parts never straddle
@@ -29,7 +29,7 @@ class Engine(Protocol):
 
     # -- state
     def part_count(self, stage: int) -> int:
-        """Number of parts of a stage."""
+        """Return the number of parts of a stage."""
         ...
 
     def draw(self, stage: int, salt: int) -> None:
@@ -37,7 +37,7 @@ class Engine(Protocol):
         ...
 
     def reserve(self, stage: int, part: int) -> None:
-        """Take the memory that one part of `stage` will need, while nobody waits for it; nothing, while a stage is held.
+        """Take the memory that one part of `stage` will need; do nothing while a stage is held.
 
         The next `blank` or `draw` of a stage that is no larger uses it.
         """
@@ -48,19 +48,19 @@ class Engine(Protocol):
         ...
 
     def unload(self) -> None:
-        """Hold no stage."""
+        """Drop the stage that is held."""
         ...
 
     def read_state(self, part: int, *, weights_only: bool) -> bytes:
-        """Weights, or weights then first moment then second moment, of one part; float32 little endian."""
+        """Return one part: weights, or weights, first and second moment; float32 little endian."""
         ...
 
     def view_state(self, part: int, *, weights_only: bool) -> Pieces:
-        """The same as views, as long as nothing changes the state."""
+        """Return the same as `read_state` without a copy; valid until the state changes."""
         ...
 
     def write_state(self, part: int, data: bytes, *, weights_only: bool) -> None:
-        """Inverse of `read_state`; with `weights_only` the moments stay as they are.
+        """Write one part, the inverse of `read_state`; with `weights_only` the moments stay as they are.
 
         Raises:
             ValueError: wrong length.
@@ -68,11 +68,11 @@ class Engine(Protocol):
         ...
 
     def read_shadow(self, part: int) -> bytes:
-        """Weights of one part, small: about one byte per weight."""
+        """Return the weights of one part as a plain shadow: about one byte per weight."""
         ...
 
     def write_shadow(self, part: int, data: bytes) -> None:
-        """Weights of one part from what `read_shadow` gave, nearly as they were; its moments become zero.
+        """Write one part from a plain shadow: weights nearly as they were, moments zero.
 
         Raises:
             ValueError: wrong length.
@@ -82,24 +82,27 @@ class Engine(Protocol):
     def merge_state(
         self, part: int, before: Pieces, after: Pieces, weight_before: int, weight_after: int, mode: MergeMode
     ) -> None:
-        """Weights of one part = weight_before * before + weight_after * after (float32 bits); CheckFree Algorithm 1."""
+        """Set one part's weights to weight_before * before + weight_after * after; CheckFree Algorithm 1.
+
+        The weights of the merge are float32 bits.
+        """
         ...
 
     def state_digest(self) -> str:
-        """Hex digest over weights and moments in order."""
+        """Return the hex digest of all weights and moments in order."""
         ...
 
     def digest_part(self, part: int) -> None:
-        """Do what `state_digest` has to do for one part now; it is spared that unless the part changes."""
+        """Hash one part ahead of `state_digest`, which then uses the result unless the part changes."""
         ...
 
     def export(self) -> dict[str, tuple[tuple[int, ...], bytes]]:
-        """Hugging Face name -> (shape, float32 bytes) of the stage's weights."""
+        """Return the stage's weights: Hugging Face name -> (shape, float32 bytes)."""
         ...
 
     # -- work of the body
     def forward(self, ticket: int, activations: bytes) -> bytes:
-        """Blocks of this stage on (B, T, D) in wire dtype; keeps the graph under `ticket`."""
+        """Run this stage's blocks on (B, T, D) in wire dtype, and keep the graph under `ticket`."""
         ...
 
     def backward(self, ticket: int, gradient: bytes, partial_sum: int) -> bytes:
@@ -107,15 +110,15 @@ class Engine(Protocol):
         ...
 
     def forward_only(self, activations: bytes) -> bytes:
-        """The same forward without a graph."""
+        """Run the same forward pass without a graph."""
         ...
 
     def packed_bytes(self, size_bytes: int, dtype: LogDtype) -> int:
-        """How long something of this length is once it is packed; from any thread."""
+        """Return the length of `size_bytes` of activations once packed; any thread may call it."""
         ...
 
     def pack(self, data: bytes, dtype: LogDtype, room: Writable) -> None:
-        """Activations or a gradient of them, (B, T, D) in wire dtype, as they are kept in an activation log.
+        """Pack activations or their gradient, (B, T, D) in wire dtype, for an activation log.
 
         Args:
             room: where they are written, as long as `packed_bytes` says.
@@ -126,7 +129,7 @@ class Engine(Protocol):
         ...
 
     def unpack(self, data: bytes, dtype: LogDtype) -> bytes:
-        """Inverse of `pack`, but for rounding.
+        """Unpack what `pack` wrote; the result differs from the original by rounding only.
 
         Raises:
             ValueError: wrong length.
@@ -135,11 +138,11 @@ class Engine(Protocol):
 
     # -- work of the ends
     def embed(self, ticket: int, tokens: bytes) -> bytes:
-        """Embed (B, T) of tokens (B, T + 1); keeps what `embed_backward` needs."""
+        """Embed the first T of (B, T + 1) tokens, and keep what `embed_backward` needs under `ticket`."""
         ...
 
     def embed_only(self, tokens: bytes) -> bytes:
-        """The same without keeping anything."""
+        """Embed the first T of (B, T + 1) tokens, and keep nothing."""
         ...
 
     def embed_backward(self, ticket: int, gradient: bytes, partial_sum: int) -> None:
@@ -147,7 +150,7 @@ class Engine(Protocol):
         ...
 
     def loss(self, activations: bytes, tokens: bytes, partial_sum: int) -> tuple[bytes, float]:
-        """Norm, head and cross-entropy divided by the iteration's tokens; adds the head's gradient to `partial_sum`.
+        """Run norm, head and cross-entropy over the iteration's tokens; add the head's gradient to `partial_sum`.
 
         Returns:
             The gradient of `activations` in wire dtype, and the loss as float64.
@@ -155,44 +158,44 @@ class Engine(Protocol):
         ...
 
     def loss_only(self, activations: bytes, tokens: bytes) -> float:
-        """Mean cross-entropy, nats per token, float64; no gradient."""
+        """Return the mean cross-entropy in nats per token, float64, without a gradient."""
         ...
 
     def forget(self, ticket: int) -> None:
-        """Drop a kept graph, if it is there."""
+        """Drop the graph kept under `ticket`, if there is one."""
         ...
 
     # -- sums
     def sum_bytes(self, part: int) -> int:
-        """How long one part of a sum of the held stage is; from any thread."""
+        """Return the length of one part of a sum of the held stage; any thread may call it."""
         ...
 
     def contribution(self, partial_sums: Sequence[int], part: int) -> bytes:
-        """One part of the sum of these partial sums, added in this order, float32."""
+        """Return one part of the sum of these partial sums, added in this order, float32."""
         ...
 
     def reduce(self, contributions: Sequence[bytes]) -> tuple[bytes, float]:
-        """Add float32 contributions in order; the sum and its squared L2 norm in float64."""
+        """Add float32 contributions in order; return the sum and its squared L2 norm in float64."""
         ...
 
     def keep_average(self, part: int, data: bytes) -> None:
-        """Keep one part of the average of this iteration."""
+        """Store one part of this iteration's average."""
         ...
 
     def read_average(self, part: int) -> bytes:
-        """Give it back."""
+        """Return one part of the stored average."""
         ...
 
     def average_digest(self) -> str:
-        """Hex digest over all parts in order."""
+        """Return the hex digest of the stored average, over all parts in order."""
         ...
 
     def step(self, scalars: StepScalars) -> None:
-        """One canonical AdamW step with the kept average; see `records.StepScalars`."""
+        """Do one canonical AdamW step with the stored average; see `records.StepScalars`."""
         ...
 
     def step_part(self, part: int, average: bytes, scalars: StepScalars) -> None:
-        """The same step of one part alone, with its average from outside: what a joiner does to the parts that it has already.
+        """Step one part alone with an average from outside; a joiner does this to parts it has already.
 
         Raises:
             ValueError: wrong length.
@@ -200,9 +203,9 @@ class Engine(Protocol):
         ...
 
     def void(self, partial_sum: int) -> None:
-        """Forget one sum."""
+        """Drop one partial sum."""
         ...
 
     def clear(self) -> None:
-        """Forget all sums and graphs; the average stays until the next `keep_average`."""
+        """Drop all partial sums and graphs; the average stays until the next `keep_average`."""
         ...

@@ -10,11 +10,14 @@ import enum
 
 
 class SwarmfreeError(Exception):
-    """An operating failure whose text is the one line a person sees: expected, found, whose it is, how to fix it."""
+    """An operating failure; its text is the one line that a person sees.
+
+    The line says what was expected, what was found, whose it is, and how to fix it.
+    """
 
 
 class ConfigError(SwarmfreeError):
-    """What a person typed or wrote does not hold together: names file, key, value and rule."""
+    """A config breaks a rule; the text names file, key, value and rule."""
 
 
 class DataError(SwarmfreeError):
@@ -34,11 +37,11 @@ class Excluded(SwarmfreeError):
 
 
 class Diverged(SwarmfreeError):
-    """The loss or a gradient is no finite number any more: the run ends, and nothing of that iteration is sealed or stepped with."""
+    """The loss or a gradient is not finite: the run ends, and nothing of that iteration counts."""
 
 
 class DeviceStuck(SwarmfreeError):
-    """A piece of work does not come back from this peer's device, though its process lives."""
+    """This peer's device does not finish a piece of work, though the process lives."""
 
 
 class CallFailed(Exception):
@@ -62,7 +65,7 @@ class PeerSilent(CallFailed):
 
 
 class RefusalKind(enum.StrEnum):
-    """Why a living peer does not do what was asked; one table maps these to gRPC status codes."""
+    """Why a living peer refuses a request; one table maps these to gRPC status codes."""
 
     NOT_YET = "not_yet"
     PAST = "past"
@@ -83,7 +86,7 @@ class RefusalKind(enum.StrEnum):
 
 
 class Refused(CallFailed):
-    """The peer answered, and the answer is no.
+    """The peer answered no.
 
     Args:
         kind: which no.

@@ -18,7 +18,7 @@ from swarmfree.protocol.records import Evaluation, MicrobatchSet, Microloss, Par
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What every request carries; checked before anything else is looked at.
+    """Fields that every request carries; the receiver checks them before anything else.
 
     Args:
         run: fingerprint of the manifest.
@@ -38,7 +38,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A newcomer to any member: here I am; may I have a place?
+    """Asks for a place in the run; a newcomer sends it to any member.
 
     Args:
         can_feed: may be a source.
@@ -61,7 +61,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Answer to Hello.
+    """Answers Hello with a place, or with the coordinator to ask instead.
 
     Args:
         coordinator: whom to listen to; where this is not the answerer, ask there.
@@ -78,7 +78,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Coordinator to a newcomer or standby: make this stage's state and tell its digest.
+    """Orders a newcomer or standby to make a stage's state; the coordinator sends it.
 
     Args:
         position: the claim it belongs to.
@@ -99,7 +99,11 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """State is there: its digest, what making it took, the iteration it is ready for, and whether it was lost and is as if it had not been."""
+    """Answers Build: the state is made.
+
+    It tells the state's digest, what making it took, the iteration that it is ready for, and
+    whether a lost state came back exactly.
+    """
 
     state_digest: str
     seconds: float
@@ -113,14 +117,14 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Coordinator claims an iteration and sends the plan."""
+    """Opens an iteration: the coordinator claims a position and sends the plan."""
 
     plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A would-be coordinator asks for the lead, before it knows enough to make a plan: an Open without one.
+    """Asks a member to follow a new coordinator, which cannot make a plan yet.
 
     Args:
         position: the claim.
@@ -135,7 +139,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """No lower position from now on; and what is held.
+    """Answers Claim and Open: the member accepts no lower position from now on, and says what it holds.
 
     Args:
         iteration: the receiver's own iteration after catching up.
@@ -160,7 +164,9 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Coordinator to each member, always one under way: answered at once when there is news, else after `hold_s`.
+    """Asks a member for news; the coordinator always has one under way to each member.
+
+    The member answers at once when it has news, else after `hold_s`.
 
     Args:
         position: the coordinator's present claim.
@@ -179,7 +185,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class KeptShadow:
-    """A complete shadow that the sender of a heartbeat's answer keeps.
+    """A complete shadow that the answering member keeps.
 
     Args:
         stage: whose.
@@ -196,7 +202,7 @@ class KeptShadow:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """How a member stands.
+    """Answers Heartbeat: what the member holds, has done and keeps for others.
 
     Args:
         news: number of its latest news, from 1.
@@ -239,7 +245,9 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Consecutive positions first..last of its route at which one microbatch is redone; on a straight route they are the stages' numbers.
+    """A stretch of one microbatch's route that is redone, positions first..last.
+
+    On a straight route positions are the numbers of the stages.
 
     Args:
         offset: the microbatch.
@@ -268,7 +276,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Redo:
-    """Coordinator to the first redoer: compute these again, without the ring."""
+    """Orders the first redoer of each segment to compute these microbatches again; the coordinator sends it."""
 
     position: Position
     base: str
@@ -277,7 +285,7 @@ class Redo:
 
 @dataclass(frozen=True, slots=True)
 class Redone:
-    """What came of it: offsets done, and (offset, stage) whose stored tensor is gone."""
+    """Answers Redo: the offsets that are done, and (offset, stage) of tensors that turned out to be gone."""
 
     done: MicrobatchSet
     gone: tuple[tuple[int, int], ...]
@@ -285,7 +293,9 @@ class Redone:
 
 @dataclass(frozen=True, slots=True)
 class TakeRoll:
-    """Coordinator to the members of a stage: average this roll (message `Roll` of the protocol).
+    """Orders the members of a stage to average this roll; the coordinator sends it.
+
+    The protocol's text calls this message `Roll`.
 
     Args:
         detailed: members had different averages in the last round: report part by part.
@@ -298,7 +308,7 @@ class TakeRoll:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A member has the whole average.
+    """Answers TakeRoll: the member has the whole average.
 
     Args:
         round: which roll.
@@ -317,14 +327,14 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class OtherPartialSums:
-    """A member's partial sums differ from the roll: here is its own list. The round does not take place."""
+    """Answers TakeRoll with the member's own list, which differs from the roll; the round does not happen."""
 
     partial_sums: tuple[PartialSum, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RoundFailed:
-    """A member could not finish the round: whom it suspects and why. Sums are kept.
+    """Answers TakeRoll: the round failed; names the suspect and the reason. All partial sums are kept.
 
     Args:
         spoilt: what the suspect gave is of no use to anybody: not finite where that of others is, or of a wrong length.
@@ -338,7 +348,7 @@ class RoundFailed:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Store this record; once a majority of the electorate has, the iteration is committed."""
+    """Asks a member to store this record; with a majority of the electorate the iteration is committed."""
 
     position: Position
     record: Record
@@ -346,21 +356,21 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """Stored, or an equal one had already been applied."""
+    """Answers Seal: the record is stored, or an equal one was applied already."""
 
     lineage: str
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The record of this lineage is decided: step."""
+    """Orders a step: the record of this lineage is decided."""
 
     record: Record
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The step is done; the iteration the state is now ready for."""
+    """Answers Commit: the step is done, and the state is ready for `iteration`."""
 
     iteration: int
 
@@ -370,7 +380,9 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """Caller to replica: forward this microbatch, pass it on, send back the gradient of what was sent. Payload: activations (B, T, D).
+    """Asks a replica to run one microbatch forward, pass it on, and return the input's gradient.
+
+    The payload is the activations (B, T, D).
 
     Args:
         key: the work at the receiver's stage.
@@ -389,26 +401,29 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The microbatch came back through the receiver."""
+    """Answers Train: the microbatch came back through the receiver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Last body stage to the source: loss of this microbatch. Payload: its output (B, T, D); response: the gradient of it."""
+    """Asks the source for the loss of a microbatch; the last body stage sends it.
+
+    The payload is that stage's output (B, T, D); the response's payload is the gradient of it.
+    """
 
     key: WorkKey
 
 
 @dataclass(frozen=True, slots=True)
 class LossAnswer:
-    """Share of the iteration's mean loss, nats per token of the iteration, float64 bits."""
+    """Answers Loss: the microbatch's share of the iteration's mean loss, nats per token, float64 bits."""
 
     loss_bits: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Redoer, or whoever rebuilds a neighbour stage, to a holder: a stored tensor of this work. Response payload: the stored bytes."""
+    """Asks a holder for a stored tensor, for a redo or for a replay; the response's payload is its bytes."""
 
     key: WorkKey
     side: Side
@@ -416,7 +431,7 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """The stored bytes follow."""
+    """Answers Pull; the payload is the stored bytes."""
 
 
 # ---- averaging and state --------------------------------------------------------------------------------------------
@@ -424,7 +439,9 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Member to part owner: my contribution to this part, float32; the response brings the sum (message `Broadcast`).
+    """Sends a member's contribution to one part, float32, to the part's owner.
+
+    The response brings the sum. The protocol's text calls that message `Broadcast`.
 
     Args:
         contributes: False where the member has no partial sum in the roll; then the payload is empty.
@@ -437,14 +454,14 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """The summed part follows; its squared norm as taken by the owner, float64 bits."""
+    """Answers Reduce: the summed part is the payload; its squared norm is float64 bits."""
 
     squared_norm_bits: str
 
 
 @dataclass(frozen=True, slots=True)
 class GetAverage:
-    """A member that is behind to a sibling: one part of the average of an iteration it missed."""
+    """Asks a sibling for one part of the average of an iteration that the sender missed."""
 
     iteration: int
     sum_digest: str
@@ -453,12 +470,12 @@ class GetAverage:
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """The part follows."""
+    """Answers GetAverage; the payload is the part, float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class GetState:
-    """Builder or joiner to a donor, or to a keeper of a copy: a part of a stage's state, or up to `count` parts from that one on.
+    """Asks a donor, or a keeper of a copy, for parts of a stage's state: up to `count` from `part` on.
 
     Args:
         iteration: that the state is to be ready for: exactly this one to build from (`lineage` given), this or a later one to join
@@ -476,7 +493,10 @@ class GetState:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The part follows; it is ready for `iteration`. Several follow one after the other, as long as `sizes` says."""
+    """Answers GetState; the payload is the parts, one after the other, as long as `sizes` says.
+
+    They are ready for `iteration`.
+    """
 
     part_count: int
     iteration: int
@@ -485,7 +505,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class GetShadow:
-    """A part of a stage's shadow: of a plain one, int8, or of the full one of an iteration, weights and both moments.
+    """Asks for parts of a stage's shadow: a plain one, int8, or the full one of an iteration.
 
     A member of that stage gives it as it is now, up to `count` parts at once, or as it put it by at that iteration; a holder as it was kept.
     """
@@ -498,7 +518,7 @@ class GetShadow:
 
 @dataclass(frozen=True, slots=True)
 class ShadowPart:
-    """The part follows; it was that of `iteration`, a full one after the record of `lineage`.
+    """Answers GetShadow: the payload is the part as it was at `iteration`; a full one follows `lineage`.
 
     Several follow one after the other, as long as `sizes` says.
     """
@@ -510,26 +530,26 @@ class ShadowPart:
 
 @dataclass(frozen=True, slots=True)
 class GetRecord:
-    """The applied record of an iteration; -1 = the newest."""
+    """Asks for the applied record of an iteration; -1 asks for the newest one."""
 
     iteration: int
 
 
 @dataclass(frozen=True, slots=True)
 class RecordAnswer:
-    """The record."""
+    """Answers GetRecord with the record."""
 
     record: Record
 
 
 @dataclass(frozen=True, slots=True)
 class GetPlan:
-    """The plan in force; for `status`, for members that missed Open, and for the organiser's watch."""
+    """Asks for the plan in force: for `status`, a member that missed Open, or the organiser's watch."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanAnswer:
-    """The plan, and whether there is somebody to go on with it.
+    """Answers GetPlan with the plan, and says whether a coordinator goes on with it.
 
     Args:
         plan: in force, None before the first Open.
@@ -546,12 +566,12 @@ class PlanAnswer:
 
 @dataclass(frozen=True, slots=True)
 class GetManifest:
-    """The manifest's canonical bytes, as payload."""
+    """Asks for the manifest's canonical bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestAnswer:
-    """The bytes follow."""
+    """Answers GetManifest; the payload is the bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -581,7 +601,7 @@ class Goodbye:
 
 @dataclass(frozen=True, slots=True)
 class Meet:
-    """A coordinator to a peer that is not in its swarm: this is how far we are; and you?
+    """Compares the state of two swarms of one run; a coordinator sends it to a peer outside its own.
 
     Args:
         iteration: how many iterations are committed.
@@ -602,7 +622,9 @@ class Meet:
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """The same of the receiver's side, who coordinates there, nobody where it does not know, and the highest term it has promised.
+    """Answers Meet: the state of the receiver's swarm, its coordinator, and the highest promised term.
+
+    The coordinator is None if the receiver knows none.
 
     Args:
         follows: the sender's last record lies in the receiver's own past, so that the sender's lineage is the beginning of this one.
@@ -619,7 +641,7 @@ class Met:
 
 @dataclass(frozen=True, slots=True)
 class Farewell:
-    """Heard.
+    """Answers Goodbye: the receiver has heard it.
 
     Args:
         note: one line for people; empty if nothing is to be said.

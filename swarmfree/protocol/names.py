@@ -37,7 +37,7 @@ class Member:
         return f"{self.peer_id[-6:]}.{self.incarnation[-3:]}"
 
     def is_later_life_of(self, other: Member) -> bool:
-        """Whether this is a life that the same peer began after `other`, which has ended then."""
+        """Whether this is a later life of the same peer than `other`, which has then ended."""
         return self.peer_id == other.peer_id and self.incarnation[:8] > other.incarnation[:8]
 
 
@@ -55,7 +55,7 @@ class Endpoint:
 
     @property
     def where(self) -> str:
-        """Host and port for people; the address as it is where it names none, at most `WHERE_MAX` letters of it."""
+        """Host and port for people; the address itself, at most `WHERE_MAX` letters, if it names none."""
         parts = self.addresses[0][:WHERE_MAX].split("/") if self.addresses else [""]
         if len(parts) < len(("", "ip4", "host", "tcp", "port")):
             return "/".join(parts)
@@ -64,7 +64,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Founder:
-    """Who leads first, as a genesis says; of several the highest number counts.
+    """The peer that leads first, as a genesis names it; the genesis with the highest number counts.
 
     Args:
         number: of the genesis, from 1.
@@ -76,13 +76,13 @@ class Founder:
 
     @property
     def short(self) -> str:
-        """For people: the last six characters of the peer id, as of a member."""
+        """Short name for people: the last six characters of the peer id, as in a member's short name."""
         return self.peer_id[-6:]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Term:
-    """A coordinator's claim; compared as (number, peer id, incarnation), so no two are equal."""
+    """A coordinator's claim to lead, compared as (number, peer id, incarnation): no two are equal."""
 
     number: int
     member: Member
@@ -90,7 +90,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """Where the books stand: (term, iteration, attempt, revision), compared in this order."""
+    """How far a member has got: (term, iteration, attempt, revision), compared in this order."""
 
     term: Term
     iteration: int

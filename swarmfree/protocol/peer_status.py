@@ -12,7 +12,11 @@ from swarmfree.protocol.records import Record
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Made:
-    """A stage's state that this peer made: by what, ready for which iteration, in how long, from how many bytes, bit for bit or not."""
+    """A stage's state that this peer made.
+
+    It says how, for which iteration, in how many seconds, from how many bytes, and whether bit for
+    bit.
+    """
 
     action: BuildAction
     iteration: int
@@ -23,7 +27,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """What a peer knows, whoever coordinates.
+    """What one peer knows of the run, for `status` and the screens.
 
     Args:
         here: the peer itself.

@@ -23,7 +23,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one source feeds.
+    """The microbatches and windows that one source feeds in this iteration.
 
     Args:
         source: who.
@@ -45,7 +45,9 @@ AS_RECORDED = -1
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A stage whose state since the last commit is not simply that of the last record: built from something else than a sibling, or disputed.
+    """A stage whose state since the last commit is not the one that the last record implies.
+
+    It was built from something else than a sibling's copy, or its replicas dispute it.
 
     Args:
         stage: which.
@@ -63,13 +65,13 @@ class Rebuilt:
 
     @property
     def mark(self) -> str:
-        """What it adds to the base."""
+        """What this stage adds to the text that `base_of` hashes."""
         return f"{self.state_digest}/{self.disputes}" if self.disputes else self.state_digest
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What Open sends.
+    """Who serves which stage in one iteration, and who feeds which microbatches. Open carries it.
 
     Args:
         position: the claim.
@@ -93,18 +95,18 @@ class Plan:
 
     @property
     def iteration(self) -> int:
-        """The optimizer step this plan is for."""
+        """The optimizer step that this plan is for."""
         return self.position.iteration
 
     def stage_of(self, member: Member) -> int | None:
-        """The stage that this member serves, if any."""
+        """Return the stage that this member serves, None if it serves none."""
         for stage, replicas in enumerate(self.replicas):
             if any(r.endpoint.member == member for r in replicas):
                 return stage
         return None
 
     def endpoint(self, member: Member) -> Endpoint | None:
-        """Where a member of this plan can be called."""
+        """Return where this member can be called, None if the plan does not have it."""
         for replicas in self.replicas:
             for replica in replicas:
                 if replica.endpoint.member == member:

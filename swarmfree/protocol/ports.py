@@ -44,18 +44,18 @@ class Reply:
         return f"Reply({self.message!r}, {self.size_bytes:,} bytes)"
 
     def expect(self, kind: type[R]) -> R:
-        """The response, which is of this kind: the network refuses any other that answers the request."""
+        """Return the message, typed as `kind`; the network refuses every other answer to that request."""
         assert isinstance(self.message, kind), f"{kind.__name__} expected, {type(self.message).__name__} found"
         return self.message
 
     @property
     def size_bytes(self) -> int:
-        """Of the payload."""
+        """Size of the payload in bytes."""
         return sum(map(len, self.pieces))
 
     @property
     def payload(self) -> bytes:
-        """In one piece; put together when it is first asked for."""
+        """The payload in one piece; it is joined when it is first asked for."""
         if len(self.pieces) > 1 or not isinstance(self.pieces[0], bytes):
             self.pieces = (b"".join(self.pieces),)
         whole = self.pieces[0]
@@ -64,10 +64,13 @@ class Reply:
 
 
 class Incoming(Protocol):
-    """The payload of a call being handled. It is asked for only when it is needed, so that a repeated call sends no tensor again."""
+    """The payload of a call that is being handled.
+
+    It is read only when the handler asks for it, so that a repeated call sends no tensor twice.
+    """
 
     async def read(self) -> bytes:
-        """The whole payload; b"" where the caller sent none. May be awaited more than once."""
+        """Read the whole payload; b"" if the caller sent none. It may be awaited more than once."""
         ...
 
 
@@ -79,16 +82,16 @@ class Network(Protocol):
 
     @property
     def here(self) -> Endpoint:
-        """This peer's own member name and addresses."""
+        """This peer's own member and addresses."""
         ...
 
     @property
     def frames_received(self) -> int:
-        """Frames of payloads that have come in answers to calls so far, also to those that are under way."""
+        """Number of payload frames received so far in answers to this peer's calls, those under way included."""
         ...
 
     def serve(self, handler: Handler) -> Handler:
-        """Give every incoming call of this run to `handler`; `Refused` raised by it reaches the caller as `Refused`.
+        """Give every incoming call of this run to `handler`; a `Refused` that it raises reaches the caller.
 
         Returns:
             Whom to give what this peer asks itself: those calls do not cross the network, but whoever watches it sees them.
@@ -127,7 +130,10 @@ class Network(Protocol):
 
 
 class Directory(Protocol):
-    """Who is there: small signed records that expire. Nothing in it is needed to keep members together."""
+    """Small signed records that expire, by which peers find each other.
+
+    Nothing in it is needed to keep members together.
+    """
 
     async def announce(self, announcement: Announcement) -> None:
         """Publish this peer's announcement until it expires."""
@@ -142,12 +148,15 @@ class Directory(Protocol):
         ...
 
     async def founder(self) -> Founder | None:
-        """Whom the newest genesis record names, read again at most every two seconds; None while there is none."""
+        """Return the founder that the newest genesis record names, None while there is no genesis.
+
+        The directory is read at most every two seconds.
+        """
         ...
 
 
 class Clock(Protocol):
-    """Time. Waiting is done with `asyncio.sleep`, which rehearsals run in virtual time."""
+    """Tells the time. Waiting is `asyncio.sleep`, which rehearsals run in virtual time."""
 
     def now_s(self) -> float:
         """Monotonic seconds."""
@@ -179,7 +188,7 @@ class Tokens(Protocol):
 
 
 class Weights(Protocol):
-    """Where a stage's weights go at the end, or when somebody asks for them before."""
+    """Stores a stage's weights, at the end of a run or when a person asks for them earlier."""
 
     def write(self, stage: int, tensors: dict[str, tuple[tuple[int, ...], bytes]], iteration: int | None = None) -> str:
         """Write named float32 tensors (shape, bytes) and return where; before the end, those that are ready for `iteration`."""
@@ -187,10 +196,13 @@ class Weights(Protocol):
 
 
 class Shelf(Protocol):
-    """What this peer keeps for others: blobs by name, of lower-case letters, digits and dashes; gone when the peer is."""
+    """Blob store for what this peer keeps for others; everything is gone when the peer is.
+
+    Names are lower-case letters, digits and dashes.
+    """
 
     async def put(self, name: str, data: bytes) -> bool:
-        """Keep a blob; False where there is no room for it."""
+        """Store a blob; False if there is no room for it."""
         ...
 
     async def get(self, name: str, start: int = 0, size: int = -1) -> bytes | None:
@@ -198,25 +210,25 @@ class Shelf(Protocol):
         ...
 
     def drop(self, name: str) -> None:
-        """Keep it no longer."""
+        """Delete one blob, if it is there."""
         ...
 
     async def clear(self) -> None:
-        """Keep nothing any more; there is room again when it returns."""
+        """Delete all blobs; their room is free when this returns."""
         ...
 
 
 class Journal(Protocol):
-    """Where events go: a file, a terminal, a transcript."""
+    """Receives events: a file, a terminal or a transcript."""
 
     def tell(self, event: Event) -> None:
-        """Keep or show one event."""
+        """Store or show one event."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Everything one peer's life touches.
+    """Everything outside itself that one peer uses.
 
     Args:
         tokens: None for a peer that cannot feed data.

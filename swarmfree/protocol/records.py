@@ -39,7 +39,10 @@ def bits_float64(bits: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchSet:
-    """A set of microbatches of one iteration, as a bit mask: bit k is microbatch `first + k` where `first` is the iteration's first.
+    """A set of microbatches of one iteration as a bit mask: bit k is the iteration's microbatch k.
+
+    Bits are relative to the iteration's first microbatch, so that a set stays M/8 bytes long
+    however long the run is.
 
     Kept relative so that it stays M/8 bytes however long the run is.
     """
@@ -48,7 +51,7 @@ class MicrobatchSet:
 
     @staticmethod
     def of(offsets: Iterable[int]) -> MicrobatchSet:
-        """The set of these offsets from the iteration's first microbatch."""
+        """Make the set of these offsets from the iteration's first microbatch."""
         mask = 0
         for offset in offsets:
             mask |= 1 << offset
@@ -56,11 +59,11 @@ class MicrobatchSet:
 
     @staticmethod
     def full(count: int) -> MicrobatchSet:
-        """All microbatches of an iteration of `count`."""
+        """Make the set of all microbatches of an iteration of `count`."""
         return MicrobatchSet((1 << count) - 1)
 
     def offsets(self) -> tuple[int, ...]:
-        """The offsets in ascending order."""
+        """List the offsets in ascending order."""
         mask, found, offset = self.mask, [], 0
         while mask:
             if mask & 1:
@@ -87,7 +90,9 @@ class MicrobatchSet:
 
 @dataclass(frozen=True, slots=True)
 class PartialSum:
-    """A gradient sum of one member and the microbatches in it; sums are final (already divided by the iteration's tokens).
+    """A gradient sum of one member, and the microbatches in it.
+
+    The sum is final: it is divided by the iteration's number of tokens.
 
     Args:
         id: its name.
@@ -104,7 +109,7 @@ class PartialSum:
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """The disjoint partial sums of one stage that count, and who reduces which part.
+    """The disjoint partial sums of one stage that count, and which member reduces which part.
 
     Args:
         iteration: the optimizer step.
@@ -138,19 +143,19 @@ class Roll:
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     def owner(self, part: int) -> Endpoint:
-        """Who sums part `part`."""
+        """Return the member that sums part `part`."""
         return self.members[(part + self.rotation) % len(self.members)]
 
     def of(self, member: Member) -> tuple[PartialSum, ...]:
-        """The member's own partial sums, in the roll's order."""
+        """Return the member's own partial sums in the roll's order."""
         return tuple(a for a in self.partial_sums if a.id.member == member)
 
     def contributors(self) -> tuple[Member, ...]:
-        """Members with an partial sum in the roll, in the order in which their sums are added."""
+        """List the members with a partial sum in the roll, in the order in which their sums are added."""
         return tuple(dict.fromkeys(a.id.member for a in self.partial_sums))
 
     def sums(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """How the average is added up: by contributor, by its partial sums, offsets in order."""
+        """Order in which the average is added up: by contributor, by its partial sums, offsets in order."""
         return tuple(tuple(a.order for a in self.of(member)) for member in self.contributors())
 
 
@@ -179,7 +184,7 @@ class StepScalars:
 
 @dataclass(frozen=True, slots=True)
 class StageEntry:
-    """What the record says about one stage.
+    """What a record says about one stage.
 
     Args:
         sum_digest: digest of the averaged gradient.
@@ -250,7 +255,10 @@ class Record:
         return bits_float64(self.evaluation_bits) if self.evaluation_bits else None
 
     def lineage(self) -> str:
-        """Hash of the chain up to here: SHA-256 over the lineage before and this record without term and attempt."""
+        """Return the hash of the chain up to this record.
+
+        It is SHA-256 over the lineage before and this record without term and attempt.
+        """
         if not self._lineage:
             content = record_to_json(self)
             del content["term"], content["attempt"]
@@ -263,7 +271,10 @@ def _member_to_json(member: Member) -> list[str]:
 
 
 def record_to_json(record: Record) -> dict[str, Any]:
-    """The record as JSON values; `record_from_json` is the inverse. The canonical form that the lineage hashes."""
+    """Convert a record to JSON values: the canonical form that its lineage hashes.
+
+    `record_from_json` is the inverse.
+    """
     return {
         "iteration": record.iteration,
         "before": record.before,

@@ -24,34 +24,34 @@ class Route:
 
     @property
     def first(self) -> int:
-        """The stage that the embedding goes to."""
+        """The stage that gets the embedding."""
         return self.stages[0]
 
     @property
     def last(self) -> int:
-        """The stage whose output the loss is computed from."""
+        """The stage whose output goes to the loss."""
         return self.stages[-1]
 
     def at(self, position: int) -> int:
-        """The stage at a position; the ends at 0 and behind the last one."""
+        """Return the stage at a position; the ends stand at 0 and after the last one."""
         return self.stages[position - 1] if 1 <= position <= len(self.stages) else ENDS_STAGE
 
     def position(self, stage: int) -> int:
-        """Where a body stage stands."""
+        """Return the position of a body stage on this route, from 1."""
         return self.stages.index(stage) + 1
 
     def after(self, stage: int) -> int:
-        """The stage that comes after a body stage."""
+        """Return the stage that follows a body stage on this route."""
         return self.at(self.position(stage) + 1)
 
 
 def straight(body: int) -> Route:
-    """1, 2, .., L."""
+    """Make the route 1, 2, .., L."""
     return Route(tuple(range(1, body + 1)))
 
 
 def swapped(body: int) -> Route:
-    """2, 1, 3, .., L-2, L, L-1."""
+    """Make the route 2, 1, 3, .., L-2, L, L-1."""
     assert body >= SWAP_STAGES_MIN, f"swapped routes need {SWAP_STAGES_MIN} body stages"
     return Route((2, 1, *range(3, body - 1), body, body - 1))
 
@@ -65,18 +65,18 @@ class Routes:
 
     @classmethod
     def of(cls, body: int, *, swaps: bool) -> Routes:
-        """Of a run with so many body stages."""
+        """Build the routes of a run with `body` body stages."""
         return cls(straight(body), swapped(body) if swaps else straight(body))
 
     def route(self, microbatch: int, *, trains: bool = True) -> Route:
-        """Of a microbatch, by its number in the whole run; held-out windows all go straight."""
+        """Return the route of a microbatch, by its number in the whole run; held-out windows all go straight."""
         return self.odd if trains and microbatch % 2 else self.plain
 
     def of_offsets(self, first_microbatch: int, count: int) -> Sequence[Route]:
-        """Of an iteration's microbatches, by offset."""
+        """List the routes of an iteration's microbatches, by offset."""
         return [self.route(first_microbatch + offset) for offset in range(count)]
 
 
 def routes_of(manifest: Manifest) -> Routes:
-    """Of this run."""
+    """Build the routes of the run that this manifest describes."""
     return Routes.of(manifest.stages.body, swaps=manifest.recovery.swaps)

@@ -59,7 +59,7 @@ class Bounds:
 
     @staticmethod
     def of(timing: TimingSection, *, is_lossy: bool) -> Bounds:
-        """Those of a run.
+        """Compute the bounds for a run.
 
         Args:
             is_lossy: messages get lost or come late: then every question may be asked once more, and all takes twice as long.

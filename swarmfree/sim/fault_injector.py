@@ -100,9 +100,10 @@ class Mischief:
 
     @property
     def end_grace_s(self) -> float:
-        """How long whoever can end may take to end, once somebody has ended with all iterations done and nothing goes wrong any more.
+        """Seconds within which every able peer must end after the first one has ended normally.
 
-        One that stood still cannot know that the others ended well: it waits `join_wait_s` for whoever comes for the stages that they held.
+        The time counts from when all iterations are done and no fault is active any more. A peer that stood still
+        cannot know that the others ended well: it waits `join_wait_s` for newcomers to the stages they held.
         """
         return self._setup.progress_bound_s if self._is_hard else END_GRACE_S + self._setup.manifest.timing.join_wait_s
 

@@ -41,7 +41,7 @@ class History:
 
     # -- told by the hub
     def began(self, member: Member) -> None:
-        """A life begins."""
+        """Note that a life begins."""
         self._born_s[member] = self._now_s()
 
     def ended(self, member: Member) -> None:
@@ -61,11 +61,11 @@ class History:
             self._stood.append((member, since_s, self.troubled_s))
 
     def broke(self, new: Break) -> None:
-        """The network breaks."""
+        """Note that the network breaks."""
         self._broken[new] = self.troubled_s = self._now_s()
 
     def mended(self, ended: Break) -> None:
-        """It is mended."""
+        """Note that a break is mended."""
         since_s = self._broken.pop(ended, None)
         if since_s is not None:
             self.troubled_s = self._now_s()
@@ -90,7 +90,11 @@ class History:
         return parted or one in self._frozen or other in self._frozen
 
     def quiet_s(self, one: Member, other: Member) -> float:
-        """For how long both have moved, with nothing between them, since the younger of them began; 0 while one is out of the other's reach."""
+        """Seconds for which `one` and `other` have both run and could reach each other.
+
+        The time counts from the later of their two starts and the end of the last outage between
+        them. It is 0 while a break or a stall keeps them apart.
+        """
         if self.is_out(one, other):
             return 0.0
         ended = [until_s for _, until_s in self._outages(one, other)]

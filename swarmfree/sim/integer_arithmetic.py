@@ -52,7 +52,7 @@ class Tensor:
     content: bytes
 
     def encode(self) -> bytes:
-        """24 bytes."""
+        """Encode the tensor in 24 bytes."""
         return _TENSOR.pack(self.role, self.kind, 0, self.number, self.content)
 
     @staticmethod

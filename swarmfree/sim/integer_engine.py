@@ -74,7 +74,7 @@ class IntegerEngine:
         return state.weights if weights_only else state.weights + state.first + state.second
 
     def view_state(self, part: int, *, weights_only: bool) -> Pieces:
-        """The same."""
+        """Return the same bytes as `read_state`."""
         return (self.read_state(part, weights_only=weights_only),)
 
     def write_state(self, part: int, data: bytes, *, weights_only: bool) -> None:
@@ -87,11 +87,11 @@ class IntegerEngine:
         self._set(part, PartState(data[:STATE_BYTES], *moments))
 
     def read_shadow(self, part: int) -> bytes:
-        """The weights, exactly."""
+        """Return the weights exactly: integers need no rounding."""
         return self._state[part].weights
 
     def write_shadow(self, part: int, data: bytes) -> None:
-        """Those weights, without moments."""
+        """Hold these weights, without moments."""
         if len(data) != STATE_BYTES:
             raise ValueError(f"{len(data)} bytes for a part's shadow; {STATE_BYTES} expected")
         self._set(part, PartState(data))
@@ -155,7 +155,7 @@ class IntegerEngine:
         return arithmetic.forward(self._stage, self._weights, Tensor.decode(activations)).encode()
 
     def packed_bytes(self, size_bytes: int, dtype: LogDtype) -> int:
-        """With a mark."""
+        """Return the packed length in bytes: the data and a mark that names `dtype`."""
         return len(dtype) + 1 + size_bytes
 
     def pack(self, data: bytes, dtype: LogDtype, room: Writable) -> None:
@@ -163,7 +163,7 @@ class IntegerEngine:
         room[:] = f"{dtype} ".encode() + data
 
     def unpack(self, data: bytes, dtype: LogDtype) -> bytes:
-        """As it was."""
+        """Return the data as it was before packing, after a check of its mark."""
         mark = f"{dtype} ".encode()
         assert data.startswith(mark), f"unpacked as {dtype} what was not packed so"
         return data[len(mark) :]
@@ -198,7 +198,7 @@ class IntegerEngine:
         return gradient.encode(), value
 
     def loss_only(self, activations: bytes, tokens: bytes) -> float:
-        """The loss alone."""
+        """Return the loss, and keep no gradient."""
         return arithmetic.loss(self._weights, self._checked(activations, tokens), tokens)[1]
 
     def _checked(self, activations: bytes, tokens: bytes) -> Tensor:

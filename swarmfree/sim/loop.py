@@ -90,7 +90,7 @@ class Turn:
         return self.is_cancelled
 
     def when(self) -> float:
-        """When, virtual seconds."""
+        """Virtual time in seconds at which this turn is due."""
         return self.when_s
 
 
@@ -175,7 +175,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def create_task(
         self, coro: Coroutine[Any, Any, T] | Generator[Any, None, T], *, name: object = None, context: Context | None = None
     ) -> asyncio.Task[T]:
-        """A numbered task."""
+        """Make a task and number it."""
         assert asyncio.iscoroutine(coro), "only coroutines become tasks"
         self._number += 1
         task = VirtualTask(coro, loop=self, name=str(name or f"task {self._number}"), context=context, number=self._number)
@@ -184,7 +184,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return task
 
     def create_future(self) -> asyncio.Future[Any]:
-        """A numbered future."""
+        """Make a future and number it."""
         self._number += 1
         return VirtualFuture(loop=self, number=self._number)
 
@@ -221,7 +221,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> Turn:
-        """A timer, so many seconds from now."""
+        """Call back after `delay` virtual seconds."""
         return self.call_at(self._now_s + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]

@@ -84,7 +84,10 @@ class MemoryHub:
 
     # -- peers
     def attach(self, endpoint: Endpoint, spawn: Spawn, context: Context) -> MemoryNetwork:
-        """A peer starts: it listens at its address, and its handlers run as tasks made by `spawn` in copies of `context`."""
+        """Attach a new peer to the hub: it listens at its address.
+
+        Its handlers run as tasks that `spawn` makes, in copies of `context`.
+        """
         peer = HubPeer(endpoint, spawn, context)
         assert endpoint.member not in self._peers, "a member lives once"
         self._peers[endpoint.member] = peer
@@ -114,7 +117,7 @@ class MemoryHub:
         return True
 
     def close_port(self, member: Member) -> None:
-        """From now on nobody listens where a peer says that it does; it lives, and calls others."""
+        """Close the member's port: others cannot call it any more, but it runs on and can call them."""
         peer = self._peers.get(member)
         if peer is not None and self._by_address.get(peer.endpoint.addresses[0]) is peer:
             del self._by_address[peer.endpoint.addresses[0]]

@@ -65,7 +65,11 @@ class Cast:
 
     @property
     def changed_s(self) -> float:
-        """When somebody was last started or killed, or stood still, or went on; while the swarm is split, nobody is expected to go on."""
+        """Virtual time of the last start, kill, stall or resumption of a peer.
+
+        While the network is split this is always now, since a side without a majority need not make
+        progress.
+        """
         return self._stage.loop.time() if self._splits else self._changed_s
 
     # -- coming
@@ -82,7 +86,7 @@ class Cast:
             self._later(self._rng.uniform(0, setup.start_spread_s), self._new_peer_id(), can_feed=can_feed, standby=standby)
 
     def join(self, *, standby: bool) -> None:
-        """A newcomer."""
+        """Start a new peer, which asks for a place or, with `standby`, waits for a loss."""
         self.disturbed("join")
         self._start(self._new_peer_id(), can_feed=False, standby=standby)
 
@@ -279,7 +283,7 @@ class Cast:
             life.pace.compute = factor
 
     def begin_break(self, new: Break, kind: str, duration_s: float | None) -> None:
-        """The network breaks, for so many seconds or until somebody mends it."""
+        """Break the network, for `duration_s` seconds or, if that is None, until `end_break`."""
         self.disturbed(kind)
         if kind == "split":
             self._splits[new] = None
@@ -311,7 +315,11 @@ class Cast:
         self.hindered_s |= {member.peer_id: math.inf for member in self.lives if self._stage.hub.is_frozen(member)}
 
     def leaves_enough(self, falling: list[Life]) -> bool:
-        """Where nobody comes for the dead: whether enough living peers are left for each stage, and one that can feed."""
+        """Whether the swarm can go on without the `falling` peers.
+
+        Enough sound peers for every stage must be left, one of which can feed data. If every dead
+        peer is replaced, the answer is always yes.
+        """
         if self._stage.setup.faults.replaced_share == 1:
             return True
         left = [life for life in self.lives.values() if life.is_alive and life not in falling]

@@ -90,7 +90,7 @@ class PartitionFault:
 
 @dataclass(frozen=True, slots=True)
 class Impair:
-    """A replica of `stage` hears nobody (deaf), or nobody hears it (mute)."""
+    """A replica of `stage` that receives nothing (deaf) or that no peer receives anything from (mute)."""
 
     stage: int
     deaf: bool

@@ -93,7 +93,7 @@ class Director:
             self._cast.thaw(life)
 
     def join(self, *, standby: bool = False) -> None:
-        """A newcomer starts."""
+        """Start a new peer, which asks for a place or, with `standby`, waits for a loss."""
         self._cast.join(standby=standby)
 
     def leave(self, member: Member) -> None:
@@ -148,7 +148,7 @@ class Director:
         return self._begin(partitions.deaf(member.peer_id), "deaf", duration_s)
 
     def mute(self, member: Member, *, duration_s: float | None = None) -> Break:
-        """Nobody hears this one, its answers neither; it hears everybody."""
+        """Drop everything that this member sends, answers included; it still receives."""
         return self._begin(partitions.mute(member.peer_id), "mute", duration_s)
 
     def cut(self, one: Member, other: Member, *, duration_s: float | None = None, refused: bool = False) -> Break:

@@ -41,7 +41,7 @@ class ShutdownFaults:
             self._hub.later(last.delay_s, self._strike, fault, last, None)
 
     def told(self, hearer: Member, *, writes: bool) -> None:
-        """Somebody is told that the run is over; who is told again, counts once."""
+        """Count the goodbye that reached `hearer`, once per peer, and strike the faults that wait for it."""
         if hearer in self._goodbyes:
             return
         self._goodbyes[hearer] = writes

@@ -22,7 +22,7 @@ class Calls:
         self._closed = False
 
     async def call(self, to: Endpoint, request: Request, payload: bytes = b"", *, header_first: bool = False) -> Reply:
-        """As `Context.call`.
+        """Call another peer like `Context.call`, but so that `close` and `keep` can end the call.
 
         Raises:
             CallFailed: as that; `PeerSilent` when the call was given up.
@@ -51,6 +51,6 @@ class Calls:
             self.give_up(member)
 
     def close(self) -> None:
-        """End all of them, and call nobody any more."""
+        """End all calls under way and refuse new ones."""
         self._closed = True
         self.keep(())

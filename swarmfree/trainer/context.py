@@ -67,12 +67,12 @@ class Context:
 
     @property
     def kept_mb_max(self) -> int:
-        """What this peer may keep for others, MB: what the run says, or its owner where that is less."""
+        """Upper bound in MB on what this peer keeps for others: the run's or its owner's, whichever is lower."""
         return min(self.manifest.recovery.kept_mb_max, self.local.disk_mb_max)
 
     @property
     def kept_ram_mb_max(self) -> int:
-        """As much of it in memory, MB."""
+        """Upper bound in MB on the memory for what this peer keeps for others: the run's or its owner's."""
         return min(self.manifest.recovery.kept_ram_mb_max, self.local.memory_mb_max)
 
     def now_s(self) -> float:

@@ -36,7 +36,7 @@ class OrganisersDirectory(Directory, Protocol):
 
 
 class FoundersWatch:
-    """Names a founder, and another one where that one is gone before anything is sealed.
+    """Names a founder, and another one if that peer disappears before the first record is sealed.
 
     Args:
         directory: of the organiser.

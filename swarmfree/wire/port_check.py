@@ -30,7 +30,7 @@ def require_listening(host: str, port: int) -> None:
 
 
 def free_port(host: str) -> int:
-    """A TCP port of this machine that nobody listens on at the moment.
+    """Find a TCP port of this machine that no process listens on now.
 
     Raises:
         SwarmfreeError: `host` is not this machine's.

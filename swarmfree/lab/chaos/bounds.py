@@ -58,7 +58,7 @@ def disturbed(disturbances: Iterable[Disturbance], manifest: Manifest, since_s: 
 
 
 def bound_s(manifest: Manifest, calm: float, felt: Sequence[Disturbance], newcomers: int) -> float:
-    """At most so many seconds from one commit to the next.
+    """Longest time allowed from one commit to the next, seconds.
 
     Args:
         manifest: of the run, for its limits and its shape.

@@ -110,7 +110,7 @@ class ChaosResult:
 
 
 def free_port(draw: random.Random) -> int:
-    """A port of this machine on which nobody listens.
+    """Find a port of this machine that no process listens on.
 
     Raises:
         SwarmfreeError: there is none.

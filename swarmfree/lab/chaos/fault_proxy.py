@@ -229,5 +229,5 @@ class Proxy:
         return self._doors.get(name)
 
     def ports(self) -> tuple[int, ...]:
-        """On which ports there are doors."""
+        """Ports on which this proxy has doors."""
         return tuple(sorted(door.port for door in self._doors.values()))

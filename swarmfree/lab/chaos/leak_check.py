@@ -56,7 +56,7 @@ class Traces:
         return len(self._ports)
 
     def left(self) -> list[str]:
-        """What is left of it now, one line each."""
+        """List what the swarm has left behind so far, one line each."""
         found = [f"process {process.pid}" for process in self.living()]
         heard = {c.laddr.port for c in psutil.net_connections("inet") if c.status == psutil.CONN_LISTEN}
         found += [f"port {port}" for port in sorted(self._ports & heard)]

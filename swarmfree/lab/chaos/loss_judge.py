@@ -61,7 +61,7 @@ class Comparison:
     control: Gap
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Format the comparison as lines for the report."""
         return [
             f"same as alone: {self.iterations} losses differ by at most {self.swarm.nats:.1e} nats; {BOUND:.0e} allowed",
             f"  {self.order_count} runs alone, shuffled and summed in random groups: {self.orders.nats:.1e} at most",
@@ -169,13 +169,13 @@ class KeptTokens:
         self._kept: dict[int, bytes] = {}
 
     def microbatch(self, number: int) -> bytes:
-        """The same bytes."""
+        """Return the tokens of this microbatch, always the same bytes."""
         if number not in self._kept:
             self._kept[number] = self._tokens.microbatch(number)
         return self._kept[number]
 
     def window(self, number: int) -> bytes:
-        """The same bytes."""
+        """Return the tokens of this window, always the same bytes."""
         return self._tokens.window(number)
 
 

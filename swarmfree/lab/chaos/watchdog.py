@@ -34,7 +34,7 @@ class Watch:
         self._lone_losses = 0
 
     def disturb(self, disturbance: Disturbance) -> None:
-        """Somebody is struck."""
+        """Record that a peer was struck."""
         self._disturbances.append(disturbance)
 
     def hear(self, observed_event: ObservedEvent, state: SwarmState) -> None:

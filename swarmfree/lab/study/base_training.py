@@ -23,12 +23,12 @@ EARLY = max(REFIT_ITERATIONS, WARM_ITERATIONS)
 
 
 def base_path(folder: Path, seed: int, *, swaps: bool) -> Path:
-    """Where a base lies; its held-out curve is beside it, as .json."""
+    """Path of a base; its held-out curve lies beside it as .json."""
     return folder / f"base-{seed}{'-swapped' if swaps else ''}.safetensors"
 
 
 def early_path(base: Path) -> Path:
-    """Where the base lies as it was `EARLY` iterations before its end."""
+    """Path of the base as it was `EARLY` iterations before its end."""
     return base.with_stem(f"{base.stem}-early")
 
 
@@ -67,7 +67,7 @@ class Training:
         return [step_scalars(optimizer, iterations, self.done, count, scale, factor) for count, scale, factor in each]
 
     def copies(self) -> list[StageCopy]:
-        """Of every stage."""
+        """Copy the state of every stage, in order of stages."""
         return [self.model.copy(stage) for stage in range(self.manifest.stage_count)]
 
     def save(self, path: Path, shadows: dict[int, list[bytes]]) -> None:

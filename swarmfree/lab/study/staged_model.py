@@ -100,7 +100,7 @@ class Staged(Alone):
         return x
 
     def differentiate(self, iteration: int, groups: Sequence[Sequence[int]] | None = None, twice: int | None = None) -> float:
-        """As `Alone`, and the activations are kept until the step."""
+        """Compute gradients like `Alone`, and keep the activations until the step."""
         self._activations = {stage: [] for stage in range(1, self.manifest.stage_count)}
         return super().differentiate(iteration, groups, twice)
 
@@ -145,42 +145,42 @@ class Staged(Alone):
     # ---- losing and bringing back --------------------------------------------------------------------------------------
 
     def copy(self, stage: int) -> StageCopy:
-        """What the stage holds now."""
+        """Copy everything that a stage holds."""
         state = self.stages[stage]
         return StageCopy(state.weights.clone(), state.first_moment.clone(), state.second_moment.clone())
 
     def put(self, stage: int, copy: StageCopy) -> None:
-        """Hold that again."""
+        """Put a copy back into its stage."""
         state = self.stages[stage]
         state.weights.copy_(copy.weights)
         state.first_moment.copy_(copy.first_moment)
         state.second_moment.copy_(copy.second_moment)
 
     def lose(self, stage: int) -> None:
-        """Everything the stage held is gone."""
+        """Lose a stage: its weights and moments become zero."""
         state = self.stages[stage]
         for vector in (state.weights, state.first_moment, state.second_moment):
             vector.zero_()
 
     def draw(self, stage: int, salt: int) -> None:
-        """Other first weights, moments zero."""
+        """Draw other first weights for a stage; its moments become zero."""
         self.lose(stage)
         state = self.stages[stage]
         draw_weights(self.manifest, state.layout, state.weights, salt)
 
     def merge(self, stage: int, before: int, after: int, weights: tuple[float, float]) -> None:
-        """CheckFree's mean of two stages with as many blocks, moments zero."""
+        """Make a stage the weighted mean of two stages with as many blocks, as CheckFree does; moments zero."""
         vectors = [[float_bytes(self.stages[neighbour].weights)] for neighbour in (before, after)]
         bits = [float32_bits(weight) for weight in weights]
         self.lose(stage)
         merge_floats(vectors[0], vectors[1], bits[0], bits[1], self.stages[stage].weights)
 
     def shadow(self, stage: int) -> bytes:
-        """The stage's plain shadow."""
+        """Return the stage's plain shadow."""
         return to_int8(self.stages[stage].weights)
 
     def restore(self, stage: int, shadow: bytes) -> None:
-        """Weights from a shadow, moments zero."""
+        """Restore a stage's weights from a plain shadow; its moments become zero."""
         self.lose(stage)
         target = self.stages[stage].weights
         target.copy_(from_int8(shadow, len(target)))

@@ -56,7 +56,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """Name of this trial's result file, without its suffix."""
         return f"{self.strategy.replace('+', 'plus')}_{self.trace}_{self.base_seed}"
 
     @property

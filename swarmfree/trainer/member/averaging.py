@@ -81,7 +81,10 @@ class Averaging:
             _end(ended, why)
 
     def forget(self) -> None:
-        """The state was built anew, and the average went with the old one; perhaps for another coordinator, whose rolls count anew."""
+        """Drop the kept average, since this peer's state was rebuilt and the average belonged to the old one.
+
+        The newest position of a roll is forgotten too: another coordinator may lead now.
+        """
         self._state_digest = self.kept = self._latest = None
 
     async def digest_when_idle(self) -> None:
@@ -183,7 +186,10 @@ class Averaging:
         return Reply(Average(), data)
 
     async def fetch(self, iteration: int, sum_digest: str, siblings: tuple[Endpoint, ...]) -> bool:
-        """Get a missed average from whoever keeps it; False if nobody does. Several parts at a time, as a joiner has one iteration for all."""
+        """Download a missed average from the first sibling that has it; False if none has.
+
+        Several parts travel at a time. The average counts only if its digest is `sum_digest`.
+        """
         engine = self._context.ports.engine
         self.kept = None
         for sibling in siblings:

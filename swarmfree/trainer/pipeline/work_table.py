@@ -44,7 +44,7 @@ class WorkItem:
 
     @property
     def size_bytes(self) -> int:
-        """Of its tensors."""
+        """Size of the stored output and answer in bytes."""
         return len(self.output) + len(self.answer)
 
 

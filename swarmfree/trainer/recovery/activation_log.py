@@ -1,7 +1,10 @@
-"""The activation log: what this peer sent on and sent back in past iterations, so that a lost neighbour stage can be replayed.
+"""The activation log: what this peer sent on and sent back in past iterations.
 
-The tensors that repair pulls anyway are kept on when their iteration is committed: packed and moved to memory of their own in the background, the
-newest in memory, the others on the shelf, since the last shadows and somewhat longer, and within bounds. Nothing of it travels until a stage is lost.
+A lost neighbour stage is replayed from it. When an iteration is committed, the log keeps the
+tensors that a repair could have pulled. In the background it packs them and moves them to memory of
+their own; older iterations go to the shelf. The log reaches back a little further than the last
+shadows, and its size is bounded. It sends nothing until a stage is lost.
+
 Source: design section 6, method 2.
 """
 
@@ -37,7 +40,7 @@ What = tuple[int, Side]
 
 @dataclass(frozen=True, slots=True)
 class LogLimits:
-    """How much is kept.
+    """Bounds of an activation log.
 
     Args:
         iterations: so many of the last ones; 0 = none.
@@ -53,14 +56,14 @@ class LogLimits:
 
 
 class Packing(Protocol):
-    """How tensors are made smaller, and as large as they were."""
+    """Port that packs logged tensors into fewer bytes, and unpacks them."""
 
     def size_bytes(self, data: bytes) -> int:
-        """How long it is once it is packed."""
+        """Length of `data` in bytes once it is packed."""
         ...
 
     async def pack(self, tensors: Sequence[tuple[bytes, Writable]]) -> None:
-        """Each of them, smaller, into the memory beside it.
+        """Pack each tensor into the buffer beside it.
 
         Raises:
             CallFailed: it cannot be packed.
@@ -68,7 +71,7 @@ class Packing(Protocol):
         ...
 
     async def unpack(self, data: bytes) -> bytes:
-        """Near what was packed.
+        """Unpack one tensor; the result differs from the original by rounding only.
 
         Raises:
             CallFailed: it cannot be unpacked.
@@ -78,7 +81,11 @@ class Packing(Protocol):
 
 @dataclass(slots=True, eq=False)
 class LoggedIteration:
-    """One iteration's activations: tensors as they came, those in memory of the log, then where each lies in the blob on the shelf."""
+    """The activations of one iteration, and where each of them lies.
+
+    A tensor is at first in `fresh`, as it came; then in `buffers`, packed, in memory of the log; at
+    last in a blob on the shelf, at (start, size) in `places`.
+    """
 
     iteration: int
     base: str
@@ -91,7 +98,7 @@ class LoggedIteration:
 
     @property
     def name(self) -> str:
-        """On the shelf."""
+        """Name of the iteration's blob on the shelf."""
         return f"activations-{self.iteration}-{self.base}"
 
 
@@ -121,26 +128,32 @@ class ActivationLog:
 
     @property
     def size_bytes(self) -> int:
-        """Of everything that is kept."""
+        """Bytes that the log holds, in memory and on the shelf."""
         return self.ram_bytes + self.shelf_bytes
 
     @property
     def claim_bytes(self) -> int:
-        """What shadows have to leave: as much as the log will take, as soon as there is one."""
+        """Bytes that shadows must leave to the log: its full length as soon as it has an iteration."""
         return max(self.size_bytes, self.length.size_bytes) if self._logged else 0
 
     @property
     def since(self) -> int:
-        """The iteration from which on the log is whole; `NO_ITERATION` without one."""
+        """First iteration from which the log has no gap; `NO_ITERATION` while it is empty."""
         return self._logged[0].iteration if self._logged else NO_ITERATION
 
     @property
     def is_kept(self) -> bool:
-        """Whether there is a log at all."""
+        """Whether this run keeps activation logs at all."""
         return self._bounds.iterations > 0
 
     def keep(self, iteration: int, base: str, tensors: Mapping[What, bytes]) -> None:
-        """An iteration is committed: keep its activations, by microbatch; after a gap the log begins anew."""
+        """Add the activations of a committed iteration; after a gap the log starts again with it.
+
+        Args:
+            iteration: the committed one.
+            base: that its work started from.
+            tensors: (microbatch, side) -> wire bytes.
+        """
         if not self.is_kept:
             return
         size_bytes = sum(map(len, tensors.values()))
@@ -166,7 +179,7 @@ class ActivationLog:
         return over_bytes - self._pool.shrink(over_bytes)
 
     def clear(self) -> None:
-        """Forget everything: this peer has missed an iteration, or is about to hold another stage."""
+        """Drop all iterations, because this peer missed one or is about to hold another stage."""
         while self._logged:
             self._drop(self._logged.popleft())
 
@@ -193,7 +206,10 @@ class ActivationLog:
     # ---- in the background -------------------------------------------------------------------------------------------
 
     async def serve(self) -> None:
-        """Put the oldest on the shelf while memory is full, and settle what was kept, for ever; where that fails, the log begins anew."""
+        """Run for ever: move old iterations to the shelf while memory is full, and pack new ones.
+
+        If packing or writing fails, the log drops everything and starts again.
+        """
         while True:
             oldest = next((each for each in self._logged if not each.is_shelved), None)
             is_ready = oldest is not None and (self._packing is None or not oldest.fresh)
@@ -253,7 +269,9 @@ class ActivationLog:
     # ---- answers -----------------------------------------------------------------------------------------------------
 
     async def find(self, key: WorkKey, side: Side) -> bytes | None:
-        """A tensor of a microbatch of a past iteration, as it crossed the wire or near that; None where it is not kept.
+        """Return a logged tensor of a past iteration, None if the log does not have it.
+
+        An unpacked tensor is the one that crossed the wire; a packed one is near it.
 
         Raises:
             CallFailed: it cannot be unpacked.

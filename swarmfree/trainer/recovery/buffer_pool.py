@@ -1,6 +1,8 @@
-"""Memory for what is kept for minutes among what lives for milliseconds: taken from the system apart, and used again.
+"""Buffer pool for logged activations: long-lived buffers outside the heap, reused by size.
 
-Left where they were allocated, kept tensors cut the heap into holes, which every later allocation of a forward or backward pass has to search.
+Logged tensors live for minutes among tensors that live for milliseconds. Left where they were
+allocated they would fragment the heap, and every later forward or backward pass would search the
+holes. So they are copied into buffers that are mapped apart.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ Buffer = bytes | Writable
 
 
 class BufferPool:
-    """Copies of tensors, in buffers of their sizes, of which an iteration has few.
+    """Hands out buffers and reuses those that come back; an iteration needs only a few sizes.
 
     Args:
         spare_bytes_max: of buffers that were given back, so much is kept for later; 0 = none.
@@ -34,7 +36,7 @@ class BufferPool:
         self.spare_bytes = 0
 
     def take(self, data: bytes) -> Buffer:
-        """A copy of `data`, or itself."""
+        """Copy `data` into a buffer; data of `ALONE_BYTES` or more lies apart already and is returned itself."""
         if len(data) >= ALONE_BYTES:
             return data
         buffer = self.room(len(data))
@@ -42,14 +44,14 @@ class BufferPool:
         return buffer
 
     def room(self, size: int) -> Writable:
-        """A buffer to be written; what is in it may be anything."""
+        """Take a buffer of `size` bytes; its content is undefined."""
         if spare := self._spare[size]:
             self.spare_bytes -= size
             return spare.pop()
         return _apart(size) if size >= APART_BYTES else bytearray(size)
 
     def give(self, buffer: Buffer) -> None:
-        """Nobody reads this one any more."""
+        """Give a buffer back for reuse; nobody may read it afterwards."""
         if isinstance(buffer, bytes):
             return
         self._spare[len(buffer)].append(buffer)
@@ -57,7 +59,7 @@ class BufferPool:
         self.shrink(self.spare_bytes - self.spare_bytes_max)
 
     def shrink(self, size_bytes: int) -> int:
-        """Keep so much less for later, or somewhat less than that; how much less it is."""
+        """Release spare buffers until `size_bytes` or more are free; return how many bytes were released."""
         before_bytes = self.spare_bytes
         while self.spare_bytes and before_bytes - self.spare_bytes < size_bytes:
             size = next(size for size, buffers in self._spare.items() if buffers)

@@ -46,7 +46,7 @@ FINAL = frozenset({RefusalKind.TOO_SLOW, RefusalKind.DISPUTED})
 
 @dataclass(slots=True, eq=False)
 class Building:
-    """One build and whoever waits for it."""
+    """One build under way, and the future that its callers wait for."""
 
     request: Build
     past: dict[int, str]
@@ -55,25 +55,32 @@ class Building:
     exact: bool = False
 
     def goes_back_to(self, iteration: int, lineage: str) -> bool:
-        """Whether a state ready for this iteration, after this record, is one that the build's lineage had; far back nothing is known of lineages."""
+        """Whether a state ready for `iteration`, after the record of `lineage`, lies in the build's own past.
+
+        Lineages are known only for a while; further back the answer is yes.
+        """
         return iteration <= self.request.iteration and self.past.get(iteration, lineage) == lineage
 
 
 class Books(Protocol):
-    """What a build asks of the member whose state it makes; see `member.member`."""
+    """What a build needs of the member whose state it makes; `member.member` implements it."""
 
     replica_state: ReplicaState
     device: Device
     activation_log: ActivationLog
 
     def promised_build(self, sender: Endpoint, request: Build) -> Promises:
-        """What this member has promised once it takes this Build on."""
+        """Return the member's promises after it has accepted this Build.
+
+        Raises:
+            Refused: as `policy.promises.build`.
+        """
 
     async def let_go(self) -> None:
-        """Hold no stage from now on."""
+        """Drop the stage that the member holds."""
 
     async def install(self, stage: int, iteration: int, lineage: str, record: Record | None, past: Mapping[int, str]) -> None:
-        """Hold what was built."""
+        """Hold the stage that was built, ready for `iteration` after the record of `lineage`."""
 
 
 KeepUp = Callable[[tuple[Endpoint, ...]], Awaitable[None]]
@@ -97,11 +104,11 @@ class Builder:
 
     @property
     def making(self) -> BuildAction | None:
-        """What is built here now."""
+        """The recovery action that is under way, None if there is none."""
         return None if self._building is None or self._building.done.done() else self._building.request.action
 
     async def build(self, sender: Endpoint, request: Build) -> Reply:
-        """Make the stage's state, or join the build that does, or did: its answer may be lost.
+        """Make the stage's state, or join the same build under way or done, whose answer may have been lost.
 
         Raises:
             Refused: as `policy.promises.build`; `past`, what is held here goes on from there, so that whoever asks leads a beginning only;

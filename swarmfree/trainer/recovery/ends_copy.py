@@ -62,7 +62,7 @@ class EndsCopy:
 
 
 class EndsKeeper:
-    """This peer's copy of stage 0, since a plan made it a keeper.
+    """Keeps a copy of stage 0 up to date, as long as the plan makes this peer a keeper.
 
     Attributes:
         tasks: loading, while there is nothing to follow.
@@ -86,17 +86,17 @@ class EndsKeeper:
         self._turned = Signal()
 
     def look(self) -> None:
-        """A record was stored: its average can be fetched already."""
+        """Note that a record was stored: its average can be fetched already."""
         self._turned.tell()
 
     async def keep(self) -> None:
-        """Begin, redirect and end with the plans, for ever."""
+        """Run for ever: start, redirect and stop the copy as plans say."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_plans(), name="plans of a keeper")
             group.create_task(self._run(), name="copy of the ends")
 
     async def get_state(self, request: GetState) -> Reply:
-        """Some parts of the copy, at exactly the asked iteration and lineage.
+        """Return parts of the copy, if it is at exactly the iteration and lineage asked for.
 
         Raises:
             Refused: `gone` without a complete copy, and where it is another; `not_yet` where it is behind, or being stepped.
@@ -123,7 +123,7 @@ class EndsKeeper:
         return Reply(State(count, iteration, sizes_of(pieces)), pieces=pieces)
 
     def has(self, request: GetState) -> bool:
-        """Whether this very state is what is kept here."""
+        """Whether this peer keeps exactly the state that is asked for."""
         replica_state = self._replica_state
         return (replica_state.ends_iteration, replica_state.ends_lineage) == (request.iteration, request.lineage)
 

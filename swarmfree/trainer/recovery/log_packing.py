@@ -14,7 +14,7 @@ from swarmfree.trainer.device import Device, Rank, WorkFailed
 
 
 class EnginePacking:
-    """Implements `activation_log.Packing`."""
+    """Implements the port `activation_log.Packing` with the engine's `pack` and `unpack`."""
 
     def __init__(self, device: Device, engine: Engine, dtype: LogDtype) -> None:
         """Of this engine, which need not hold a stage."""
@@ -25,7 +25,7 @@ class EnginePacking:
         return self._engine.packed_bytes(len(data), self._dtype)
 
     async def pack(self, tensors: Sequence[tuple[bytes, Writable]]) -> None:
-        """Each of them, smaller, into the memory beside it; in one piece of work.
+        """Pack each tensor into the buffer beside it, all in one piece of idle device work.
 
         Raises:
             WorkFailed: wrong length.
@@ -38,7 +38,7 @@ class EnginePacking:
         await self._device.run(Rank.IDLE, 0, work)
 
     async def unpack(self, data: bytes) -> bytes:
-        """Near what was packed.
+        """Unpack one tensor at once; the result differs from the original by rounding only.
 
         Raises:
             WorkFailed: wrong length.

@@ -1,6 +1,6 @@
-"""What the neighbours of a lost stage still know of past iterations: records, and what crossed the stage boundaries to them.
+"""What the neighbours of lost stages know of past iterations: records and logged activations.
 
-Whoever replays the stage reads it from here. Source: design section 6, method 2.
+A replay reads both from here. Source: design section 6, method 2.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Tensors = dict[int, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """The lost stages, adjacent ones, and who holds the stages before and after them."""
+    """Adjacent lost stages, and the members that hold the stages before and after them."""
 
     first: int
     last: int
@@ -32,7 +32,7 @@ class Around:
 
 
 class Past:
-    """The past of adjacent lost stages.
+    """Fetches past records and activations for a replay of adjacent lost stages.
 
     Attributes:
         received_bytes: of logged activations.
@@ -44,7 +44,7 @@ class Past:
         self.received_bytes = 0
 
     async def records(self, last: Record | None, lineage: str, first: int) -> tuple[list[Record], str]:
-        """The records from iteration `first` on, oldest first, and the lineage before them.
+        """Fetch the records from iteration `first` on, oldest first, and the lineage before them.
 
         Args:
             last: the last committed one.
@@ -76,7 +76,7 @@ class Past:
         raise Refused(RefusalKind.GONE, f"nobody around keeps record {iteration}")
 
     async def activations(self, record: Record) -> tuple[Tensors, Tensors]:
-        """What went into the first stage, and the gradient of what came out of the last one, by offset of the microbatch.
+        """Fetch the inputs of the first lost stage and the output gradients of the last one, by offset.
 
         Raises:
             CallFailed: it is not kept any more.

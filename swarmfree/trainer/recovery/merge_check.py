@@ -25,7 +25,9 @@ LOOKS_MAX_S, LOOK_S = 2.0, 0.2
 
 
 async def check_weights(context: Context, request: Build, action: Merge) -> None:
-    """Look until both neighbours have renewed what they announce, or for two seconds, and compare.
+    """Check that the ordered merge weights follow from the norms that the neighbours signed.
+
+    It waits up to two seconds for both neighbours to renew their announcements.
 
     Raises:
         Refused: `disputed`, the weights that were ordered are not those that the norms give.

@@ -1,7 +1,8 @@
-"""Room: a peer that stands by takes the memory of a stage before one is lost, so that a rebuild waits for the transfer alone.
+"""Preallocation: a standby takes the memory of a stage before one is lost.
 
-Bit by bit, as the last thing the device does: whoever builds meanwhile waits for one part at most, and uses what is there. A peer that has no room
-for a stage learns it now, and not when the swarm waits.
+A rebuild then waits for the transfer alone, and a peer that lacks the memory learns it now rather
+than while the swarm waits. The memory is taken part by part, as the device's last priority: a build
+that starts meanwhile waits for one part at most and uses what is there.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PAUSE_S = 0.01
 
 
 async def keep_room(context: Context, replica_state: ReplicaState, device: Device) -> None:
-    """Have the memory of the largest body stage whenever this peer serves none, for ever."""
+    """Run for ever: reserve memory for the largest body stage while this peer serves none."""
     engine, manifest = context.ports.engine, context.manifest
     stage = max(range(1, manifest.stage_count), key=lambda body: len(manifest.blocks_of(body)))
     while True:

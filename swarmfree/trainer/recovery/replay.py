@@ -33,7 +33,7 @@ W = TypeVar("W")
 
 
 class StageReplay:
-    """One replay.
+    """One replay of a lost stage, or of adjacent ones, in engines of its own.
 
     Attributes:
         exact: so far every sum and state was that of the record.
@@ -54,11 +54,11 @@ class StageReplay:
 
     @property
     def received_bytes(self) -> int:
-        """What came from holders and neighbours."""
+        """Bytes downloaded so far, from holders of shadows and from neighbours."""
         return self._shadow_bytes + self._past.received_bytes
 
     async def run(self) -> None:
-        """Return when the stage is where it was.
+        """Replay the stage from its shadow to the present iteration.
 
         Raises:
             CallFailed: something that is needed is not kept any more, or does not fit together.

@@ -43,7 +43,10 @@ LOOKS = 8
 
 @dataclass(slots=True)
 class Shadow:
-    """What is kept of one stage: iteration, size and lineage of each part; `begun_at` is when it was last begun to be renewed, -1 = never."""
+    """A plain shadow of one stage: iteration, size and lineage of each part that this peer has.
+
+    `begun_at` is the iteration at which its last renewal began, `NO_ITERATION` before the first.
+    """
 
     stage: int
     parts: dict[int, tuple[int, int, str]] = field(default_factory=dict)
@@ -51,34 +54,34 @@ class Shadow:
     begun_at: int = -1
 
     def name(self, part: int) -> str:
-        """On the shelf."""
+        """Name of one part's blob on the shelf."""
         return f"plain-{self.stage}-{part}"
 
     @property
     def size_bytes(self) -> int:
-        """Of all parts."""
+        """Bytes of all parts on the shelf."""
         return sum(size for _, size, _ in self.parts.values())
 
     @property
     def is_complete(self) -> bool:
-        """Every part is here."""
+        """Whether every part of the stage is here."""
         return 0 < self.count == len(self.parts)
 
     @property
     def iteration(self) -> int:
-        """Of its oldest part."""
+        """Iteration of the oldest part."""
         return min(self.parts.values())[0]
 
     @property
     def lineage(self) -> str:
-        """Of the record before it; empty where parts of one iteration are of several."""
+        """Lineage of the oldest parts; empty if those of one iteration are of several lineages."""
         oldest = {lineage for iteration, _, lineage in self.parts.values() if iteration == self.iteration}
         return oldest.pop() if len(oldest) == 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
 class FullShadow:
-    """A whole state of a stage on the shelf: what iteration it is ready for, after which record."""
+    """A whole state of a stage on the shelf, and the iteration and lineage that it is ready for."""
 
     stage: int
     iteration: int
@@ -87,12 +90,12 @@ class FullShadow:
     size_bytes: int = 0
 
     def name(self, part: int) -> str:
-        """On the shelf."""
+        """Name of one part's blob on the shelf."""
         return f"shadow-{self.stage}-{self.iteration}-{self.lineage[:8]}-{part}"
 
 
 class ShadowKeeper:
-    """Handles GetShadow, and keeps the shadows that the plan gives this peer."""
+    """Handles GetShadow and keeps the shadows that the plan assigns to this peer."""
 
     def __init__(self, context: Context, replica_state: ReplicaState, device: Device, activation_log: ActivationLog) -> None:
         """Keep nothing yet."""
@@ -109,7 +112,7 @@ class ShadowKeeper:
         self._is_full = has_full_shadows(context.manifest)
 
     async def keep(self) -> None:
-        """Renew what is due, for ever."""
+        """Run for ever: renew each assigned shadow when it is due."""
         recovery, replica_state = self._context.manifest.recovery, self._replica_state
         if not recovery.keeps_shadows:
             return
@@ -262,7 +265,10 @@ class ShadowKeeper:
     # ---- full shadows ------------------------------------------------------------------------------------------------
 
     def after_step(self) -> None:
-        """In the same device work as a step: the senior of a body stage reads its whole state, where a full shadow of it is due."""
+        """Read the whole state for a full shadow, if one is due and this peer is the senior of its stage.
+
+        It runs in the device work of the step, so that no later step changes what it reads.
+        """
         if not self._is_full:
             return
         replica_state, engine = self._replica_state, self._context.ports.engine
@@ -275,7 +281,7 @@ class ShadowKeeper:
             self._put_by = FullShadow(stage, replica_state.iteration, replica_state.lineage, len(parts), size_bytes), parts
 
     async def keep_own(self) -> None:
-        """Take what was there of an earlier iteration off the shelf, and put on it what was read of this peer's own state, for ever."""
+        """Run for ever: write this peer's own state to the shelf when one was read, and drop the older one."""
         while self._is_full:
             if self._put_by is not None:
                 (shadow, parts), self._put_by = self._put_by, None
@@ -375,7 +381,7 @@ class ShadowKeeper:
     # ---- answers -----------------------------------------------------------------------------------------------------
 
     async def get(self, request: GetShadow) -> Reply:
-        """Some parts of the stage that this peer holds, or one of a shadow that it keeps.
+        """Return parts of the stage that this peer serves, or one part of a shadow that it keeps.
 
         Raises:
             Refused: `gone`, this peer has neither.

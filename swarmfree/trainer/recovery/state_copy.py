@@ -31,7 +31,7 @@ IDLE_SILENCES = 4
 
 @dataclass(frozen=True, slots=True)
 class CopyTarget:
-    """Where a copy comes to be, and how much it may be in the way of what this peer does otherwise.
+    """Target of a state download: the engine to fill, and how much of the peer the download may use.
 
     Args:
         engine: that holds the stage, blank.
@@ -47,7 +47,7 @@ class CopyTarget:
 
 
 class StateCopy:
-    """One copy of a stage.
+    """One download of a stage's state while training goes on.
 
     Attributes:
         donors: live replicas of the stage; never empty.
@@ -85,7 +85,7 @@ class StateCopy:
         self._is_other = False
 
     async def run(self) -> None:
-        """Return when all parts are at the newest committed iteration.
+        """Download all parts and step them until all are at the newest committed iteration.
 
         Raises:
             CallFailed: no donor answers, or one stands on another record than whoever ordered the copy.
@@ -217,7 +217,7 @@ class StateCopy:
 
 
 async def record_at(context: Context, donor: Endpoint, iteration: int) -> Record | None:
-    """The record of an iteration as a donor has it, None where it has none or does not answer."""
+    """Fetch a donor's record of an iteration; None if the donor has none or does not answer."""
     try:
         answer = (await context.call(donor, GetRecord(iteration))).expect(RecordAnswer)
     except CallFailed:
