@@ -13,6 +13,7 @@ from typing import Any, cast
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.events import EngineHolds, EngineStepped, Event
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import NO_STAGE
 from swarmfree.protocol.records import StepScalars
 
 
@@ -48,7 +49,7 @@ class _ReportingEngine:
 
     def __init__(self, engine: Engine, tell: Callable[[Event], None], *, is_small: bool) -> None:
         self._engine, self._tell, self._is_small = engine, tell, is_small
-        self._stage = -1
+        self._stage = NO_STAGE
         self._told = ""
 
     def __getattr__(self, name: str) -> Any:

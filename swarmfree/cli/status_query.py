@@ -15,7 +15,7 @@ from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import GetPlan, GetRecord, PlanAnswer, RecordAnswer
-from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.names import NEWEST, Endpoint, Member
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
@@ -121,11 +121,11 @@ class Lookout:
             except CallFailed:
                 continue
             if isinstance(plan, PlanAnswer):
-                return to, plan, await self._record(to, -1, silence_s)
+                return to, plan, await self._record(to, NEWEST, silence_s)
         return None, None, None
 
     async def _record(self, to: Endpoint, iteration: int, silence_s: float) -> Record | None:
-        """A record of a peer, -1 for the newest; None where it has none."""
+        """Fetch a record of a peer, `NEWEST` for the newest; None if it has none."""
         try:
             answer = (await self._network.call(to, GetRecord(iteration), silence_s=silence_s)).message
         except CallFailed:

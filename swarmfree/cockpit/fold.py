@@ -59,7 +59,7 @@ from swarmfree.protocol.events import (
     Waiting,
     WeightsWritten,
 )
-from swarmfree.protocol.names import Member
+from swarmfree.protocol.names import NO_STAGE, Member
 
 _Change = Callable[[LostStage], LostStage]
 
@@ -171,7 +171,7 @@ def _start(state: SwarmState, started: ProcessStarted) -> SwarmState:
 
 def _kill(state: SwarmState, killed: ProcessKilled) -> SwarmState:
     victim = state.peer(killed.name)
-    member, stage = (victim.member, victim.stage) if victim is not None else ("", -1)
+    member, stage = (victim.member, victim.stage) if victim is not None else ("", NO_STAGE)
     entry = Killed(killed.time_s, killed.name, killed.target, member, stage, killed.why, killed.from_outside)
     what = "its p2pd was killed" if killed.target == "p2pd" else killed_words(killed.why) if killed.from_outside else "killed"
     why = "" if killed.from_outside or killed.why.startswith("--kill") else f" ({killed.why})"
@@ -182,7 +182,7 @@ def _kill(state: SwarmState, killed: ProcessKilled) -> SwarmState:
 def _end(state: SwarmState, ended: ProcessEnded) -> SwarmState:
     peer = state.peer(ended.name)
     if peer is not None:
-        done = replace(peer, is_alive=False, code=ended.code, stage=-1, waiting_for="", is_done=ended.code == 0)
+        done = replace(peer, is_alive=False, code=ended.code, stage=NO_STAGE, waiting_for="", is_done=ended.code == 0)
         state = _with_peer(state, done)
     if ended.expected:
         return state
@@ -311,7 +311,7 @@ def _lose_member(state: SwarmState, time_s: float, event: MemberLost) -> SwarmSt
     killed = next((k.time_s for k in reversed(state.kills) if k.target != "p2pd" and _is_life(k, name, event)), None)
     peer = state.peer(name)
     if peer is not None and (not peer.member or peer.member == event.member):
-        state = _with_peer(state, replace(peer, stage=-1))
+        state = _with_peer(state, replace(peer, stage=NO_STAGE))
     if any(m.member == event.member and m.resumed_s is None for m in state.lost_members):
         return state  # it was called for once more, as its stage's last holder, in vain: still one loss
     entry = LostMember(name, event.member, event.stage, killed, time_s, event.why)

@@ -11,6 +11,8 @@ import math
 import statistics
 from dataclasses import dataclass
 
+from swarmfree.protocol.names import NO_ITERATION, NO_STAGE
+
 NEWS_MAX = 40
 STALLED_PACES, STALLED_S_MIN = 5, 3.0
 """Training waits where no iteration was committed for so many times as long as one takes, and for so many seconds at least."""
@@ -36,7 +38,7 @@ class PeerPicture:
         lives: how often it was started.
         peer_id: libp2p peer id, empty before it has told.
         member: short member name of this life, as other events name it.
-        stage: stage served, -1 = none.
+        stage: stage served, `NO_STAGE` = none.
         iteration: the iteration its state is ready for.
         waiting_for: what it says it waits for.
         is_done: it said goodbye with exit code 0.
@@ -50,7 +52,7 @@ class PeerPicture:
     lives: int = 1
     peer_id: str = ""
     member: str = ""
-    stage: int = -1
+    stage: int = NO_STAGE
     iteration: int = 0
     waiting_for: str = ""
     is_done: bool = False
@@ -180,7 +182,7 @@ class SwarmState:
         peers: by name, in order of start.
         members: (member, name) of every life there was.
         coordinator: name of who opened last.
-        iteration, attempt: of the last Open; -1 before the first.
+        iteration, attempt: of the last Open; `NO_ITERATION` before the first.
         opened_s, first_opened_s: when the last and the first Open were made.
         commits, evaluations, kills, joins, lost_members, lost_stages: in order of time.
         ends_drawn_anew: iterations before which what embedding and head had learned was lost.
@@ -200,7 +202,7 @@ class SwarmState:
     peers: tuple[PeerPicture, ...] = ()
     members: tuple[tuple[str, str], ...] = ()
     coordinator: str = ""
-    iteration: int = -1
+    iteration: int = NO_ITERATION
     attempt: int = 0
     opened_s: float = 0.0
     first_opened_s: float = 0.0

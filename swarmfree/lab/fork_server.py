@@ -36,7 +36,8 @@ class ForkedChild(asyncio.SubprocessTransport):
     def __init__(self, pid: int, pidfd: int, pipes: list[asyncio.ReadTransport]) -> None:
         """It runs."""
         super().__init__()
-        self._pid, self._pidfd, self._pipes = pid, pidfd, pipes
+        self._pid, self._pipes = pid, pipes
+        self._pidfd: int | None = pidfd
         self._code: int | None = None
 
     def get_pid(self) -> int:
@@ -53,15 +54,16 @@ class ForkedChild(asyncio.SubprocessTransport):
         Raises:
             ProcessLookupError: it is gone.
         """
-        if self._pidfd < 0:
+        if self._pidfd is None:
             raise ProcessLookupError(self._pid)
         signal_pidfd(self._pidfd, signal)
 
     def ended(self, code: int) -> None:
         """Store the exit code; the fork server has waited for the process."""
+        assert self._pidfd is not None, "it ends once"
         self._code = code
         os.close(self._pidfd)
-        self._pidfd = -1
+        self._pidfd = None
 
     def close(self) -> None:
         """Close its pipes; kill it where it still runs."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.protocol.errors import ConfigError
+from swarmfree.protocol.names import NO_STAGE
 
 FRACTION_MIN, FRACTION_MAX = 0.15, 0.75
 FIRST_ITERATION_S = 0.2
@@ -34,7 +35,7 @@ class Kill:
 
     Args:
         iteration: strikes while this iteration, or the first later one that is opened, is under way.
-        stage: whose replicas; -1 for the bootstrap node.
+        stage: whose replicas; `NO_STAGE` for the bootstrap node.
         is_all: all replicas of the stage, or one of them.
         target: which process of them.
     """
@@ -69,7 +70,7 @@ def parse_kill(text: str) -> Kill:
     if target == Target.BOOTSTRAP:
         if "stage" in fields or "replicas" in fields:
             raise ConfigError(f"--kill {text}: the bootstrap node serves no stage; expected {FORM}")
-        return Kill(_number(text, fields, "iteration"), -1, target=Target.BOOTSTRAP)
+        return Kill(_number(text, fields, "iteration"), NO_STAGE, target=Target.BOOTSTRAP)
     return Kill(_number(text, fields, "iteration"), _number(text, fields, "stage"), replicas == "all", Target(target))
 
 

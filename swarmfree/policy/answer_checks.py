@@ -5,10 +5,9 @@ An answer that does not fit counts as none: the next peer is asked. Who vouches 
 
 from __future__ import annotations
 
+from swarmfree.protocol.names import NEWEST
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
-
-NEWEST = -1
 
 
 def fitting_record(record: Record | None, iteration: int, stage_count: int) -> Record | None:

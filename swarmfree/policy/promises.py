@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import Build, Claim, Heartbeat, Open, Seal
-from swarmfree.protocol.names import Endpoint, Member, Position, Term
+from swarmfree.protocol.names import NO_STAGE, Endpoint, Member, Position, Term
 from swarmfree.protocol.records import Record
 
 
@@ -54,7 +54,7 @@ class Held:
 
     Args:
         me: the member.
-        stage: -1 for none.
+        stage: that it serves, `NO_STAGE` for none.
         iteration: the one that the state is ready for.
         lineage: of the last applied record.
         records: applied ones, as far as they are kept.
@@ -85,7 +85,7 @@ def open_plan(promises: Promises, sender: Endpoint, request: Open, held: Held, *
     """
     plan = request.plan
     admit(promises, plan.position, hears_another=hears_another)
-    if held.stage < 0 or plan.stage_of(held.me) != held.stage:
+    if held.stage == NO_STAGE or plan.stage_of(held.me) != held.stage:
         raise Refused(RefusalKind.FAILED, f"this peer holds stage {held.stage}, the plan has it elsewhere")
     return replace(promises, promised=plan.position, coordinator=sender)
 
@@ -179,7 +179,7 @@ def follow(record: Record, held: Held) -> None:
     Raises:
         Refused: `gone`, it does not, or no state is held.
     """
-    if held.stage < 0 or record.before != held.lineage:
+    if held.stage == NO_STAGE or record.before != held.lineage:
         raise Refused(RefusalKind.GONE, f"record {record.iteration} does not follow lineage {held.lineage[:8]}")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from swarmfree.protocol.messages import Hello, Promise
-from swarmfree.protocol.names import NO_STAGE, Endpoint, Term
+from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Term
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
 
@@ -19,7 +19,7 @@ class InheritedParticipant:
     holds.
 
     Args:
-        returned: the iteration that this state is ready for, -1 for a member of the plan.
+        returned: the iteration that this state is ready for, `NO_ITERATION` for a member of the plan.
     """
 
     endpoint: Endpoint
@@ -27,7 +27,7 @@ class InheritedParticipant:
     stage: int
     built: bool
     is_committed_state: bool
-    returned: int = -1
+    returned: int = NO_ITERATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Takeover:
             planned = self.plan.stage_of(endpoint.member) if self.plan is not None else None
             if promise is None:
                 continue
-            stage, returned = (promise.stage, promise.iteration) if planned is None else (planned, -1)
+            stage, returned = (promise.stage, promise.iteration) if planned is None else (planned, NO_ITERATION)
             hello = Hello(can_feed=stage == 0, standby=False, corpus_hash="")
             is_current = promise.iteration in {self.iteration, self.iteration - 1} and promise.stage == stage
             same_base = self.plan is not None and promise.base == self.plan.base

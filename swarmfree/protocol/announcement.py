@@ -24,7 +24,7 @@ class Announcement:
     Args:
         endpoint: who and where.
         state: standby, joining, serving or leaving.
-        stage: the stage served, -1 if none.
+        stage: the stage served, `NO_STAGE` if none.
         iteration: how many records this peer has applied.
         lineage: of the last record applied.
         squared_norm: of the stage's gradient before clipping in the last sealed record; 0 before the first.

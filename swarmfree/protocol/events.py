@@ -21,7 +21,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A peer was given a stage, or made a standby (stage -1)."""
+    """A peer was given a stage, or made a standby (`NO_STAGE`)."""
 
     member: str
     stage: int

@@ -15,6 +15,9 @@ from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Member, P
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Evaluation, MicrobatchSet, Microloss, PartialSum, Record, Roll
 
+GIVEN_UP = (-1,)
+"""In place of forced iterations: the sender gives its state up for whatever the receiver has; such a state loses against every other."""
+
 
 @dataclass(frozen=True, slots=True)
 class Header:
@@ -44,10 +47,10 @@ class Hello:
         can_feed: may be a source.
         standby: would rather wait for a lost stage.
         corpus_hash: of the corpus it holds, empty if none.
-        stage: whose state it holds, -1 for none that it can vouch for: a member that was fenced keeps its state.
+        stage: whose state it holds, `NO_STAGE` for none that it can vouch for: a member that was fenced keeps its state.
         iteration: the iteration that its state is ready for.
         lineage: of the last record in it, empty for a peer that neither vouches for a state nor is a member.
-        forced: iterations of that lineage's records that had no majority; -1 alone where it is given up for whatever the receiver has.
+        forced: iterations of that lineage's records that had no majority; `GIVEN_UP` where it is given up for whatever the receiver has.
     """
 
     can_feed: bool
@@ -56,7 +59,7 @@ class Hello:
     stage: int = NO_STAGE
     iteration: int = 0
     lineage: str = ""
-    forced: tuple[int, ...] = (-1,)
+    forced: tuple[int, ...] = GIVEN_UP
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class Place:
 
     Args:
         coordinator: whom to listen to; where this is not the answerer, ask there.
-        stage: the stage given, -1 = standby.
+        stage: the stage given, `NO_STAGE` = standby.
         waiting_for: one sentence on what the run is missing, empty if nothing.
         accepted: False where the answerer is not the coordinator.
     """
@@ -146,7 +149,7 @@ class Promise:
         sealed: the sealed record of that iteration, if one is held.
         sealed_at: position of the Seal that brought it; the highest one counts.
         plan: the newest plan it has, so that a successor goes on where the last coordinator was; only in answer to a Claim.
-        stage: whose state it holds, -1 for none.
+        stage: whose state it holds, `NO_STAGE` for none.
         base: that its state was last opened in, empty if none.
         is_committed_state: its state came out of a decided step, so it is that of its lineage in any base.
         newer_lives: heard from by the receiver, of peers whose earlier lives are in its electorate: those have ended.
@@ -215,10 +218,10 @@ class HeartbeatAnswer:
         losses: (source) of the microbatches that came back.
         evaluation: (source) held-out loss of this attempt, if asked for.
         seconds_per_microbatch: compute of its own, forward and backward, smoothed; 0 if not measured.
-        stage: whose state it holds, -1 for none.
-        ends_iteration: the iteration that its copy of stage 0 is ready for, -1 without a complete one.
+        stage: whose state it holds, `NO_STAGE` for none.
+        ends_iteration: the iteration that its copy of stage 0 is ready for, `NO_ITERATION` without a complete one.
         shadows: of other stages, complete ones.
-        borders_since: the iteration from which on its activation log is whole; -1 without one.
+        borders_since: the iteration from which on its activation log is whole; `NO_ITERATION` without one.
         ends_lineage: of the last record in its copy of stage 0; empty without a complete one.
         lateness: how many times over its limit the present piece of its device's work is; 0 = it is not.
         work_done: pieces of work that its device has done, and frames of payloads that it has received; it grows while a build makes progress.
@@ -512,7 +515,7 @@ class GetShadow:
 
     stage: int
     part: int
-    iteration: int = -1
+    iteration: int = NO_ITERATION
     count: int = 1
 
 
@@ -530,7 +533,7 @@ class ShadowPart:
 
 @dataclass(frozen=True, slots=True)
 class GetRecord:
-    """Asks for the applied record of an iteration; -1 asks for the newest one."""
+    """Asks for the applied record of an iteration; `NEWEST` asks for the newest one."""
 
     iteration: int
 

@@ -15,6 +15,8 @@ NO_STAGE = -1
 """In place of a stage: a peer that holds none, or stands by; a number, since it travels, and zero is the ends."""
 NO_ITERATION = -1
 """In place of an iteration: nothing is held for any; a number, since it travels, and zero is the first."""
+NEWEST = -1
+"""In place of an iteration in a question about records: the newest one; a number, since it travels."""
 WHERE_MAX = 400
 
 

@@ -205,8 +205,8 @@ class Shelf(Protocol):
         """Store a blob; False if there is no room for it."""
         ...
 
-    async def get(self, name: str, start: int = 0, size: int = -1) -> bytes | None:
-        """`size` bytes from `start` on, all that follow for -1; None where it is not kept."""
+    async def get(self, name: str, start: int = 0, size: int | None = None) -> bytes | None:
+        """`size` bytes from `start` on, all that follow for None; None where it is not kept."""
         ...
 
     def drop(self, name: str) -> None:

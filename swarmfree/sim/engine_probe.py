@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from swarmfree.protocol.actions import MergeMode
 from swarmfree.protocol.engine_port import Engine, Pieces
-from swarmfree.protocol.names import Member
+from swarmfree.protocol.names import NO_STAGE, Member
 from swarmfree.protocol.records import StepScalars
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.invariants import Checks, EngineStep
@@ -17,7 +17,7 @@ class _CheckedEngine:
 
     def __init__(self, engine: Engine, member: Member, checks: Checks) -> None:
         self._engine, self._member, self._checks = engine, member, checks
-        self._stage = -1
+        self._stage = NO_STAGE
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)

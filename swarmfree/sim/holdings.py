@@ -17,7 +17,7 @@ from typing import Protocol
 from swarmfree.policy.patience import FRESH_LOST, iterations_lost
 from swarmfree.protocol.actions import BuildAction, Copy, CopyNeighbour, Fresh, Merge, Stay
 from swarmfree.protocol.messages import Build
-from swarmfree.protocol.names import ENDS_STAGE, Member, Term
+from swarmfree.protocol.names import ENDS_STAGE, NO_ITERATION, Member, Term
 from swarmfree.protocol.plan import Plan
 from swarmfree.sim import bounds
 from swarmfree.sim.history import History
@@ -142,8 +142,8 @@ class Holdings:
             self._held[member] = replace(held, is_vouched=True, base=plan.base)
 
     def heartbeat_came(self, member: Member, ends_iteration: int, ends_lineage: str) -> None:
-        """A member tells of its copy of the ends, and of the last record in it; -1 for none."""
-        if ends_iteration >= 0:
+        """A member tells of its copy of the ends, and of the last record in it; `NO_ITERATION` for none."""
+        if ends_iteration != NO_ITERATION:
             self._copies[member] = ends_iteration, ends_lineage
         elif any(held.stage == ENDS_STAGE and self._lives.is_alive(other) for other, held in self._held.items()):
             self._copies.pop(member, None)

@@ -13,6 +13,7 @@ import numpy as np
 from swarmfree.protocol.actions import MergeMode
 from swarmfree.protocol.engine_port import Pieces, Writable
 from swarmfree.protocol.manifest import LogDtype, Manifest
+from swarmfree.protocol.names import NO_STAGE
 from swarmfree.protocol.records import StepScalars
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_arithmetic import EMBEDDING_PARTS, STATE_BYTES, PartState, State, Tensor, Words
@@ -49,7 +50,7 @@ class IntegerEngine:
 
     def unload(self) -> None:
         """Hold nothing."""
-        self._hold(-1, ())
+        self._hold(NO_STAGE, ())
 
     def _hold(self, stage: int, state: State) -> None:
         self._stage, self._state = stage, list(state)
@@ -65,7 +66,7 @@ class IntegerEngine:
 
     @property
     def stage(self) -> int:
-        """The stage held, -1 if none."""
+        """The stage held, `NO_STAGE` if none."""
         return self._stage
 
     def read_state(self, part: int, *, weights_only: bool) -> bytes:

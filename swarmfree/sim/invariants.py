@@ -35,7 +35,7 @@ from swarmfree.protocol.messages import (
     Sealed,
     Train,
 )
-from swarmfree.protocol.names import Endpoint, Member, Position, WorkKind
+from swarmfree.protocol.names import NO_ITERATION, Endpoint, Member, Position, WorkKind
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StepScalars
@@ -166,7 +166,7 @@ class Checks:
             self.violated("I3", f"{step.member} stepped twice at stage {step.stage}, the first time by a record nobody has seen")
         if self._explain(step):
             return
-        lineage = self.committed.get(self._ready.get(step.member, -1))
+        lineage = self.committed.get(self._ready.get(step.member, NO_ITERATION))
         if lineage is not None:
             record, entry = self._records[lineage], self._records[lineage].stages[step.stage]
             wrong = "average" if step.before == entry.state_digest else "state"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from swarmfree.policy.quorum import is_majority
 from swarmfree.protocol.events import Event, IterationCommitted, LineageDropped, MemberLeft, MemberLost, Opened, Placed, TookOver
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.names import ENDS_STAGE, Member
+from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Member
 from swarmfree.protocol.plan import Plan
 from swarmfree.sim import bounds
 from swarmfree.sim.bounds import Bounds
@@ -181,8 +181,8 @@ class Liveness:
 
     def _is_kept(self, plan: Plan, life: Life) -> bool:
         """Whether its place is in a stage whose last replica hangs: it is moved to no other, since it builds that stage next."""
-        stage = self._places.get(life.member.peer_id, -1)
-        return stage >= 0 and not any(self._gives(replica.endpoint.member, life) for replica in plan.replicas[stage])
+        stage = self._places.get(life.member.peer_id, NO_STAGE)
+        return stage != NO_STAGE and not any(self._gives(replica.endpoint.member, life) for replica in plan.replicas[stage])
 
     def _gives(self, member: Member, life: Life) -> bool:
         """Whether a replica can give its state to a newcomer: its device works, and it is in reach."""

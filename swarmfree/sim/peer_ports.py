@@ -188,11 +188,11 @@ class MemoryShelf:
         if self._pace.shelf_wait_s:
             await asyncio.sleep(self._pace.shelf_wait_s)
 
-    async def get(self, name: str, start: int = 0, size: int = -1) -> bytes | None:
+    async def get(self, name: str, start: int = 0, size: int | None = None) -> bytes | None:
         """What is kept."""
         await self._wait()
         data = None if self._pace.shelf_refuses else self._blobs.get(name)
-        return None if data is None else data[start:] if size < 0 else data[start : start + size]
+        return None if data is None else data[start:] if size is None else data[start : start + size]
 
     def drop(self, name: str) -> None:
         """Keep it no longer."""

@@ -40,8 +40,8 @@ class FolderShelf:
         """Keep a blob; False where the disk is full or refuses, and nothing is left of it then."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._put, name, data)
 
-    async def get(self, name: str, start: int = 0, size: int = -1) -> bytes | None:
-        """`size` bytes from `start` on, all that follow for -1; None where it is not there."""
+    async def get(self, name: str, start: int = 0, size: int | None = None) -> bytes | None:
+        """`size` bytes from `start` on, all that follow for None; None where it is not there."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._get, name, start, size)
 
     def drop(self, name: str) -> None:
@@ -72,14 +72,14 @@ class FolderShelf:
             return False
         return True
 
-    def _get(self, name: str, start: int, size: int) -> bytes | None:
+    def _get(self, name: str, start: int, size: int | None) -> bytes | None:
         try:
             with self._place(name).open("rb") as stream:
                 stream.seek(start)
                 data = stream.read(size)
         except OSError:
             return None
-        return data if size < 0 or len(data) == size else None
+        return data if size is None or len(data) == size else None
 
     def _drop(self, name: str) -> None:
         with contextlib.suppress(OSError):

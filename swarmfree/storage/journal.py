@@ -47,7 +47,7 @@ class JsonLinesJournal:
         self._complaints = complaints
         self._lost = 0
         self._told = False
-        self._descriptor = -1
+        self._descriptor: int | None = None
         if isinstance(place, Path):
             try:
                 place.parent.mkdir(parents=True, exist_ok=True)
@@ -75,9 +75,9 @@ class JsonLinesJournal:
 
     def close(self) -> None:
         """Close the file; a stream stays open. Nothing can be told afterwards."""
-        if self._descriptor >= 0:
+        if self._descriptor is not None:
             os.close(self._descriptor)
-            self._descriptor = -1
+            self._descriptor = None
 
     def _append(self, event: Event) -> None:
         line = json.dumps(event_to_json(event, self._wall_s())) + "\n"
@@ -85,6 +85,8 @@ class JsonLinesJournal:
             self._place.write(line)
             self._place.flush()
             return
+        if self._descriptor is None:
+            raise OSError("the journal is closed")
         content = line.encode()
         size_before = os.fstat(self._descriptor).st_size
         if os.write(self._descriptor, content) != len(content):

@@ -19,7 +19,7 @@ from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.protocol.events import Note
 from swarmfree.protocol.messages import Claim, Commit, GetRecord, Promise, RecordAnswer
-from swarmfree.protocol.names import Endpoint, Member, Position, Term
+from swarmfree.protocol.names import NEWEST, Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import StageMember
@@ -72,7 +72,7 @@ class Election:
         self._context = context
         self._stage_member = stage_member
         self._revisions = itertools.count(1)
-        self._beats_before = -1
+        self._beats_before: int | None = None
         self._alone_since_s = 0.0
         self._has_waited = False
         self.announced: Sequence[Announcement] = ()
@@ -187,7 +187,7 @@ class Election:
         return may_decide(electorate, poll.members(), self._context.incarnations.ended(electorate))
 
     def _electorate(self, plan: Plan) -> tuple[Member, ...]:
-        return electorate_of(self._stage_member.replica_state.record_of(-1), plan)
+        return electorate_of(self._stage_member.replica_state.record_of(NEWEST), plan)
 
     async def _claim(self, term: Term, plan: Plan, *, may_force: bool) -> Takeover | None:
         poll = await self._ask(term, plan, only_asking=False)
@@ -213,7 +213,7 @@ class Election:
             revision=next(self._revisions),
             iteration=replica_state.iteration,
             lineage=replica_state.lineage,
-            record=replica_state.record_of(-1),
+            record=replica_state.record_of(NEWEST),
             plan=newest,
             sealed=newest_sealed(known, replica_state.lineage),
             forced=not majority,

@@ -24,8 +24,8 @@ from swarmfree.protocol.errors import (
     RunEnded,
 )
 from swarmfree.protocol.events import Note, Waiting
-from swarmfree.protocol.messages import Hello, Place
-from swarmfree.protocol.names import NO_STAGE, Endpoint, Founder
+from swarmfree.protocol.messages import GIVEN_UP, Hello, Place
+from swarmfree.protocol.names import NEWEST, NO_STAGE, Endpoint, Founder
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.member.catch_up import keep_up
@@ -74,8 +74,8 @@ class Membership:
             return Hello(can_feed, self._context.local.standby, corpus_hash)
         # A member that cannot vouch for its state may lead its lineage, or be led there, all the same.
         stage = replica_state.stage if replica_state.is_committed_state else NO_STAGE
-        last, held = replica_state.record_of(-1), (stage, replica_state.iteration, replica_state.lineage)
-        forced = (last.forced if last is not None else ()) if self._election.hopes else (-1,)
+        last, held = replica_state.record_of(NEWEST), (stage, replica_state.iteration, replica_state.lineage)
+        forced = (last.forced if last is not None else ()) if self._election.hopes else GIVEN_UP
         return Hello(can_feed, self._context.local.standby, corpus_hash, *held, forced)
 
     async def keep(self) -> None:

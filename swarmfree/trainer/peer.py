@@ -49,7 +49,7 @@ from swarmfree.protocol.messages import (
     TakeRoll,
     Train,
 )
-from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, PROTOCOL_REVISION, Endpoint
+from swarmfree.protocol.names import ENDS_STAGE, NEWEST, NO_STAGE, PROTOCOL_REVISION, Endpoint
 from swarmfree.protocol.ports import Incoming, Ports, Reply
 from swarmfree.protocol.records import bits_float32
 from swarmfree.trainer.context import Context
@@ -203,7 +203,7 @@ class Peer:
         return Place(coordinator, NO_STAGE, self.stage_member.waiting_for, accepted=False)
 
     def _meet(self, sender: Endpoint, request: Meet) -> Met:
-        tip = Tip.of(self.stage_member.replica_state.record_of(-1))
+        tip = Tip.of(self.stage_member.replica_state.record_of(NEWEST))
         if self.coordinator is not None:
             tip = self.coordinator.partition_merge.tip()
             self.coordinator.partition_merge.hear(
@@ -338,7 +338,7 @@ class Peer:
 
     def _announcement(self) -> Announcement:
         replica_state, context = self.stage_member.replica_state, self.context
-        record = replica_state.record_of(-1)
+        record = replica_state.record_of(NEWEST)
         entry = record.stages[replica_state.stage] if record is not None and replica_state.stage != NO_STAGE else None
         state = PeerState.SERVING if replica_state.stage != NO_STAGE else PeerState.STANDBY
         return Announcement(

@@ -13,7 +13,7 @@ from swarmfree.policy.promises import Held, Promises, forget_vote
 from swarmfree.policy.retention import logged_iteration_count
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import KeptShadow
-from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Position, WorkKey, WorkKind
+from swarmfree.protocol.names import NEWEST, NO_ITERATION, NO_STAGE, Endpoint, Position, WorkKey, WorkKind
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
 from swarmfree.trainer.context import Context
@@ -42,7 +42,7 @@ class ReplicaState:
         records: the last applied ones, newest last.
         past: iteration -> lineage that a state ready for it stands on, for as far back as this peer knows it.
         moved: told whenever any of this changes.
-        ends_iteration: the iteration that a copy of the ends kept here is ready for, -1 without a complete one; see `recovery.ends_copy`.
+        ends_iteration: the iteration that a copy of the ends kept here is ready for, `NO_ITERATION` without a complete one; see `recovery.ends_copy`.
         ends_lineage: of the last record in that copy.
         shadows: complete ones kept here; see `recovery.shadows`.
         wanted: the lineage at which somebody last wanted weights to make another stage of, so that one next to this one is lost; empty for none.
@@ -150,7 +150,7 @@ class ReplicaState:
 
     def goes_on_from(self, iteration: int, lineage: str) -> bool:
         """Whether the state held here is further than that one, the first step by a record that a majority decided; later ones may be forced."""
-        newest = self.record_of(-1)
+        newest = self.record_of(NEWEST)
         is_beyond = self.is_committed_state and iteration < self.iteration and self.past.get(iteration) == lineage
         return is_beyond and newest is not None and iteration not in newest.forced
 
@@ -159,8 +159,8 @@ class ReplicaState:
         return Held(self._context.me, self.stage, self.iteration, self.lineage, self.records)
 
     def record_of(self, iteration: int) -> Record | None:
-        """The applied record of an iteration, -1 = the newest; never one that is merely sealed: it may not be decided."""
-        if iteration < 0:
+        """The applied record of an iteration, or of the `NEWEST`; never one that is merely sealed: it may not be decided."""
+        if iteration == NEWEST:
             return self.records[-1] if self.records else None
         for record in self.records:
             if record.iteration == iteration:

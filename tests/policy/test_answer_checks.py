@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.policy.answer_checks import NEWEST, fitting_plan, fitting_record
-from swarmfree.protocol.names import Endpoint, Member, Position, Term
+from swarmfree.policy.answer_checks import fitting_plan, fitting_record
+from swarmfree.protocol.names import NEWEST, Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica
 from swarmfree.protocol.records import Record, StageEntry, StepScalars, float64_bits
 

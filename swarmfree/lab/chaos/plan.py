@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from swarmfree.protocol.errors import ConfigError
+from swarmfree.protocol.names import NO_STAGE
 
 FREEZE_S = (1.0, 30.0)
 FAULT_S = (1.0, 10.0)
@@ -146,7 +147,7 @@ class Candidate:
 
     Args:
         name: of the process.
-        stage: which it serves, -1 = none.
+        stage: which it serves, `NO_STAGE` = none.
         is_serving: member of the iteration that is open, so that its stage lives on in it.
         is_sound: not frozen and under no network fault, nor was just now.
         is_coordinator: it conducts the iterations now.
@@ -154,7 +155,7 @@ class Candidate:
     """
 
     name: str
-    stage: int = -1
+    stage: int = NO_STAGE
     is_serving: bool = False
     is_sound: bool = True
     is_coordinator: bool = False

@@ -31,7 +31,7 @@ from swarmfree.protocol.messages import (
     Seal,
     Sealed,
 )
-from swarmfree.protocol.names import NO_STAGE, Endpoint, Member
+from swarmfree.protocol.names import NEWEST, NO_STAGE, Endpoint, Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import MicrobatchSet, Record
 from swarmfree.trainer.context import Context
@@ -313,7 +313,7 @@ class StageMember:
     async def _claim(self, sender: Endpoint, request: Claim) -> Reply:
         replica_state = self.replica_state
         replica_state.promises = promises.claim(replica_state.promises, sender, request, hears_another=self.hears_another(sender))
-        last, plan = replica_state.record_of(-1), replica_state.known_plan
+        last, plan = replica_state.record_of(NEWEST), replica_state.known_plan
         later = self.context.incarnations.later_than(electorate_of(last, plan))
         where = (replica_state.stage, replica_state.opened, replica_state.is_committed_state, later)
         return Reply(Promise(replica_state.iteration, replica_state.sealed, replica_state.sealed_at, plan, *where))

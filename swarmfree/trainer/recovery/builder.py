@@ -22,7 +22,7 @@ from swarmfree.protocol.engine_port import Pieces
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import Placed
 from swarmfree.protocol.messages import Build, Built, GetShadow, GetState, ShadowPart, State
-from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.names import NEWEST, NO_ITERATION, Endpoint
 from swarmfree.protocol.peer_status import Made
 from swarmfree.protocol.pieces import parts_of
 from swarmfree.protocol.ports import Reply
@@ -137,7 +137,7 @@ class Builder:
         """A state of another lineage is not kept as one of this; where it counts more, whoever asks leads what gives way."""
         replica_state = self._stage_member.replica_state
         if replica_state.lineage != lineage:
-            newest, led = replica_state.record_of(-1), record.forced if record is not None else ()
+            newest, led = replica_state.record_of(NEWEST), record.forced if record is not None else ()
             counts_more = newest is not None and forced_later(newest.forced, led)
             kind = RefusalKind.PAST if counts_more else RefusalKind.GONE
             raise Refused(kind, f"what this peer holds is of lineage {replica_state.lineage[:8]}, not of {lineage[:8]}")
@@ -238,7 +238,7 @@ class Builder:
 
     async def _shadow_part(self, building: Building, action: Restore, part: int) -> None:
         engine = self._context.ports.engine
-        asked = GetShadow(action.stage, part, action.iteration if action.full else -1)
+        asked = GetShadow(action.stage, part, action.iteration if action.full else NO_ITERATION)
         reply = await self._get(building, (action.holder,), asked)
         found, data = reply.expect(ShadowPart), reply.payload
         if not building.goes_back_to(found.iteration, found.lineage):  # its holder tells of the oldest part only

@@ -20,7 +20,7 @@ from swarmfree.policy.part_batches import given
 from swarmfree.policy.retention import has_full_shadows, shadow_batch, shadows_of, standby_shadows
 from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
 from swarmfree.protocol.messages import GetPlan, GetShadow, KeptShadow, PlanAnswer, ShadowPart
-from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE
+from swarmfree.protocol.names import ENDS_STAGE, NO_ITERATION, NO_STAGE
 from swarmfree.protocol.pieces import parts_of, sizes_of
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
@@ -51,7 +51,7 @@ class Shadow:
     stage: int
     parts: dict[int, tuple[int, int, str]] = field(default_factory=dict)
     count: int = 0
-    begun_at: int = -1
+    begun_at: int = NO_ITERATION
 
     def name(self, part: int) -> str:
         """Name of one part's blob on the shelf."""
@@ -161,7 +161,9 @@ class ShadowKeeper:
             self._shadows.setdefault(stage, Shadow(stage))
         self._tell()
         waits = {stage: plan.iteration - shadow.begun_at for stage, shadow in self._shadows.items() if plan.iteration > 0}
-        late = [stage for stage in mine if stage in waits and (self._shadows[stage].begun_at < 0 or waits[stage] >= every)]
+        late = [
+            stage for stage in mine if stage in waits and (self._shadows[stage].begun_at == NO_ITERATION or waits[stage] >= every)
+        ]
         late = [stage for stage in late if not self._was_full(stage, every)]
         return max(late, key=lambda stage: waits[stage], default=None)
 
@@ -386,7 +388,7 @@ class ShadowKeeper:
         Raises:
             Refused: `gone`, this peer has neither.
         """
-        if request.iteration >= 0:
+        if request.iteration != NO_ITERATION:
             return await self._get_full(request)
         replica_state, engine = self._replica_state, self._context.ports.engine
         if replica_state.stage == request.stage and replica_state.is_committed_state:

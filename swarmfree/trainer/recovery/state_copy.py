@@ -17,7 +17,7 @@ from swarmfree.policy.answer_checks import fitting_record
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.protocol.messages import GetAverage, GetRecord, GetState, RecordAnswer, State
-from swarmfree.protocol.names import NO_ITERATION, Endpoint
+from swarmfree.protocol.names import NEWEST, NO_ITERATION, Endpoint
 from swarmfree.protocol.records import Record
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
@@ -81,7 +81,7 @@ class StateCopy:
         self.record = record
         self.received_bytes = 0
         self.past: dict[int, str] = {}
-        self._asked = -1
+        self._asked = 0
         self._is_other = False
 
     async def run(self) -> None:
@@ -202,8 +202,9 @@ class StateCopy:
     async def _newest(self) -> Record | None:
         """From one donor at a time, in turn: one that is behind is asked less often than those that are not."""
         for _ in self.donors:
+            donor = self.donors[self._asked % len(self.donors)]
             self._asked += 1
-            record = await record_at(self._context, self.donors[self._asked % len(self.donors)], -1)
+            record = await record_at(self._context, donor, NEWEST)
             if record is not None:
                 return record
         return None
