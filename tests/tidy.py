@@ -43,7 +43,7 @@ TORCH_REHEARSAL = re.compile(r"swarmfree/sim/torch_\w+\.py")
 # Rooms that are not named here are flat, and need no table: no circle is enough.
 LAYERS: dict[str, tuple[set[str], ...]] = {
     "trainer": (
-        {"tasks", "device", "incarnations"},
+        {"tasks", "device", "engine_probe", "incarnations"},
         {"context"},
         {"calls", "replica_state"},
         {"recovery"},

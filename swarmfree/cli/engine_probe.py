@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.events import EngineHolds, EngineStepped, Event
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.names import NO_STAGE
 from swarmfree.protocol.records import StepScalars
+from swarmfree.trainer.engine_probe import EngineProbe
 
 
 class EngineKind(enum.StrEnum):
@@ -44,29 +44,16 @@ def from_any_thread(loop: asyncio.AbstractEventLoop, tell: Callable[[Event], Non
     return hand_over
 
 
-class _ReportingEngine:
-    """Tells and does what the engine does. What is not named here goes straight to the engine."""
+class _ReportingEngine(EngineProbe):
+    """Reports states and steps as events."""
 
     def __init__(self, engine: Engine, tell: Callable[[Event], None], *, is_small: bool) -> None:
-        self._engine, self._tell, self._is_small = engine, tell, is_small
-        self._stage = NO_STAGE
+        super().__init__(engine)
+        self._tell, self._is_small = tell, is_small
         self._told = ""
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def draw(self, stage: int, salt: int) -> None:
-        """Another stage, or other weights."""
-        self._stage = stage
-        self._engine.draw(stage, salt)
-
-    def blank(self, stage: int) -> None:
-        """A stage that is to be filled."""
-        self._stage = stage
-        self._engine.blank(stage)
-
     def state_digest(self) -> str:
-        """The digest; with it the state is told, if it is small and has not been told already."""
+        """Return the digest, and report the state if it is small and was not reported last."""
         digest = self._engine.state_digest()
         if self._is_small and digest != self._told:
             self._told = digest
@@ -76,7 +63,7 @@ class _ReportingEngine:
         return digest
 
     def step(self, scalars: StepScalars) -> None:
-        """The step, told with the digests before and after it."""
+        """Step, and report it with the digests before and after it."""
         before, average = self._engine.state_digest(), self._engine.average_digest()
         parts = range(self._engine.part_count(self._stage)) if self._is_small else range(0)
         told = [self._engine.read_average(part).hex() for part in parts]
