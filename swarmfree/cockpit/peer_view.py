@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import assert_never
 
 from rich.text import Text
 
@@ -18,7 +19,7 @@ from swarmfree.cockpit.observed_events import PeerEvent
 from swarmfree.cockpit.screen import STAGE_COLUMNS
 from swarmfree.cockpit.state import LostStage, PeerPicture, SwarmState
 from swarmfree.cockpit.text import count_words, megabytes, seconds_words
-from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, Fresh, Replay, Restore, Stay
+from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
 from swarmfree.protocol.events import LOST_ENDS, Ended, Event, IterationCommitted, Placed, Started, WeightsWritten
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import NO_STAGE, Member
@@ -161,7 +162,15 @@ def _is_beginning(made: Made | None) -> bool:
 
 def _older(action: BuildAction) -> int | None:
     """The iteration of the older state that is taken, None where none is."""
-    return action.iteration if isinstance(action, CopyKept | Replay | Restore | Stay) else None
+    match action:
+        case (
+            CopyKept(iteration=iteration) | Replay(iteration=iteration) | Restore(iteration=iteration) | Stay(iteration=iteration)
+        ):
+            return iteration
+        case Copy() | CopyNeighbour() | Fresh() | Merge():
+            return None
+        case _:
+            assert_never(action)
 
 
 def _make(swarm: SwarmState, glance: Glance, now_s: float) -> SwarmState:

@@ -5,8 +5,10 @@ A replay has its own limit, since a shadow is at hand: `join_wait_s`.
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from swarmfree.policy.retention import FULL_BYTES, body_parameters
-from swarmfree.protocol.actions import BuildAction, Fresh, Stay
+from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import ENDS_STAGE
 
@@ -24,9 +26,13 @@ def most_build_s(action: BuildAction, manifest: Manifest) -> float:
     lowest link rate that the run allows.
     """
     flat_s = PIECES * manifest.timing.join_wait_s
-    if isinstance(action, (Fresh, Stay)):
-        return flat_s
-    model = manifest.model
-    ends = (2 * model.vocabulary + 1) * model.width
-    parameters = ends if action.stage == ENDS_STAGE else body_parameters(manifest)
-    return flat_s + FULL_BYTES * parameters / FLOOR_BYTES_S
+    match action:
+        case Fresh() | Stay():
+            return flat_s
+        case Copy() | CopyKept() | CopyNeighbour() | Merge() | Replay() | Restore():
+            model = manifest.model
+            ends = (2 * model.vocabulary + 1) * model.width
+            parameters = ends if action.stage == ENDS_STAGE else body_parameters(manifest)
+            return flat_s + FULL_BYTES * parameters / FLOOR_BYTES_S
+        case _:
+            assert_never(action)

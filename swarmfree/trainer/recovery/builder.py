@@ -11,7 +11,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from swarmfree.policy.fork_choice import forced_later
 from swarmfree.policy.part_batches import batches, state_batch
@@ -168,18 +168,25 @@ class Builder:
 
     async def _make(self, request: Build, building: Building) -> tuple[int, Record | None]:
         """Make the state; the iteration it is ready for and the record before that."""
-        action = request.action
+        engine, device, stage = self._context.ports.engine, self._stage_member.device, request.action.stage
+        match request.action:
+            case Stay(iteration=iteration):
+                held = self._stage_member.replica_state
+                if (held.stage, held.iteration) != (stage, iteration):
+                    raise Refused(RefusalKind.GONE, f"this peer is at iteration {held.iteration} of stage {held.stage}")
+            case Fresh(salt=salt):
+                await device.run(Rank.BOOKS, 0, lambda: engine.draw(stage, salt))
+            case Copy() | CopyKept() | CopyNeighbour() | Merge() | Replay() | Restore() as action:
+                await device.run(Rank.BOOKS, 0, lambda: engine.blank(stage))
+                return await self._make_of_others(request, building, action)
+            case _ as action:
+                assert_never(action)
+        return request.iteration, request.record
+
+    async def _make_of_others(
+        self, request: Build, building: Building, action: Copy | CopyKept | CopyNeighbour | Merge | Replay | Restore
+    ) -> tuple[int, Record | None]:
         engine, device, stage = self._context.ports.engine, self._stage_member.device, action.stage
-        if isinstance(action, Stay):
-            held = self._stage_member.replica_state
-            if (held.stage, held.iteration) != (stage, action.iteration):
-                raise Refused(RefusalKind.GONE, f"this peer is at iteration {held.iteration} of stage {held.stage}")
-            return request.iteration, request.record
-        if isinstance(action, Fresh):
-            salt = action.salt
-            await device.run(Rank.BOOKS, 0, lambda: engine.draw(stage, salt))
-            return request.iteration, request.record
-        await device.run(Rank.BOOKS, 0, lambda: engine.blank(stage))
         match action:
             case Copy(donors=donors):
                 copying = StateCopy(self._context, CopyTarget(engine, device), stage, donors, request.iteration, request.record)
@@ -198,17 +205,14 @@ class Builder:
                 await each(
                     range(engine.part_count(stage)), lambda part: self._shadow_part(building, action, part), PARTS_IN_FLIGHT
                 )
-            case CopyNeighbour() | Merge():
-                await self._from_neighbours(building, action)
+            case CopyNeighbour(donor=donor, donor_stage=donor_stage):
+                await self._parts(stage, lambda parts: self._neighbour_parts(building, donor, donor_stage, parts))
+            case Merge():
+                await self._parts(stage, lambda parts: self._merge_parts(building, action, parts))
+                await check_weights(self._context, request, action)  # whoever gave weights has announced its norm by now
+            case _:
+                assert_never(action)
         return request.iteration, request.record
-
-    async def _from_neighbours(self, building: Building, action: Merge | CopyNeighbour) -> None:
-        if isinstance(action, CopyNeighbour):
-            donor, donor_stage = action.donor, action.donor_stage
-            await self._parts(action.stage, lambda parts: self._neighbour_parts(building, donor, donor_stage, parts))
-        else:
-            await self._parts(action.stage, lambda parts: self._merge_parts(building, action, parts))
-            await check_weights(self._context, building.request, action)  # whoever gave weights has announced its norm by now
 
     async def _parts(self, stage: int, some: Callable[[range], Awaitable[None]], *, weights_only: bool = True) -> None:
         batch = state_batch(self._context.manifest, weights_only=weights_only)
