@@ -591,6 +591,7 @@ class Goodbye:
         all_written: with `write_weights`: every stage is written, and nothing is left to write; whoever leads next waits for none that is missing.
 
     A member that leaves gets its answer when it is no longer needed: until then it goes on with what it began.
+    The flags travel; `purpose` says which of five messages they make.
     """
 
     run_over: bool
@@ -600,6 +601,59 @@ class Goodbye:
     successor: Endpoint | None = None
     rejoin: bool = False
     all_written: bool = False
+
+    @property
+    def purpose(self) -> GoodbyePurpose:
+        """What the receiver is to do."""
+        if self.run_over:
+            return WriteWeights(self.all_written) if self.write_weights else EndRun(self.finished)
+        if self.successor is None:
+            return ReleaseMember()
+        return JoinOther(self.successor) if self.rejoin else FollowSuccessor(self.successor)
+
+
+@dataclass(frozen=True, slots=True)
+class EndRun:
+    """Purpose of a Goodbye: the run is over, and the receiver ends.
+
+    Args:
+        finished: all iterations are done.
+    """
+
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WriteWeights:
+    """Purpose of a Goodbye: the run is over; the receiver writes its stage's weights and stays.
+
+    Args:
+        all_written: every stage is written already.
+    """
+
+    all_written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FollowSuccessor:
+    """Purpose of a Goodbye: the coordinator leaves, and `successor` may claim the lead at once."""
+
+    successor: Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class JoinOther:
+    """Purpose of a Goodbye: the lineage lost; the receiver joins the swarm of `successor` again."""
+
+    successor: Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseMember:
+    """Purpose of a Goodbye: the sender leaves and asks its coordinator to release it."""
+
+
+GoodbyePurpose = EndRun | WriteWeights | FollowSuccessor | JoinOther | ReleaseMember
 
 
 @dataclass(frozen=True, slots=True)
@@ -654,6 +708,24 @@ class Farewell:
     note: str = field(default="")
     all_written: bool = False
 
+
+BooksRequest = (
+    Hello
+    | Build
+    | Claim
+    | Open
+    | Heartbeat
+    | Seal
+    | Commit
+    | GetState
+    | GetShadow
+    | GetRecord
+    | GetPlan
+    | GetManifest
+    | Goodbye
+    | Meet
+)
+"""Requests about places, plans, records and states; all others are about the work on microbatches and its average."""
 
 Request = (
     Hello

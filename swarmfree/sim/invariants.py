@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 from swarmfree.protocol.actions import Stay
 from swarmfree.protocol.events import Event, IterationCommitted, LineageDropped
@@ -23,17 +23,23 @@ from swarmfree.protocol.messages import (
     Built,
     Claim,
     Commit,
+    EndRun,
     Farewell,
+    FollowSuccessor,
     Goodbye,
+    GoodbyePurpose,
     HeartbeatAnswer,
+    JoinOther,
     Loss,
     Open,
     Promise,
     RecordAnswer,
+    ReleaseMember,
     Request,
     Seal,
     Sealed,
     Train,
+    WriteWeights,
 )
 from swarmfree.protocol.names import NO_ITERATION, Endpoint, Member, Position, WorkKind
 from swarmfree.protocol.plan import Plan
@@ -266,12 +272,20 @@ class Checks:
             case Built() as built if isinstance(request, Build):
                 self._built(member, request, built)
             case Farewell() if isinstance(request, Goodbye):
-                if request.run_over:
-                    self._dismissed[member] = None
-                if request.rejoin:
-                    self._votes.dropped(member)
+                self._said_goodbye(member, request.purpose)
             case _:
                 pass
+
+    def _said_goodbye(self, member: Member, purpose: GoodbyePurpose) -> None:
+        match purpose:
+            case EndRun() | WriteWeights():
+                self._dismissed[member] = None
+            case JoinOther():
+                self._votes.dropped(member)
+            case FollowSuccessor() | ReleaseMember():
+                pass
+            case _:
+                assert_never(purpose)
 
     def _built(self, member: Member, build: Build, built: Built) -> None:
         lineage = self._rebuilds.lineage_of(build, built)

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import assert_never
 
 from swarmfree.policy.fork_choice import Tip
 from swarmfree.policy.takeover import Takeover
@@ -21,10 +22,13 @@ from swarmfree.protocol.events import Ended, Note, Started, TookOver
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import (
+    BooksRequest,
     Build,
     Claim,
     Commit,
+    EndRun,
     Farewell,
+    FollowSuccessor,
     GetAverage,
     GetManifest,
     GetPlan,
@@ -35,6 +39,7 @@ from swarmfree.protocol.messages import (
     Header,
     Heartbeat,
     Hello,
+    JoinOther,
     Loss,
     ManifestAnswer,
     Meet,
@@ -44,10 +49,12 @@ from swarmfree.protocol.messages import (
     Pull,
     Redo,
     Reduce,
+    ReleaseMember,
     Request,
     Seal,
     TakeRoll,
     Train,
+    WriteWeights,
 )
 from swarmfree.protocol.names import ENDS_STAGE, NEWEST, NO_STAGE, PROTOCOL_REVISION, Endpoint
 from swarmfree.protocol.ports import Incoming, Ports, Reply
@@ -150,7 +157,7 @@ class Peer:
             case _:
                 return await self._handle_books(header, request)
 
-    async def _handle_books(self, header: Header, request: Request) -> Reply:
+    async def _handle_books(self, header: Header, request: BooksRequest) -> Reply:
         stage_member = self.stage_member
         match request:
             case Heartbeat():
@@ -188,7 +195,7 @@ class Peer:
             case Goodbye():
                 return await self._goodbye(header.sender, request)
             case _:
-                raise Refused(RefusalKind.FAILED, f"{type(request).__name__} is not served here")
+                assert_never(request)
 
     async def _hello(self, sender: Endpoint, request: Hello) -> Place:
         self.context.incarnations.hear([sender.member])
@@ -226,27 +233,31 @@ class Peer:
         )
 
     async def _goodbye(self, sender: Endpoint, request: Goodbye) -> Reply:
-        if request.run_over:
-            mine = self.coordinator
-            if mine is not None and not request.write_weights and await mine.partition_merge.loses_to(sender):
-                await end_run(self.context, mine.roster, (), (), request.why)  # its own swarm follows nobody else
-            else:
+        match request.purpose:
+            case EndRun(finished=finished):
+                mine = self.coordinator
+                if mine is not None and await mine.partition_merge.loses_to(sender):
+                    await end_run(self.context, mine.roster, (), (), request.why)  # its own swarm follows nobody else
+                else:
+                    self.ending.require_lead(sender)
+                self.end(End(0 if finished else 1, request.why))
+            case WriteWeights(all_written=all_written):
                 self.ending.require_lead(sender)
-            if request.all_written:
-                return self.ending.hear_all_written()
-            if request.write_weights:
+                if all_written:
+                    return self.ending.hear_all_written()
                 return await self.ending.write()
-            self.end(End(0 if request.finished else 1, request.why))
-        elif request.rejoin and request.successor is not None:
-            await self.stage_member.rejoin(sender, request.successor)
-        elif request.successor is not None:
-            coordinator = self.stage_member.replica_state.coordinator
-            if coordinator is not None and coordinator.member == sender.member:
-                self.stage_member.name_successor(request.successor.member)
-        elif self.coordinator is not None:
-            await self.coordinator.release(sender)
-        else:
-            raise Refused(RefusalKind.NOT_YET, "this peer does not coordinate")
+            case JoinOther(successor=successor):
+                await self.stage_member.rejoin(sender, successor)
+            case FollowSuccessor(successor=successor):
+                coordinator = self.stage_member.replica_state.coordinator
+                if coordinator is not None and coordinator.member == sender.member:
+                    self.stage_member.name_successor(successor.member)
+            case ReleaseMember():
+                if self.coordinator is None:
+                    raise Refused(RefusalKind.NOT_YET, "this peer does not coordinate")
+                await self.coordinator.release(sender)
+            case _ as purpose:
+                assert_never(purpose)
         return Reply(Farewell())
 
     async def leave(self) -> None:
