@@ -72,10 +72,10 @@ def replays_exactly(manifest: Manifest) -> bool:
     That takes full shadows, activation logs as the tensors crossed the wire, and the order of every
     sum in the record.
     """
-    return logged_iteration_count(manifest) > 0 and border_dtype(manifest) == "wire"
+    return logged_iteration_count(manifest) > 0 and log_dtype(manifest) == "wire"
 
 
-def border_dtype(manifest: Manifest) -> LogDtype:
+def log_dtype(manifest: Manifest) -> LogDtype:
     """Type in which activation logs keep tensors; "wire" if that is already the wire's own type."""
     wanted = manifest.recovery.border_dtype
     return "wire" if wanted == manifest.ring.wire_dtype else wanted

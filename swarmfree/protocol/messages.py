@@ -221,7 +221,7 @@ class HeartbeatAnswer:
         stage: whose state it holds, `NO_STAGE` for none.
         ends_iteration: the iteration that its copy of stage 0 is ready for, `NO_ITERATION` without a complete one.
         shadows: of other stages, complete ones.
-        borders_since: the iteration from which on its activation log is whole; `NO_ITERATION` without one.
+        log_since: the iteration from which on its activation log is whole; `NO_ITERATION` without one.
         ends_lineage: of the last record in its copy of stage 0; empty without a complete one.
         lateness: how many times over its limit the present piece of its device's work is; 0 = it is not.
         work_done: pieces of work that its device has done, and frames of payloads that it has received; it grows while a build makes progress.
@@ -240,7 +240,7 @@ class HeartbeatAnswer:
     stage: int = NO_STAGE
     ends_iteration: int = NO_ITERATION
     shadows: tuple[KeptShadow, ...] = ()
-    borders_since: int = NO_ITERATION
+    log_since: int = NO_ITERATION
     ends_lineage: str = ""
     lateness: float = 0.0
     work_done: int = 0

@@ -13,9 +13,9 @@ from swarmfree.policy.retention import (
     KeptCopy,
     LogLength,
     body_parameters,
-    border_dtype,
     has_full_shadows,
     keepers_of_ends,
+    log_dtype,
     log_length,
     logged_iteration_count,
     of_this_run,
@@ -99,7 +99,7 @@ def test_activations_are_kept_whole_where_a_replay_is_exact(
 ) -> None:
     """From full shadows, unless the run has them packed; what the wire rounded already is whole."""
     manifest = Manifest(recovery=recovery, ring=RingSection(wire_dtype=wire_dtype))
-    assert (replays_exactly(manifest), border_dtype(manifest)) == (is_exact, dtype)
+    assert (replays_exactly(manifest), log_dtype(manifest)) == (is_exact, dtype)
 
 
 @pytest.mark.parametrize("every", [40, 50, 100, 400])

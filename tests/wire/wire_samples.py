@@ -131,7 +131,7 @@ RESPONSES: dict[str, tuple[str, Response]] = {
             stage=2,
             ends_iteration=6,
             shadows=(messages.KeptShadow(3, 5), messages.KeptShadow(1, 50, full=True, lineage=LINEAGE)),
-            borders_since=-1,
+            log_since=-1,
             ends_lineage=LINEAGE,
             lateness=1.5,
             work_done=17,

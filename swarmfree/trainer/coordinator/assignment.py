@@ -17,7 +17,7 @@ from swarmfree.policy.build_time import most_build_s
 from swarmfree.policy.patience import or_stay, patience_s
 from swarmfree.policy.placement import choose_stage, missing_sentence, wanted
 from swarmfree.policy.recovery import NO_LOGS, Logs, choose_recovery, signed_norms, weights_between
-from swarmfree.policy.retention import KeptCopy, StageShadow, border_dtype
+from swarmfree.policy.retention import KeptCopy, StageShadow, log_dtype
 from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import LOST_ENDS, EndsDrawnAnew, Note, Placed, RecoveryDecided, StageBuilt, Waiting
@@ -392,11 +392,11 @@ class Assignment:
         ]
 
     def _logs(self) -> Logs:
-        """Border logs that members say they keep, and how long a stage computes."""
+        """Activation logs that members say they keep, and how long a stage computes."""
         answers = {g.member: g.answer for g in self._roster.participants() if g.answer is not None}
-        since = {member: answer.borders_since for member, answer in answers.items() if answer.borders_since >= 0}
+        since = {member: answer.log_since for member, answer in answers.items() if answer.log_since >= 0}
         measured = [a.seconds_per_microbatch for a in answers.values() if a.seconds_per_microbatch > 0]
-        dtype = border_dtype(self._context.manifest)
+        dtype = log_dtype(self._context.manifest)
         stage_s = statistics.median_low(measured) * self._context.manifest.batch.microbatches if measured else 0.0
         return Logs(since, "" if dtype == "wire" else dtype, stage_s, self._context.timing.join_wait_s / 2)
 

@@ -16,7 +16,7 @@ from typing import Any
 from swarmfree.policy import promises
 from swarmfree.policy.election import electorate_of
 from swarmfree.policy.promises import Promises
-from swarmfree.policy.retention import border_dtype, log_length, logged_iteration_count
+from swarmfree.policy.retention import log_dtype, log_length, logged_iteration_count
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.events import Note, Stepped
 from swarmfree.protocol.messages import (
@@ -86,7 +86,7 @@ class StageMember:
             context.kept_ram_mb_max * 10**6,
             partial(log_length, context.manifest, own_mb_max=context.local.disk_mb_max),
         )
-        dtype = border_dtype(context.manifest)
+        dtype = log_dtype(context.manifest)
         packing = None if dtype == "wire" else EnginePacking(self.device, context.ports.engine, dtype)
         self.activation_log = ActivationLog(context.ports.shelf, bounds, context.now_s, packing)
         self.after_step: Callable[[], None] = lambda: None
@@ -299,7 +299,7 @@ class StageMember:
             ends_iteration=replica_state.ends_iteration,
             ends_lineage=replica_state.ends_lineage,
             shadows=replica_state.shadows,
-            borders_since=self.activation_log.since,
+            log_since=self.activation_log.since,
             lateness=self.device.lateness(self.context.timing.silence_s),
             work_done=self.work_done,
         )

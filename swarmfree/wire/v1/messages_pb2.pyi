@@ -448,7 +448,7 @@ class HeartbeatResponse(google.protobuf.message.Message):
     STAGE_FIELD_NUMBER: builtins.int
     ENDS_ITERATION_FIELD_NUMBER: builtins.int
     SHADOWS_FIELD_NUMBER: builtins.int
-    BORDERS_SINCE_FIELD_NUMBER: builtins.int
+    LOG_SINCE_FIELD_NUMBER: builtins.int
     ENDS_LINEAGE_FIELD_NUMBER: builtins.int
     LATENESS_FIELD_NUMBER: builtins.int
     WORK_DONE_FIELD_NUMBER: builtins.int
@@ -468,8 +468,8 @@ class HeartbeatResponse(google.protobuf.message.Message):
     """Whose state it holds, -1 for none; zero is the ends."""
     ends_iteration: builtins.int
     """The iteration its copy of the ends is ready for, -1 without a complete one; zero is the first."""
-    borders_since: builtins.int
-    """From which iteration on its border log is whole, -1 for none; zero is the first."""
+    log_since: builtins.int
+    """From which iteration on its activation log is whole, -1 for none; zero is the first."""
     ends_lineage: builtins.str
     """64 hex digits: lineage of the last record in the copy of the ends; empty without a complete one."""
     lateness: builtins.float
@@ -512,13 +512,13 @@ class HeartbeatResponse(google.protobuf.message.Message):
         stage: builtins.int = ...,
         ends_iteration: builtins.int = ...,
         shadows: collections.abc.Iterable[global___KeptShadow] | None = ...,
-        borders_since: builtins.int = ...,
+        log_since: builtins.int = ...,
         ends_lineage: builtins.str = ...,
         lateness: builtins.float = ...,
         work_done: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["evaluation", b"evaluation", "position", b"position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["base", b"base", "borders_since", b"borders_since", "ends_iteration", b"ends_iteration", "ends_lineage", b"ends_lineage", "evaluation", b"evaluation", "iteration", b"iteration", "lateness", b"lateness", "losses", b"losses", "news", b"news", "partial_sums", b"partial_sums", "position", b"position", "seconds_per_microbatch", b"seconds_per_microbatch", "shadows", b"shadows", "share_done", b"share_done", "stage", b"stage", "stored", b"stored", "work_done", b"work_done"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base", b"base", "ends_iteration", b"ends_iteration", "ends_lineage", b"ends_lineage", "evaluation", b"evaluation", "iteration", b"iteration", "lateness", b"lateness", "log_since", b"log_since", "losses", b"losses", "news", b"news", "partial_sums", b"partial_sums", "position", b"position", "seconds_per_microbatch", b"seconds_per_microbatch", "shadows", b"shadows", "share_done", b"share_done", "stage", b"stage", "stored", b"stored", "work_done", b"work_done"]) -> None: ...
 
 global___HeartbeatResponse = HeartbeatResponse
 

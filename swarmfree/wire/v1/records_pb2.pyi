@@ -170,7 +170,7 @@ class StageEntry(google.protobuf.message.Message):
 
     @property
     def sums(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Contribution]:
-        """How the average was added up, by contributor; empty where the run keeps no border logs."""
+        """How the average was added up, by contributor; empty where the run keeps no activation logs."""
 
     def __init__(
         self,
@@ -860,7 +860,7 @@ class BuildAction(google.protobuf.message.Message):
 
     @property
     def replay(self) -> global___Replay:
-        """From a shadow and border logs."""
+        """From a shadow and activation logs."""
 
     @property
     def stay(self) -> global___Stay:
