@@ -99,6 +99,11 @@ def test_the_glossary_and_the_code_agree() -> None:
     none_found(tidy.forbidden_names, tidy.python_files(PACKAGE))
 
 
+def test_words_that_were_given_up_do_not_come_back() -> None:
+    """No public name has one of the words that the field's own took the place of, but for a key of run files."""
+    none_found(tidy.given_up_names, tidy.python_files(PACKAGE, "benchmarks", "examples"))
+
+
 def test_every_room_says_what_it_is_for() -> None:
     """Each room is a package whose first line says in one word what it does."""
     for room in tidy.ROOMS:
@@ -216,6 +221,13 @@ PLANTED: list[tuple[Callable[[Path], Found], str, str, str]] = [
     ),
     (tidy.unlisted_classes, "policy/x.py", "", ":1: docs/glossary.md has a line for class Listed, which is not here"),
     (tidy.forbidden_names, "lab/load_oracle.py", "", ":1: load_oracle: docs/glossary.md forbids oracle"),
+    (tidy.given_up_names, "lab/x.py", "def grow(stem: str): ...", ":1: stem: docs/glossary.md has another word for stem"),
+    (
+        tidy.given_up_names,
+        "lab/x.py",
+        "class A:\n    kept_borders: int",
+        ":2: kept_borders: docs/glossary.md has another word for border",
+    ),
     (tidy.forbidden_names, "lab/x.py", "\nclass HTTPStressTest: ...", ":2: HTTPStressTest: docs/glossary.md forbids stress test"),
     (tidy.machine_paths, "protocol/x.py", "\nx = '/" + "home/somebody'", ":2: "),
     (tidy.left_to_do, "protocol/x.py", "# TO" + "DO: later", ":1: "),
@@ -292,6 +304,7 @@ RIGHT: list[tuple[Callable[[Path], Found], str, str]] = [
     (tidy.unlisted_classes, "policy/x.py", "class Listed: ...\nclass _Private: ..."),
     (tidy.unlisted_classes, "lab/x.py", "class Other: ..."),
     (tidy.forbidden_names, "lab/x.py", "class Coracle: ...\nclass _Oracle: ...\nclass Stress: ..."),
+    (tidy.given_up_names, "lab/x.py", "def system(border_dtype: str): ...\nX = file.stem"),
     (tidy.machine_paths, "protocol/x.py", "x = '/var/lib/x, ../home/x, a/home/b'"),
 ]
 

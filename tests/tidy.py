@@ -85,6 +85,11 @@ GLOSSARY = "docs/glossary.md"
 CORE_ROOMS = ("protocol", "policy", "model", "storage", "wire", "trainer")
 """Rooms whose public classes stand in the glossary: those that a peer is made of."""
 
+GIVEN_UP_WORDS = re.compile(r"(?:^|_)(border|rung|slab|stem)s?(?=_|$)", re.IGNORECASE)
+"""Words that the glossary has replaced, and that no public name of any kind has any more."""
+KEPT_KEYS = {"border_dtype": "a key of run files, which a run's fingerprint hashes"}
+"""Name -> why it stays."""
+
 GENERATED = re.compile(r"swarmfree/wire/v1/")
 FUNCTION_LINES_MAX = 70
 PARAMETERS_MAX = 8
@@ -403,6 +408,20 @@ def forbidden_names(path: Path) -> Found:
         for word in forbidden:
             if f" {word} " in words:
                 yield f"{relative(path)}:{line}: {name}: {GLOSSARY} forbids {word}"
+
+
+def given_up_names(path: Path) -> Found:
+    """Public functions, arguments, fields and constants with a word in their name that the glossary has replaced."""
+    for node in ast.walk(tree_of(path)):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.arg(arg=name):
+                pass
+            case ast.Name(id=name, ctx=ast.Store()):
+                pass
+            case _:
+                continue
+        if not name.startswith("_") and name not in KEPT_KEYS and (found := GIVEN_UP_WORDS.search(name)):
+            yield f"{relative(path)}:{node.lineno}: {name}: {GLOSSARY} has another word for {found[1].lower()}"
 
 
 def _glossary() -> str:
