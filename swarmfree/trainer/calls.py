@@ -13,7 +13,7 @@ from swarmfree.trainer.context import Context
 
 
 class Calls:
-    """Calls under way, by whom they are to."""
+    """Calls under way, by the member that they go to."""
 
     def __init__(self, context: Context) -> None:
         """None."""
@@ -40,13 +40,13 @@ class Calls:
             raise PeerSilent(f"{to.member} is not waited for any more") from None
 
     def give_up(self, member: Member) -> None:
-        """End those to this one."""
+        """End all calls to this member."""
         for scope in [scope for scope, to in self._under_way.items() if to == member]:
             del self._under_way[scope]
             scope.reschedule(asyncio.get_running_loop().time())
 
     def keep(self, members: Collection[Member]) -> None:
-        """End those to all others."""
+        """End all calls to members other than these."""
         for member in {*self._under_way.values()} - {*members}:
             self.give_up(member)
 

@@ -24,13 +24,13 @@ class PayloadAtHand:
         self._payload = payload
 
     async def read(self) -> bytes:
-        """The bytes."""
+        """Return the bytes."""
         return self._payload
 
 
 @dataclass(slots=True)
 class Context:
-    """One peer's surroundings.
+    """What every part of one peer shares: its ports, its manifest, its name.
 
     Args:
         ports: the outside.
@@ -52,12 +52,12 @@ class Context:
 
     @property
     def here(self) -> Endpoint:
-        """This peer."""
+        """This peer's member and addresses."""
         return self.ports.network.here
 
     @property
     def me(self) -> Member:
-        """This peer's member name."""
+        """This peer's member."""
         return self.ports.network.here.member
 
     @property
@@ -80,13 +80,13 @@ class Context:
         return self.ports.clock.now_s()
 
     def tell(self, event: Event) -> None:
-        """Keep one event."""
+        """Write one event to the journal."""
         self.ports.journal.tell(event)
 
     async def call(
         self, to: Endpoint, request: Request, payload: bytes = b"", *, silence_s: float = 0.0, header_first: bool = False
     ) -> Reply:
-        """Ask a peer, or this one without the network.
+        """Call a peer; a call to this peer itself does not use the network.
 
         Args:
             silence_s: give up after so long without a frame; 0 = the run's `silence_s`.
@@ -104,7 +104,7 @@ class Context:
         )
 
     def backoff_s(self) -> Iterator[float]:
-        """Growing waits with jitter: 0.05 s doubling to 1 s, each times a random factor in [0.5, 1)."""
+        """Yield growing waits with jitter: 0.05 s doubling to 1 s, each times a random factor in [0.5, 1)."""
         wait_s = 0.05
         while True:
             yield wait_s * (0.5 + 0.5 * self.rng.random())

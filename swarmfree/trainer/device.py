@@ -29,7 +29,7 @@ MEASURED_MAX = 64
 
 
 class Rank(enum.IntEnum):
-    """What goes first."""
+    """Priority of device work; the lowest rank runs first."""
 
     BOOKS = 0
     BACKWARD = 1
@@ -44,7 +44,7 @@ ALIKE = (Rank.BACKWARD, Rank.FORWARD)
 
 
 class WorkFailed(CallFailed):
-    """An exception came out of a piece of device work."""
+    """A piece of device work raised an exception."""
 
 
 class Device:
@@ -85,7 +85,7 @@ class Device:
         return await future
 
     async def timed(self, rank: Rank, age: int, work: Callable[[], T]) -> tuple[T, float]:
-        """As `run`; also the seconds the work itself took."""
+        """Run `work` like `run`, and also return the seconds that it took."""
 
         def measured() -> tuple[T, float]:
             begun_s = self._clock.now_s()
@@ -94,7 +94,10 @@ class Device:
         return await self.run(rank, age, measured)
 
     async def read(self, work: Callable[[], T]) -> T:
-        """Run `work` that only reads state: at once, on this thread, beside a pass or idle work, which change none; else in its turn.
+        """Run `work` that only reads state.
+
+        While a pass or idle work runs, which change no state, it runs at once on this thread; else
+        in turn.
 
         Whoever rebuilds a stage does not wait for a long pass of its neighbours. Nothing else can begin meanwhile, so it must be short.
 
@@ -104,7 +107,7 @@ class Device:
         return work() if self._running in BESIDE else await self.run(Rank.BOOKS, 0, work)
 
     async def lend(self, look: Callable[[], tuple[T, Pieces]]) -> tuple[T, Lent]:
-        """Views of the state, and what `look` says of them; as `read`.
+        """Return views of the state, and what `look` says of them, under the rules of `read`.
 
         They are copied where work that may change the state begins while somebody still needs them: so they stay as they are, and most are never
         copied.
@@ -122,7 +125,7 @@ class Device:
         return lent() if self._running in BESIDE else await self._run(Rank.BOOKS, 0, lent, changes=False)
 
     async def serve(self) -> None:
-        """Do queued work for ever."""
+        """Run for ever: do queued work, the lowest rank first."""
         while True:
             while not self._heap:
                 self._filled.clear()
@@ -156,7 +159,7 @@ class Device:
         self._running = None
 
     def count_tick(self, tick_s: float, least_s: float) -> str:
-        """So much time of this peer's own has passed; why the device is stuck, empty while it is not.
+        """Count `tick_s` of this peer's own time; return why the device is stuck, empty while it is not.
 
         Time is counted, not read from a clock: a process that was stopped has not computed meanwhile.
 
@@ -176,7 +179,7 @@ class Device:
         return f"a {self._running.name.lower()} piece of work has run for {self._ran_s:.0f} s, {most_s:.0f} s is the most"
 
     def lateness(self, silence_s: float) -> float:
-        """How many times over its limit the present piece of work is, by counted time; 0 = it is not."""
+        """How many times the present piece of work has exceeded its limit, by counted time; 0 = not yet."""
         if self._running is None:
             return 0.0
         return lateness(self._ran_s, self._measured[self._running], silence_s, alike=self._running in ALIKE)

@@ -36,7 +36,7 @@ REFUSED_MAX = 6
 
 @dataclass(slots=True)
 class Poll:
-    """What came of asking everybody once.
+    """The answers after a candidate has asked every member once.
 
     Attributes:
         behind: the highest number of a term that somebody has promised, 0 where nobody told one.
@@ -51,17 +51,17 @@ class Poll:
     silent: bool = False
 
     def covers(self, plan: Plan) -> bool:
-        """Whether every stage of the plan has somebody among them."""
+        """Whether every stage of the plan has a member among those that promised."""
         there = self.members()
         return all(any(replica.endpoint.member in there for replica in stage) for stage in plan.replicas)
 
     def members(self) -> set[Member]:
-        """Who promised, or would."""
+        """Members that promised, or would promise."""
         return {endpoint.member for endpoint in self.promises}
 
 
 class Election:
-    """One member's candidacy.
+    """One member's candidacy for the lead.
 
     Attributes:
         announced: by the directory when this peer last looked.
@@ -78,7 +78,10 @@ class Election:
         self.announced: Sequence[Announcement] = ()
 
     async def campaign(self) -> Takeover | None:
-        """Try to become coordinator; None where there is one after all, or this member is no use as one."""
+        """Try to become coordinator.
+
+        Returns None if another coordinator is heard, or if this member cannot lead.
+        """
         replica_state, timing = self._stage_member.replica_state, self._context.timing
         longest_s = FORCED_WITHOUT_ALL * timing.split_wait_s
         self._has_waited = not self._is_led() and self._context.now_s() - self._alone_since_s >= longest_s
@@ -133,7 +136,11 @@ class Election:
 
     @property
     def hopes(self) -> bool:
-        """Whether somebody may still lead this peer's own lineage: no campaign has begun yet in which it could have claimed without anybody."""
+        """Whether a coordinator of this peer's own lineage may still come.
+
+        It may until a campaign began in which this peer could have claimed the lead without any
+        other.
+        """
         return self._is_led() or not self._has_waited
 
     def _is_led(self) -> bool:

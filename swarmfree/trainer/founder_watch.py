@@ -28,10 +28,10 @@ SHOWN_MAX = 3
 
 
 class OrganisersDirectory(Directory, Protocol):
-    """The directory, for whoever made the run."""
+    """The directory as the organiser's bootstrap node uses it."""
 
     async def name(self, founder: Founder) -> None:
-        """Write down who founds, then publish it."""
+        """Write the founder's name to disk, then publish it."""
         ...
 
 
@@ -64,7 +64,7 @@ class FoundersWatch:
         self._looked_s = math.inf
 
     async def keep(self) -> None:
-        """Watch until somebody announces that it has applied a record."""
+        """Run until a peer announces that it has applied a record."""
         while not await self._look():
             await asyncio.sleep(LOOK_S if self._present is not None else FIRST_LOOK_S)
 

@@ -43,7 +43,7 @@ Lead = Callable[[Takeover | None], Awaitable[bool]]
 
 
 class Membership:
-    """This peer's tie to the coordinator.
+    """Finds a place for this peer, and follows or becomes the coordinator.
 
     Attributes:
         genesis: the highest number of a genesis that this peer has read; 1 before that.
@@ -66,7 +66,7 @@ class Membership:
         self._unanswered: set[str] = set()
 
     def hello(self) -> Hello:
-        """What this peer says about itself."""
+        """Make the Hello that says what this peer can do and what it holds."""
         can_feed = self._context.ports.tokens is not None
         corpus_hash = self._context.manifest.data.corpus_hash if can_feed else ""
         replica_state = self._stage_member.replica_state
@@ -79,7 +79,7 @@ class Membership:
         return Hello(can_feed, self._context.local.standby, corpus_hash, *held, forced)
 
     async def keep(self) -> None:
-        """Get a place; stay until heartbeats stop; claim the lead or find who has it; for ever.
+        """Run for ever: get a place, stay while heartbeats come, then claim the lead or find who has it.
 
         Raises:
             Excluded: the swarm wants no such peer.
@@ -258,7 +258,7 @@ class Membership:
         return f"waiting for founder {shown[0].member} to lead{why}"
 
     async def count_ticks(self) -> None:
-        """Count this peer's ticks, for ever; each heartbeat begins anew.
+        """Run for ever: count this peer's ticks since the last heartbeat.
 
         Raises:
             DeviceStuck: the device does not come back.

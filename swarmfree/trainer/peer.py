@@ -85,7 +85,7 @@ class End:
 
 
 class Peer:
-    """Everything one peer is, assembled; dispatches incoming calls."""
+    """One peer, assembled; it dispatches incoming calls."""
 
     def __init__(self, context: Context, group: asyncio.TaskGroup) -> None:
         """Assemble; nothing runs yet."""
@@ -108,7 +108,7 @@ class Peer:
         self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
 
     def start(self) -> None:
-        """Be reachable, be announced, look for a place."""
+        """Start all background work: serve calls, announce this peer, look for a place."""
         self.context.handler = self.context.ports.network.serve(self.handle)
         here = self.context.here
         self.context.tell(Started(here.member.peer_id, here.member.incarnation, here.addresses[0]))
@@ -124,11 +124,11 @@ class Peer:
         self.tasks.start(self._join(), "join")
 
     def everything(self) -> tuple[Tasks, ...]:
-        """All background work, to be cancelled at the end."""
+        """List all background work, to be cancelled at the end."""
         return (self.tasks, self._coordination, self._building, self._keeping, self.keeper.tasks, *self.stage_member.everything())
 
     def end(self, end: End) -> None:
-        """End this peer; the first word counts."""
+        """End this peer; the first reason given counts."""
         if not self.ended.done():
             self.ended.set_result(end)
 
@@ -261,7 +261,11 @@ class Peer:
         return Reply(Farewell())
 
     async def leave(self) -> None:
-        """Go without harm: hand the lead over, finish what this peer began, hand over or write what it alone may hold of its stage; then end."""
+        """Leave without harm, then end.
+
+        The peer hands over the lead, finishes its work, and hands over or writes a stage that it
+        alone may hold.
+        """
         waits = self.context.backoff_s()
         if self.coordinator is not None:
             await self.coordinator.hand_over()
@@ -378,7 +382,7 @@ async def run_peer(
     keep: asyncio.Event | None = None,
     begun: Callable[[Peer], None] | None = None,
 ) -> int:
-    """Live one peer's life, from its first announcement to the end of the run.
+    """Run one peer from its first announcement to the end of the run.
 
     Args:
         ports: the outside; the network must be up.

@@ -8,7 +8,7 @@ from swarmfree.trainer.peer import Peer
 
 
 def glance_of(peer: Peer, told: Plan | None = None) -> Glance:
-    """What this peer knows now.
+    """Collect what this peer knows now.
 
     Args:
         peer: that has begun.

@@ -72,37 +72,37 @@ class ReplicaState:
 
     @property
     def promised(self) -> Position | None:
-        """The highest position promised."""
+        """The highest position that this member has promised."""
         return self.promises.promised
 
     @property
     def coordinator(self) -> Endpoint | None:
-        """Who made that claim."""
+        """The coordinator that made the promised claim."""
         return self.promises.coordinator
 
     @property
     def sealed(self) -> Record | None:
-        """The stored record that is not applied yet."""
+        """The record that is stored and not yet applied."""
         return forget_vote(self.promises, self.iteration).sealed
 
     @property
     def sealed_at(self) -> Position | None:
-        """Position of the Seal that brought it."""
+        """Position of the Seal that brought the stored record."""
         return forget_vote(self.promises, self.iteration).sealed_at
 
     @property
     def is_over(self) -> bool:
-        """Whether the state held here has all iterations of the run."""
+        """Whether the state has done all iterations of the run."""
         return self.iteration >= self._context.manifest.run.iterations
 
     @property
     def records_held(self) -> int:
-        """How many records of this lineage are applied, and the one that is stored."""
+        """Number of records of this lineage, applied ones and the stored one."""
         return self.iteration + (self.sealed is not None and self.sealed.iteration == self.iteration)
 
     @property
     def has_begun(self) -> bool:
-        """Whether this peer knows of something that a founder must not pass over: a plan, or a record."""
+        """Whether this peer knows a plan or a record, which a founder must not pass over."""
         return self.known_plan is not None or self.records_held > 0
 
     @property
@@ -111,13 +111,13 @@ class ReplicaState:
         return self.iteration * self._context.manifest.batch.microbatches
 
     def offset_of(self, key: WorkKey) -> int:
-        """Which of the plan's microbatches this is, for the choice of replicas."""
+        """Offset of this work's microbatch in the plan, by which replicas are chosen."""
         if key.kind is WorkKind.EVALUATE:
             return key.microbatch
         return key.microbatch - key.iteration * self._context.manifest.batch.microbatches
 
     def source_of(self, key: WorkKey) -> Endpoint | None:
-        """Who feeds this microbatch by the plan in force, None where no share has it."""
+        """Return the source that feeds this microbatch by the plan in force, None if no share has it."""
         plan = self.plan
         if plan is None or plan.base != key.base:
             return None
@@ -128,7 +128,7 @@ class ReplicaState:
         return None
 
     def install(self, stage: int, iteration: int, lineage: str, record: Record | None, past: Mapping[int, str] = NO_PAST) -> None:
-        """A stage's state was built here; `past` is what is known of the lineages before it."""
+        """Hold a state that was built here; `past` has the lineages before it, as far as they are known."""
         self.stage, self.iteration, self.lineage, self.is_committed_state = stage, iteration, lineage, iteration == 0
         self.plan, self.base, self.opened = None, "", ""
         self.promises = forget_vote(self.promises, iteration)
@@ -137,7 +137,9 @@ class ReplicaState:
         self.moved.tell()
 
     def apply(self, record: Record) -> None:
-        """The state has stepped with this record. Called in the same device work as the step; tell `moved` afterwards.
+        """Note that the state has stepped with this record.
+
+        It runs in the device work of the step; the caller signals `moved` afterwards.
 
         The promises are left alone here: the device's thread would overwrite what is promised meanwhile.
         """
@@ -149,17 +151,23 @@ class ReplicaState:
         self.past.pop(self.iteration - PAST_MAX, None)
 
     def goes_on_from(self, iteration: int, lineage: str) -> bool:
-        """Whether the state held here is further than that one, the first step by a record that a majority decided; later ones may be forced."""
+        """Whether the state goes on from the given one by a step that a majority decided.
+
+        Only the first step matters; later ones may be forced.
+        """
         newest = self.record_of(NEWEST)
         is_beyond = self.is_committed_state and iteration < self.iteration and self.past.get(iteration) == lineage
         return is_beyond and newest is not None and iteration not in newest.forced
 
     def held(self) -> Held:
-        """What promises ask of the state."""
+        """The value by which `policy.promises` knows this state."""
         return Held(self._context.me, self.stage, self.iteration, self.lineage, self.records)
 
     def record_of(self, iteration: int) -> Record | None:
-        """The applied record of an iteration, or of the `NEWEST`; never one that is merely sealed: it may not be decided."""
+        """Return the applied record of an iteration, or of the `NEWEST`; None if it is not kept.
+
+        A record that is only sealed does not count: it may not be decided.
+        """
         if iteration == NEWEST:
             return self.records[-1] if self.records else None
         for record in self.records:
@@ -168,7 +176,7 @@ class ReplicaState:
         return None
 
     def check(self, key: WorkKey) -> None:
-        """Refuse work that the books do not admit now.
+        """Refuse work of another iteration or base than the present one.
 
         Raises:
             Refused: `past`, `not_yet` or `stale`.
@@ -181,7 +189,7 @@ class ReplicaState:
             raise Refused(RefusalKind.STALE, f"base {key.base} is not this peer's {self.base or '(changing)'}")
 
     async def admit(self, key: WorkKey) -> None:
-        """As `check`, but hold what is early for at most `hold_s`."""
+        """Check work like `check`, but let early work wait for at most `hold_s`."""
         until_s = self._context.now_s() + self._context.timing.hold_s
         while True:
             try:

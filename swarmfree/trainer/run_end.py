@@ -16,7 +16,7 @@ from swarmfree.trainer.tasks import Tasks
 
 
 class RunEnd:
-    """One peer's part in the end of the run.
+    """This peer's part in the end of the run.
 
     Attributes:
         failure: why the weights that this peer was to write are not written; empty while nothing went wrong.
@@ -33,7 +33,9 @@ class RunEnd:
         self.failure = ""
 
     def require_lead(self, sender: Endpoint) -> None:
-        """Nobody ends the run but this peer's own coordinator, or anybody at all where it has followed none for long.
+        """Refuse an end of the run from any peer but this peer's own coordinator.
+
+        Any peer may end the run here if this one has followed no coordinator for long.
 
         Raises:
             Refused: `stale`; the sender may lead another side of a split, which is through, and this side is not.
@@ -53,7 +55,7 @@ class RunEnd:
         return Reply(Farewell())
 
     async def write(self) -> Reply:
-        """Write the stage's weights, or wait until they are written; this peer stays.
+        """Write the stage's weights, or wait until they are written; the peer stays.
 
         Raises:
             Refused: `gone`, what is held here is not the last state of a stage; `failed`, with the reason.
@@ -76,7 +78,7 @@ class RunEnd:
         return Reply(Farewell(note, self._all_written_of == replica_state.lineage))
 
     async def keep(self) -> None:
-        """Write the weights of the stage as they are now, for whoever wants them before the run ends; without a stage nothing."""
+        """Write the present weights of the stage before the run ends; without a stage, nothing."""
         replica_state, ports = self._stage_member.replica_state, self._context.ports
 
         def export() -> str:

@@ -14,7 +14,7 @@ W = TypeVar("W")
 
 
 class Tasks:
-    """Background work of one owner inside a `TaskGroup`: ends with the group, or when the owner says so."""
+    """Background work of one owner inside a `TaskGroup`; it ends with the group or with its owner."""
 
     def __init__(self, group: asyncio.TaskGroup) -> None:
         """Start nothing yet."""
@@ -37,12 +37,12 @@ class Tasks:
         return task
 
     def cancel_all(self) -> None:
-        """Cancel what still runs, oldest first."""
+        """Cancel all running tasks, oldest first."""
         for task in list(self._running):
             task.cancel()
 
     def close(self) -> None:
-        """Cancel what still runs, and start nothing any more: else the group would wait for it for ever."""
+        """Cancel all running tasks and refuse new ones, so that the group can end."""
         self._closed = True
         self.cancel_all()
 
@@ -51,20 +51,20 @@ class Tasks:
 
 
 class Signal:
-    """Wakes everyone who waits when something changed; what changed is looked up, not carried."""
+    """Wakes all tasks that wait for a change; they look up what has changed."""
 
     def __init__(self) -> None:
         """Nobody waits yet."""
         self._waiting: dict[asyncio.Future[bool], None] = {}
 
     def tell(self) -> None:
-        """Wake all who wait now."""
+        """Wake all tasks that wait now."""
         waiting, self._waiting = self._waiting, {}
         for waiter in waiting:
             _wake(waiter, told=True)
 
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the next `tell`; False when `timeout_s` ran out first."""
+        """Wait for the next `tell`; False if `timeout_s` passed first."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
         self._waiting[waiter] = None
@@ -83,7 +83,9 @@ def _wake(waiter: asyncio.Future[bool], *, told: bool) -> None:
 
 
 async def each(work: Iterable[W], one: Callable[[W], Awaitable[None]], in_flight: int) -> None:
-    """Do `one` for each piece of work, so many at a time, in order; after a failure no further one is begun.
+    """Run `one` for each piece of work, in order, at most `in_flight` at a time.
+
+    After a failure no further piece is begun.
 
     Raises:
         CallFailed: the first one.

@@ -36,7 +36,7 @@ PART_DIGEST_BYTES = 8
 
 @dataclass(slots=True, eq=False)
 class Sum:
-    """One part at its owner: contributions by member, and the sum once all are here."""
+    """One part at its owner: contributions by member, and their sum once all have come."""
 
     contributions: dict[Member, bytes] = field(default_factory=dict)
     done: asyncio.Future[tuple[bytes, float]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -45,7 +45,7 @@ class Sum:
 
 @dataclass(slots=True, eq=False)
 class Round:
-    """One roll being averaged here."""
+    """One try at averaging one roll at this peer."""
 
     roll: Roll
     outcome: asyncio.Future[Report | RoundFailed]
@@ -74,7 +74,7 @@ class Averaging:
         self.kept: tuple[int, str] | None = None
 
     def stop(self, why: Refused) -> None:
-        """End the round under way."""
+        """Stop the round under way and refuse its callers with `why`."""
         self._tasks.cancel_all()
         ended, self._round = self._round, None
         if ended is not None:
@@ -88,7 +88,7 @@ class Averaging:
         self._state_digest = self.kept = self._latest = None
 
     async def digest_when_idle(self) -> None:
-        """Make the digest that will be asked for, part by part: whoever needs the device meanwhile does not wait for all of them."""
+        """Compute the state's digest ahead of its use, part by part as idle device work."""
         replica_state, engine = self._replica_state, self._context.ports.engine
         stage, iteration = replica_state.stage, replica_state.iteration
 
@@ -107,7 +107,7 @@ class Averaging:
         await self.state_digest(Rank.IDLE)
 
     async def state_digest(self, rank: Rank = Rank.BOOKS) -> str:
-        """Digest of the state at the present iteration; taken once per iteration, at the latest when it is reported."""
+        """Return the digest of the state at the present iteration, computed once per iteration."""
         iteration = self._replica_state.iteration
         if self._state_digest is None or self._state_digest[0] != iteration:
             digest = await self._device.run(rank, 0, self._context.ports.engine.state_digest)
@@ -117,7 +117,7 @@ class Averaging:
         return self._state_digest[1]
 
     async def take(self, request: TakeRoll) -> Reply:
-        """Average this roll, or join the round that does, or say why not."""
+        """Average this roll, or join the round that does; answer why not if it cannot be done."""
         roll = request.roll
         if (
             roll.iteration != self._replica_state.iteration
@@ -154,7 +154,7 @@ class Averaging:
         return None
 
     async def reduce(self, sender: Member, request: Reduce, incoming: Incoming) -> Reply:
-        """As the owner of a part: take a member's contribution, answer with the sum."""
+        """Take a member's contribution to a part that this peer owns, and answer with the sum."""
         current = await self._admit_round(request.round)
         member = _member_of(current.roll, sender)
         is_part = request.part in range(self._context.ports.engine.part_count(current.roll.stage))
@@ -178,7 +178,7 @@ class Averaging:
             raise Refused(RefusalKind.FAILED, f"{member}: {why}")
 
     async def get_average(self, request: GetAverage) -> Reply:
-        """One part of the complete average this peer holds."""
+        """Return one part of the complete average that this peer holds."""
         if self.kept != (request.iteration, request.sum_digest):
             raise Refused(RefusalKind.GONE, f"no average of iteration {request.iteration} with this digest is kept here")
         part = request.part

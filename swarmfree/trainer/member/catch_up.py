@@ -34,7 +34,10 @@ async def _learn_plan(context: Context, stage_member: StageMember, donors: tuple
 
 
 async def keep_up(context: Context, stage_member: StageMember, donors: tuple[Endpoint, ...]) -> None:
-    """Apply what commits until an Open makes this peer a member: from then on the coordinator tells it."""
+    """Apply later commits to a new copy, until an Open makes this peer a member.
+
+    From then on the coordinator sends it each commit.
+    """
     replica_state = stage_member.replica_state
     stage_member.donors = donors
     stage, plan = replica_state.stage, replica_state.plan

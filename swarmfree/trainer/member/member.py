@@ -55,7 +55,7 @@ Act = Callable[[], Coroutine[Any, Any, Reply]]
 
 
 class StageMember:
-    """Handles Open, Seal, Commit, Heartbeat and the questions about books and state.
+    """Handles Claim, Open, Seal, Commit and Heartbeat for the stage that this peer holds.
 
     Attributes:
         waiting_for: what the coordinator last said the swarm waits for.
@@ -108,16 +108,16 @@ class StageMember:
         self._acts: asyncio.Queue[tuple[Act, asyncio.Future[Reply]]] = asyncio.Queue(maxsize=64)
 
     def everything(self) -> tuple[Tasks, ...]:
-        """All background work, to be cancelled at the end."""
+        """List all background work of this member, to be cancelled at the end."""
         return self._owned
 
     def tell_news(self) -> None:
-        """Something the coordinator waits for has happened: answer its heartbeat now."""
+        """Answer the coordinator's heartbeat now, since something that it waits for has happened."""
         self._news += 1
         self._news_signal.tell()
 
     async def keep(self) -> None:
-        """Do the acts on the books, one at a time, for ever."""
+        """Run for ever: do the acts that change the replica's state, one at a time."""
         while True:
             act, future = await self._acts.get()
             try:
@@ -136,11 +136,11 @@ class StageMember:
         return await asyncio.shield(future)
 
     async def claim(self, sender: Endpoint, request: Claim) -> Reply:
-        """Promise to follow a new coordinator, or say why not."""
+        """Promise to follow a new coordinator, or refuse with the reason."""
         return await self._in_turn(lambda: self._claim(sender, request))
 
     async def open(self, sender: Endpoint, request: Open) -> Reply:
-        """Promise this position and begin its work."""
+        """Promise the plan's position and start its work."""
         return await self._in_turn(lambda: self._open(sender, request))
 
     async def seal(self, request: Seal) -> Reply:
@@ -154,7 +154,7 @@ class StageMember:
     async def install(
         self, stage: int, iteration: int, lineage: str, record: Record | None, past: Mapping[int, str] = NO_PAST
     ) -> None:
-        """A stage's state was built here: hold it from now on, and know of the past what whoever ordered it knows."""
+        """Hold a stage's state that was built here, with what the build's sender knows of the past."""
 
         async def act() -> Reply:
             await self._end_work(Refused(RefusalKind.STALE, "the stage was built anew"))
@@ -166,7 +166,9 @@ class StageMember:
         await self._in_turn(act)
 
     async def rejoin(self, sender: Endpoint, successor: Endpoint) -> None:
-        """The lineage of this member's coordinator gave way to another one: what is held here counts for nothing there.
+        """Leave the coordinator, whose lineage lost, and join the swarm of `successor` again.
+
+        What this peer holds counts for nothing there.
 
         The state stays, since it may be what the other lineage began with; so does a vote, which nobody has twice.
 
@@ -195,7 +197,7 @@ class StageMember:
         self.tied.tell()
 
     async def forget_plan(self) -> None:
-        """Nobody goes on with the plan that this peer follows: its founder is gone, nothing was sealed, and another one was named."""
+        """Drop the plan of a founder that disappeared before anything was sealed; another one was named."""
         replica_state = self.replica_state
         plan = replica_state.known_plan
 
@@ -209,7 +211,7 @@ class StageMember:
         await self._in_turn(act)
 
     async def let_go(self) -> None:
-        """Hold no stage from now on: something else is about to be built here."""
+        """Drop the stage that is held, since another state is about to be built here."""
 
         async def act() -> Reply:
             await self._end_work(Refused(RefusalKind.STALE, "the stage is being built anew"))
@@ -222,17 +224,26 @@ class StageMember:
 
     @property
     def hears_coordinator(self) -> bool:
-        """Whether a heartbeat came within `coordinator_silence_s` of this peer's own ticks, from a coordinator that gets somewhere."""
+        """Whether a coordinator that makes progress sent a heartbeat within `coordinator_silence_s`.
+
+        The time is counted in this peer's own ticks.
+        """
         timing = self.context.timing
         return self.silent_ticks * TICK_S < timing.coordinator_silence_s and not self.is_stalled
 
     @property
     def is_stalled(self) -> bool:
-        """Whether the coordinator heartbeats, waits for nobody, and has got nowhere for `stall_s` of this peer's own ticks."""
+        """Whether the coordinator sends heartbeats and waits for nothing, but made no progress for `stall_s`.
+
+        The time is counted in this peer's own ticks.
+        """
         return self._stalled_ticks * TICK_S >= self.context.timing.stall_s
 
     def lose_coordinator(self) -> None:
-        """This peer leads no longer itself: whoever claims next has its promise, unless it gave way to somebody."""
+        """Note that this peer leads no longer: the next claim gets its promise.
+
+        If it gave way to another coordinator, it follows that one.
+        """
         replica_state = self.replica_state
         if replica_state.coordinator is not None and replica_state.coordinator.member == self.context.me:
             replica_state.promises = replace(replica_state.promises, coordinator=None)
@@ -240,7 +251,7 @@ class StageMember:
         self.tied.tell()
 
     def count_tick(self) -> None:
-        """Another `TICK_S` has passed without a heartbeat."""
+        """Count one more `TICK_S` without a heartbeat."""
         heard = self.hears_coordinator
         self.silent_ticks += 1
         self._stalled_ticks += 1
@@ -248,24 +259,24 @@ class StageMember:
             self.tied.tell()
 
     def name_successor(self, successor: Member) -> None:
-        """The coordinator leaves, and says who is to follow it."""
+        """Note who may claim the lead, since the coordinator leaves."""
         self.successor = successor
         self.heartbeat_came.tell()
         self.tied.tell()
 
     def hears_another(self, sender: Endpoint) -> bool:
-        """Whether this member has a coordinator other than `sender` that it has heard of late."""
+        """Whether this member has recently heard a coordinator other than `sender`."""
         coordinator = self.replica_state.coordinator
         if coordinator is None or sender.member in {coordinator.member, self.successor}:
             return False
         return self.hears_coordinator
 
     def promised_build(self, sender: Endpoint, request: Build) -> Promises:
-        """What is promised once this Build is taken on; see `policy.promises.build`."""
+        """Return the promises after this Build is accepted; see `policy.promises.build`."""
         return promises.build(self.replica_state.promises, sender, request, hears_another=self.hears_another(sender))
 
     async def heartbeat(self, sender: Endpoint, request: Heartbeat) -> Reply:
-        """Say how this member stands, at once if there is news, else after `hold_s`.
+        """Answer how this member stands: at once if there is news, else after `hold_s`.
 
         Raises:
             Refused: `behind`, from a coordinator whose term is over.
@@ -307,7 +318,7 @@ class StageMember:
 
     @property
     def work_done(self) -> int:
-        """What grows as long as a build gets somewhere: its device does something, or something comes, also of an answer that is under way."""
+        """A number that grows while a build makes progress: device work done and payload frames received."""
         return self.device.done_count + self.context.ports.network.frames_received
 
     async def _claim(self, sender: Endpoint, request: Claim) -> Reply:

@@ -13,7 +13,7 @@ from swarmfree.trainer.member.member import StageMember
 
 
 async def get_state(stage_member: StageMember, request: GetState) -> Reply:
-    """Some parts of the state: at exactly the asked iteration, or where no lineage was asked for at the present one.
+    """Return parts of the state at the iteration asked for, or at the present one without a lineage.
 
     Raises:
         Refused: `gone` or `not_yet`, this member is elsewhere; `failed`, there is no such part.
@@ -50,7 +50,7 @@ async def get_state(stage_member: StageMember, request: GetState) -> Reply:
 
 
 async def get_record(stage_member: StageMember, request: GetRecord) -> Reply:
-    """A record that is held; the next one to come is waited for a while.
+    """Return an applied record; if it is the next one to come, wait for it a while.
 
     Raises:
         Refused: `not_yet`, it is not held.
@@ -65,7 +65,7 @@ async def get_record(stage_member: StageMember, request: GetRecord) -> Reply:
 
 
 async def get_plan(stage_member: StageMember, _: GetPlan) -> Reply:
-    """The plan in force, what the run waits for, who is heard to lead it, and how many records are held."""
+    """Return the plan in force, what the run waits for, its coordinator, and the number of records."""
     replica_state = stage_member.replica_state
     leader = replica_state.coordinator if stage_member.hears_coordinator else None
     return Reply(PlanAnswer(replica_state.known_plan, stage_member.waiting_for, leader, replica_state.records_held))

@@ -41,7 +41,9 @@ class SumBook:
         self._halves: dict[int, set[int]] = {}
 
     def number_for(self, kind: SumKind | int, offset: int) -> int:
-        """The open partial sum of this kind; a new number where the last one was frozen or void, or already holds `offset`.
+        """Return the number of the open partial sum of this kind, or open a new one.
+
+        A new one is needed if the last one is frozen or void, or already holds `offset`.
 
         Args:
             kind: or the number of a redo: what one redo brings is exactly what was missing, and one sum of it completes a cover.
@@ -55,13 +57,16 @@ class SumBook:
         return number
 
     def enter(self, number: int, offset: int) -> None:
-        """Microbatch `offset` is now in sum `number`."""
+        """Note that microbatch `offset` is in sum `number`."""
         assert offset not in self._sets[number], f"microbatch {offset} is already in partial sum {number}"
         self._sets[number] = (*self._sets[number], offset)
         self.entered_count += 1
 
     def half(self, number: int, offset: int) -> None:
-        """One half of a source's contribution, the loss's or the embedding's, is now in sum `number`; with the second one it is entered."""
+        """Note that half of a source's contribution is in sum `number`: the loss's or the embedding's.
+
+        The microbatch is entered with its second half.
+        """
         halves = self._halves.setdefault(number, set())
         if offset in halves:
             halves.discard(offset)
@@ -70,7 +75,9 @@ class SumBook:
             halves.add(offset)
 
     def partial_sums(self) -> tuple[PartialSum, ...]:
-        """All that hold something whole, by number. Also read from outside device work, as a hint; hence the copies first.
+        """List the partial sums that hold a whole contribution, by number.
+
+        Callers outside device work read it as a hint; so it copies its tables first.
 
         A sum with half a contribution in it is not told: it may not be averaged as it is.
         """
@@ -82,18 +89,18 @@ class SumBook:
         )
 
     def freeze(self) -> None:
-        """Close every open partial sum: what comes later goes to new ones."""
+        """Close every open partial sum: later contributions go to new ones."""
         self._open.clear()
 
     def void(self, number: int) -> None:
-        """Forget a spoilt sum; its microbatches have to be redone."""
+        """Drop a spoilt sum; its microbatches must be redone."""
         self._open = {kind: held for kind, held in self._open.items() if held != number}
         self._sets.pop(number, None)
         self._halves.pop(number, None)
         self._engine.void(number)
 
     def clear(self) -> None:
-        """Forget everything: the base has changed."""
+        """Drop all sums, because the base has changed."""
         self._open.clear()
         self._sets.clear()
         self._halves.clear()

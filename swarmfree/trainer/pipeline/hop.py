@@ -20,7 +20,7 @@ PASSED_UP = frozenset({RefusalKind.EXHAUSTED, RefusalKind.PAST})
 
 
 class Hop:
-    """Calls to the replicas of the next stage, in the plan's order.
+    """Calls the replicas of the next stage in the plan's order.
 
     Attributes:
         calls: under way; those to members that the newest plan has not got are given up.
@@ -36,14 +36,14 @@ class Hop:
         self._gone: set[Member] = set()
 
     def follow(self, plan: Plan) -> None:
-        """Use this plan from now on: suspicions of the last one are forgotten, and members that it has not got are waited for no longer."""
+        """Use this plan: forget earlier suspicions, and give up calls to members that it does not have."""
         self._plan = plan
         self.calls.keep({endpoint.member for endpoint in plan.members()})
         self._orders = {}
         self._suspects, self._gone = set(), set()
 
     def order(self, stage: int, offset: int) -> tuple[Endpoint, ...]:
-        """Whom to ask, in order: the plan's, those that just failed last."""
+        """List the replicas to ask, in the plan's order; those that just failed come last."""
         assert self._plan is not None, "a hop needs a plan"
         place = (stage, offset)
         if place not in self._orders:
@@ -51,12 +51,15 @@ class Hop:
         return tuple(sorted(self._orders[place], key=lambda e: e.member in self._suspects))
 
     def is_lost(self, stage: int) -> bool:
-        """Whether nobody of a stage could be reached when last asked: then it is being rebuilt, and another base will begin."""
+        """Whether no replica of a stage answered the last time.
+
+        Such a stage is being rebuilt, and another base will begin.
+        """
         members = self._plan.replicas[stage] if self._plan is not None else ()
         return bool(members) and all(replica.endpoint.member in self._gone for replica in members)
 
     async def train(self, key: WorkKey, offset: int, output: bytes, source: Endpoint, attempt_number: int) -> bytes:
-        """Have `key` done by a replica of its stage.
+        """Let a replica of the next stage do the work named `key`.
 
         Args:
             key: the work at the next stage.
@@ -107,7 +110,7 @@ class Hop:
 
 
 def gradient_of(output: bytes, answer: bytes, sender: Endpoint) -> bytes:
-    """The answer, which is as long as what was sent on.
+    """Check that the answer is as long as the tensor that was sent, and return it.
 
     Raises:
         ProtocolViolation: it is not.

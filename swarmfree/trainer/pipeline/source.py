@@ -29,7 +29,7 @@ PULLS = 4
 
 
 class Source:
-    """Handles Loss, and drives this peer's share of the plan.
+    """Handles Loss and drives this peer's share of the plan.
 
     Attributes:
         share_done: every microbatch of the share came back.
@@ -69,18 +69,18 @@ class Source:
         self.evaluation: Evaluation | None = None
 
     def losses(self) -> tuple[Microloss, ...]:
-        """Losses of the microbatches whose loss was computed here, by offset."""
+        """List the losses that this peer computed, by offset."""
         return tuple(Microloss(offset, float64_bits(loss)) for offset, loss in sorted(self._losses.items()))
 
     def stop(self) -> None:
-        """Feed no more; forget the share."""
+        """Stop feeding and forget the share."""
         self._tasks.cancel_all()
         self._sums, self._losses = {}, {}
         self._feeding, self._begun, self._taken, self._window_losses, self._windows_begun = 0, set(), set(), {}, set()
         self.share_done, self.evaluation = False, None
 
     def follow(self, plan: Plan) -> None:
-        """Begin this plan's share, if there is one for this peer, or what an earlier plan of the same base did not give it yet."""
+        """Start this plan's share, or the rest of it that an earlier plan of the same base did not contain."""
         for share in plan.shares:
             if share.source != self._context.me:
                 continue
@@ -97,7 +97,7 @@ class Source:
             self._tasks.start(self._feed(plan, share, windows, offsets), f"share of iteration {plan.iteration}")
 
     async def loss(self, request: Loss, incoming: Incoming) -> Reply:
-        """Loss of one microbatch and the gradient of what came in."""
+        """Compute the loss of one microbatch, and the gradient of the activations that came in."""
         key = request.key
         await self._replica_state.admit(key)
         tokens = self._context.ports.tokens

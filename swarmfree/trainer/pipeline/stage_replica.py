@@ -57,7 +57,7 @@ class StageReplica:
         self.seconds_per_microbatch = 0.0
 
     async def train(self, request: Train, incoming: Incoming) -> Reply:
-        """Do, join or answer again the work of this key."""
+        """Do the work of this key, join it, or answer again with what came of it."""
         key = request.key
         await self._replica_state.admit(key)
         if key.stage != self._replica_state.stage or key.stage == ENDS_STAGE:
@@ -72,7 +72,7 @@ class StageReplica:
         return Reply(Trained(), entry.answer)
 
     async def redo(self, request: Redo) -> Reply:
-        """Do the segments that begin here; each pulls its input, none travels the ring."""
+        """Do the segments that begin here; each pulls its input from a holder."""
         plan = self._replica_state.plan
         if plan is None or request.base != self._replica_state.base:
             raise Refused(RefusalKind.STALE, "redo for another base")
@@ -99,7 +99,7 @@ class StageReplica:
         return Reply(Redone(MicrobatchSet.of(done), tuple(sorted(gone))))
 
     async def pull(self, request: Pull) -> Reply:
-        """Give a stored output or answer to a redoer, one of a past iteration to whoever replays a stage.
+        """Return a stored output or answer, of the present iteration or from the activation log.
 
         Raises:
             Refused: `gone`.

@@ -52,7 +52,7 @@ Work = Callable[[WorkItem], Coroutine[Any, Any, None]]
 
 
 class WorkTable:
-    """Entries by (key, run), oldest first.
+    """All work at this peer by (key, run), oldest first.
 
     Args:
         tasks: owner of the work.
@@ -70,7 +70,7 @@ class WorkTable:
         return len(self._entries)
 
     def find(self, key: WorkKey, run: int) -> WorkItem | None:
-        """The entry of this name, if there is one that still has, or will have, its tensors."""
+        """Return the entry of this name if it has its tensors or will have them, else None."""
         held = self._entries.get((key, run))
         return None if held is None or self._is_spent(held) else held
 
@@ -80,7 +80,7 @@ class WorkTable:
         return entry.evicted or passed
 
     def begin(self, key: WorkKey, run: int, work: Work) -> WorkItem:
-        """Start `work` under this name, or join what runs under it already; work whose tensors were dropped is done again."""
+        """Start `work` under this name, or join what runs under it; dropped results are computed again."""
         held = self._entries.get((key, run))
         if held is not None and not self._is_spent(held):
             return held
@@ -91,7 +91,7 @@ class WorkTable:
         return entry
 
     async def outcome(self, entry: WorkItem) -> WorkItem:
-        """Wait until the entry is done; cancelling the wait leaves the work alone.
+        """Wait until the entry is done; cancelling the wait does not cancel the work.
 
         Raises:
             Refused: the work failed, ended with its base, or its answer was dropped.
@@ -104,12 +104,12 @@ class WorkTable:
         return entry
 
     def stored(self, key: WorkKey) -> WorkItem | None:
-        """A finished entry of this name that still has its tensors, first runs before redone ones."""
+        """Return a finished entry of this name with its tensors; first tries come before redone ones."""
         found = [e for (k, _), e in self._entries.items() if k == key and e.finished and not e.evicted and e.run != LOSS_RUN]
         return min(found, key=lambda e: e.run) if found else None
 
     def stored_offsets(self, first: int) -> MicrobatchSet:
-        """Training microbatches, relative to `first`, whose output and answer are still here."""
+        """Offsets from `first` of training microbatches whose output and answer are still here."""
         return MicrobatchSet.of(
             key.microbatch - first
             for (key, run), entry in self._entries.items()
@@ -117,7 +117,7 @@ class WorkTable:
         )
 
     def activations(self) -> dict[tuple[int, Side], bytes] | None:
-        """What was sent on and was sent back in training, by microbatch; None where some of it was dropped from a full cache."""
+        """Return the iteration's outputs and answers by (microbatch, side), None if some were dropped."""
         found: dict[tuple[int, Side], bytes] = {}
         for (key, run), entry in self._entries.items():
             if key.kind is not WorkKind.TRAIN or not entry.finished:
@@ -131,7 +131,7 @@ class WorkTable:
         return found
 
     def close(self, why: Refused) -> None:
-        """End all work and forget all tensors; whoever still waits is refused with `why`."""
+        """Cancel all work and drop all tensors; waiting callers are refused with `why`."""
         self._tasks.cancel_all()
         entries, self._entries = self._entries, {}
         self.stored_bytes = 0
