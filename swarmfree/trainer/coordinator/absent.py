@@ -40,7 +40,8 @@ class Absent:
     def vouch(self, base: str) -> None:
         """A record of this base is decided: who worked on it holds what that begins with, also where it had been rebuilt."""
         for participant, _ in self._gone.values():
-            participant.is_ours |= participant.answer is not None and participant.answer.base == base
+            if participant.answer is not None and participant.answer.base == base:
+                participant.vouch()
 
     def discard(self, peer_id: str) -> None:
         """This peer is there again, in the same life or another one."""

@@ -143,12 +143,12 @@ class Assignment:
                 can_feed=self._may_feed(hello),
                 standby=hello.standby or is_barred,
             )
-            participant = self._roster.admit(sender, hello, place.stage)
-            participant.is_ours = is_ours
+            participant = self._roster.admit(sender, hello, place.stage, is_ours=is_ours)
             self._context.tell(Placed(sender.member.peer_id, place.stage))
             self.start_joins()
         if participant.stage == NO_STAGE and hello.stage != NO_STAGE and is_ours:
-            participant.hello, participant.is_ours = hello, True  # it is no use now, and may be the last one soon
+            participant.greet(hello)
+            participant.vouch()  # it is no use now, and may be the last one soon
         return Place(self._context.here, participant.stage, self._roster.waiting_for, accepted=True)
 
     def _welcome_back(self, sender: Endpoint, hello: Hello, iteration: int) -> Participant | None:
@@ -160,12 +160,13 @@ class Assignment:
         if rebuilt is not None and not rebuilt.disputes and hello.iteration == iteration and not self.is_sealing:
             del self._rebuilt[stage]  # its bytes are better than whatever was made in their place
             for other in self._roster.of_stage(stage):
-                other.built, other.opened, other.builds = False, None, other.builds + 1
+                other.lose()
+                other.begin_build()
             built = True
         if not built and holders:
             return None
-        participant = self._roster.admit(sender, hello, stage, built=built)
-        participant.is_ours, participant.built_at = True, hello.iteration if built else -1
+        held = hello.iteration if built else -1
+        participant = self._roster.admit(sender, hello, stage, built=built, built_at=held, is_ours=True)
         self._context.tell(Placed(sender.member.peer_id, stage))
         return participant
 
@@ -192,7 +193,7 @@ class Assignment:
                 await self._roster.changed.wait(MINORITY_WAIT_S)
                 continue
             for participant in self._roster.participants():
-                if participant.built and participant.opened is None:
+                if participant.is_joiner:
                     self.admissible(participant, iteration)  # one that has fallen behind for good holds nothing
             await self._roster.look_who_is_silent()
             self._roster.end_bars()
@@ -263,8 +264,7 @@ class Assignment:
         for participant in self._roster.participants():
             held = (participant.answer or participant.hello).stage if participant.stage == NO_STAGE else NO_STAGE
             if held != NO_STAGE and participant.held(held) >= 0 and not self._roster.holders(held):
-                participant.stage = held  # it was barred, and its siblings are lost
-                self._context.tell(Placed(participant.member.peer_id, held))
+                self._place(participant, held)  # it was barred, and its siblings are lost
         for stage, count in enumerate(self._counts()):
             if count >= (1 if self._opened else wanted(stage, self._context.manifest)):
                 self._lost_since_s.pop(stage, None)
@@ -277,8 +277,7 @@ class Assignment:
                 and not self._roster.is_barred(g.member)
             ]
             if waiting:
-                waiting[0].stage = stage
-                self._context.tell(Placed(waiting[0].member.peer_id, stage))
+                self._place(waiting[0], stage)
             else:
                 self._lost_since_s.setdefault(stage, self._context.now_s())
         for participant in self._roster.participants():
@@ -287,8 +286,11 @@ class Assignment:
                     self._counts(), self._context.manifest, can_feed=self._may_feed(participant.hello), standby=False
                 )
                 if place.stage != NO_STAGE:
-                    participant.stage = place.stage
-                    self._context.tell(Placed(participant.member.peer_id, participant.stage))
+                    self._place(participant, place.stage)
+
+    def _place(self, participant: Participant, stage: int) -> None:
+        participant.place(stage)
+        self._context.tell(Placed(participant.member.peer_id, stage))
 
     async def _move_spares(self) -> None:
         """Nobody has come for a lost stage: the youngest replica of the stage that has most of them goes there, if one can be spared.
@@ -318,7 +320,7 @@ class Assignment:
         for participant in self._roster.participants():
             if participant.member in feeders:
                 corpus_hash = self._context.manifest.data.corpus_hash
-                participant.hello = dataclasses.replace(participant.hello, can_feed=True, corpus_hash=corpus_hash)
+                participant.greet(dataclasses.replace(participant.hello, can_feed=True, corpus_hash=corpus_hash))
 
     def _move_to(self, stage: int) -> None:
         """Take a standby, else the youngest replica of the stage that has most of them; this peer, which coordinates, only where nobody else can."""
@@ -330,8 +332,8 @@ class Assignment:
             spare = max(
                 spares, key=lambda g: (fit[g.member], g.stage == NO_STAGE, g.member != me, held[g.stage], -g.stage, g.admitted)
             )
-            spare.stage, spare.built, spare.opened = stage, False, None
-            self._context.tell(Placed(spare.member.peer_id, stage))
+            spare.lose()
+            self._place(spare, stage)
         elif stage == ENDS_STAGE:  # who could feed serves another stage alone: somebody copies that first
             alone = [(g.member == me, g.stage) for g in able if g.stage != NO_STAGE and self._counts()[g.stage] == 1]
             if alone:
@@ -432,7 +434,7 @@ class Assignment:
             self._joining.discard(participant.member)
         rebuilt = self._rebuilt.get(participant.stage) not in {before, None}
         if rebuilt and participant.builds == number:
-            participant.built = False  # its donors are gone, and the stage was rebuilt with other bytes meanwhile
+            participant.lose()  # its donors are gone, and the stage was rebuilt with other bytes meanwhile
         if rebuilt or participant.builds != number:
             self.start_joins()  # what it has loaded counts for nothing: it begins again
         self._roster.changed.tell()
@@ -445,7 +447,7 @@ class Assignment:
     def admissible(self, participant: Participant, iteration: int) -> bool:
         """Whether a joiner that holds its stage's state is where the swarm is; one that has fallen behind loads it anew."""
         if 0 <= participant.iteration < iteration - FALLEN_BEHIND:
-            participant.built = False
+            participant.lose()
             self.start_joins()
         return participant.iteration == iteration
 
@@ -456,8 +458,7 @@ class Assignment:
         """
         if participant.opened is not None or self.admissible(participant, iteration):
             return True
-        participant.passed_over += 1
-        return participant.passed_over > PASSED_OVER_MAX and participant.iteration == iteration - 1
+        return participant.pass_over() > PASSED_OVER_MAX and participant.iteration == iteration - 1
 
     async def _build(
         self,
@@ -480,8 +481,7 @@ class Assignment:
             self._context.tell(EndsDrawnAnew(iteration, action.reason))
         if isinstance(action, CopyKept) and limit_s is not None:
             limit_s *= 1 + self._late_copies[action.holder.member]
-        participant.builds += 1
-        number = participant.builds
+        number = participant.begin_build()
         known = tuple(takewhile(bool, (self.past.get(before, "") for before in range(iteration - 1, -1, -1))))
         request = Build(self._position(), action, iteration, lineage, record, known[::-1])
         is_waited_for = limit_s is not None or not self._opened
@@ -504,9 +504,8 @@ class Assignment:
             stage
         ):  # a replica that was taken for dead came back: its bytes are better than any merge
             return
-        participant.built, participant.failed_builds, participant.built_at = True, 0, built.iteration
-        participant.is_ours = not lost or record is None  # first weights are the same, whoever draws them
-        participant.built_digest = "" if lost else built.state_digest
+        is_ours = not lost or record is None  # first weights are the same, whoever draws them
+        participant.hold(built.iteration, "" if lost else built.state_digest, is_ours=is_ours)
         if self._present[2] is not None:
             self._roster.compare(self._present[2])  # it may be of the iteration before
         if lost:
@@ -586,7 +585,7 @@ class Assignment:
 
     def _failed(self, participant: Participant, action: BuildAction, *, is_final: bool) -> None:
         """A try came to nothing; one that is final is not made again for this loss."""
-        participant.failed_builds += 1
+        participant.fail_build()
         if isinstance(action, (CopyKept, Restore)) and (action.holder.member, participant.member) not in self._unable:
             self._failed_copies[action.holder.member] += FAILED_COPIES_MAX if is_final else 1
         if isinstance(action, (Merge, CopyNeighbour)) and not is_final:
@@ -598,7 +597,7 @@ class Assignment:
         """What joiners of a stage load is gone: their answers count no more, and they begin again."""
         for other in self._roster.of_stage(stage):
             if other.member in self._joining:
-                other.builds += 1
+                other.begin_build()
 
     async def _ask_in_time(self, participant: Participant, request: Build, limit_s: float | None) -> Built | None:
         """Ask for a build. What makes progress may take longer than `limit_s`, since asking again joins it; a replay may not: a shadow is at hand.
@@ -616,7 +615,7 @@ class Assignment:
                 async with asyncio.timeout(limit_s / LOOKS_IN_TIME if limit_s is not None else None):
                     return await self._ask(participant, request)
             except TimeoutError:
-                if limit_s is not None and any(g.silent_since_s is None for g in self._roster.holders(request.action.stage)):
+                if limit_s is not None and any(g.is_heard for g in self._roster.holders(request.action.stage)):
                     return None
                 now_s = self._context.now_s()
                 if participant.work_done != done:

@@ -51,7 +51,7 @@ class Broadcast:
                 failure = error
                 if isinstance(error, Refused) and error.kind is not RefusalKind.NOT_YET:
                     break
-                if participant.silent_since_s is not None:
+                if not participant.is_heard:
                     break  # it is called for already, and the others need not wait for it
             await asyncio.sleep(next(waits))
         if failure is not None:
@@ -75,7 +75,7 @@ class Broadcast:
             except CallFailed:
                 return
             else:
-                participant.built_at = max(participant.built_at, record.iteration + 1)
+                participant.reach(record.iteration + 1)
 
         async with asyncio.TaskGroup() as group:
             for participant in participants:

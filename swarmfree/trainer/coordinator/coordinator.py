@@ -102,12 +102,15 @@ class Coordinator:
             self._plan, self._attempt = plan, plan.position.attempt
             self.assignment.inherit(plan)
         for participant in inherited.participants():
-            admitted = self.roster.admit(participant.endpoint, participant.hello, participant.stage, built=participant.built)
-            admitted.opened, admitted.is_ours = (
-                self._position_now() if participant.returned < 0 else None,
-                participant.is_committed_state,
+            self.roster.admit(
+                participant.endpoint,
+                participant.hello,
+                participant.stage,
+                built=participant.built,
+                built_at=participant.returned,
+                is_ours=participant.is_committed_state,
+                opened=self._position_now() if participant.returned < 0 else None,
             )
-            admitted.built_at = participant.returned
         if plan is not None:
             for endpoint in plan.members():
                 if self.roster.get(endpoint.member) is None:
@@ -148,7 +151,7 @@ class Coordinator:
 
     def is_whole(self) -> bool:
         """Whether the swarm goes on under this peer: every stage is served, and a majority follows."""
-        heard = [participant for participant in self._holders() if participant.silent_since_s is None]
+        heard = [participant for participant in self._holders() if participant.is_heard]
         there = {self._context.me, *(participant.member for participant in heard)}
         is_served = len({participant.stage for participant in heard}) == self._context.manifest.stage_count
         return is_served and self._may_decide(there)
@@ -243,7 +246,7 @@ class Coordinator:
     async def _finish(self, sealed: Record) -> None:
         """A record of this iteration may have been decided under the last coordinator: decide on that one, and no other."""
         begun_s = self._context.now_s()
-        heard = {participant.member for participant in self._holders() if participant.silent_since_s is None}
+        heard = {participant.member for participant in self._holders() if participant.is_heard}
         if self._may_force and not self._may_decide(heard):
             there = [member for member in sealed.electorate if member in heard]
             there = there or [participant.member for participant in self._holders()]  # nobody decides for an electorate of nobody
@@ -258,9 +261,9 @@ class Coordinator:
         self._record, self._lineage = record, record.lineage()  # at once: a rival that is met meanwhile may not count more
         self.assignment.decided(record)
         for participant in self._holders():
-            participant.is_ours = True  # also of one that cannot step: it holds what the record begins with
+            participant.vouch()  # also of one that cannot step: it holds what the record begins with
         self.roster.compare(record)
-        joiners = [g for g in self.roster.participants() if g.built and g.opened is None]  # nobody waits for them
+        joiners = [g for g in self.roster.participants() if g.is_joiner]  # nobody waits for them
         self._tasks.start(self._tell_joiners(joiners, record), "tell joiners")
         await self._broadcast.all(self._holders(), Commit(record))
         self._iteration, self._attempt = record.iteration + 1, 0
@@ -326,7 +329,7 @@ class Coordinator:
 
     def _holders(self) -> list[Participant]:
         """Members that hold their stage's state, senior first; not those who have joined since the last Open."""
-        return [g for g in self.roster.participants() if g.built and g.opened is not None]
+        return [g for g in self.roster.participants() if g.is_member]
 
     def _admitted(self, stage: int) -> list[Participant]:
         """Who serves a stage in the next plan: its members, joiners that have caught up, and where there is nobody else any that hold its state."""
@@ -341,7 +344,7 @@ class Coordinator:
         """
         if (participant := self.roster.get(sender.member)) is None:
             return
-        participant.leaving = True
+        participant.leave()
         self.assignment.replace_leavers()
         is_asked = False
         while self.roster.get(sender.member) is participant:
@@ -370,7 +373,7 @@ class Coordinator:
 
     def _voters(self) -> list[Participant]:
         """Who can store a record: holders, and members of the electorate that came back as they were."""
-        back = [g for g in self.roster.participants() if g.built and g.opened is None and g.iteration == self._iteration]
+        back = [g for g in self.roster.participants() if g.is_joiner and g.iteration == self._iteration]
         return [*self._holders(), *(g for g in back if g.member in self._electorate())]
 
     def _check_quorum(self, *, must: bool = False, building: bool = False, until_s: float = math.inf) -> bool:
@@ -389,9 +392,7 @@ class Coordinator:
         if self._context.now_s() >= until_s:
             raise TimeoutError
         there = self.roster.participants() if building else self._voters()
-        if (self._may_force and not must) or self._may_decide(
-            {self._context.me, *(g.member for g in there if g.silent_since_s is None)}
-        ):
+        if (self._may_force and not must) or self._may_decide({self._context.me, *(g.member for g in there if g.is_heard)}):
             self._minority_since_s = None
             return True
         now_s = self._context.now_s()
@@ -413,7 +414,7 @@ class Coordinator:
         promises = await self._promises(plan, asked)
         for participant in asked:
             if participant.member in promises and participant.built:  # else what it held gave way meanwhile
-                participant.opened = plan.position
+                participant.promise(plan.position)
         sealed = newest_sealed((p for p in promises.values() if isinstance(p, Promise)), plan.lineage)
         while not self._may_force and not self._may_decide(set(promises)):
             self._rounds.check(plan)
@@ -465,20 +466,13 @@ class Coordinator:
             Replanned: there is one.
         """
         for participant in self.roster.participants():
-            waits = (
-                participant.built
-                and participant.opened is None
-                and participant.silent_since_s is None
-                and participant not in asked
-            )
+            waits = participant.is_joiner and participant.is_heard and participant not in asked
             if waits and self.assignment.admissible(participant, plan.iteration):
                 raise Replanned(str(participant.member))
 
     def _make_record(self, plan: Plan, averages: tuple[StageAverage, ...], losses: tuple[float, ...]) -> Record:
         # Proof that others have died is not enough here: whoever may force did not know, as it claimed, that nobody is further.
-        forced = self._may_force and not is_majority(
-            self._electorate(), {g.member for g in self._holders() if g.silent_since_s is None}
-        )
+        forced = self._may_force and not is_majority(self._electorate(), {g.member for g in self._holders() if g.is_heard})
         order = {participant.member: participant.admitted for participant in self.roster.participants()}
         answers = told(self.roster, plan, *(share.source for share in plan.shares))
         circumstances = Circumstances(

@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swarmfree.protocol.messages import HeartbeatAnswer, Hello
-from swarmfree.protocol.names import Endpoint, Member, Position
+from swarmfree.protocol.names import NO_STAGE, Endpoint, Member, Position
+from swarmfree.protocol.records import Record
 
 
 @dataclass(slots=True, eq=False)
 class Participant:
-    """One peer that said hello.
+    """One peer that said hello; it changes by its own methods only.
 
     Args:
         endpoint: who and where.
@@ -51,6 +52,90 @@ class Participant:
     silent_since_s: float | None = None
     cannot_write: bool = False
 
+    def place(self, stage: int) -> None:
+        """It serves this stage, or is to."""
+        self.stage = stage
+
+    def hold(self, iteration: int, state_digest: str = "", *, is_ours: bool) -> None:
+        """It holds its stage's state, ready for this iteration; `state_digest` of a copy that is to be compared with the record."""
+        self.built, self.built_at, self.built_digest, self.is_ours, self.failed_builds = True, iteration, state_digest, is_ours, 0
+
+    def reach(self, iteration: int) -> None:
+        """It has stepped, and is ready for this iteration at least."""
+        self.built_at = max(self.built_at, iteration)
+
+    def lose(self) -> None:
+        """It holds its stage's state no more, and has promised nothing with it."""
+        self.built, self.opened = False, None
+
+    def begin_build(self) -> int:
+        """A further build counts, and none before it; its number."""
+        self.builds += 1
+        return self.builds
+
+    def fail_build(self) -> None:
+        """A build came to nothing."""
+        self.failed_builds += 1
+
+    def promise(self, position: Position) -> None:
+        """It has promised this claim."""
+        self.opened = position
+
+    def pass_over(self) -> int:
+        """A plan is made without it; how many were by now."""
+        self.passed_over += 1
+        return self.passed_over
+
+    def greet(self, hello: Hello) -> None:
+        """It has said more of itself."""
+        self.hello = hello
+
+    def hear(self, answer: HeartbeatAnswer) -> None:
+        """It has answered a heartbeat."""
+        self.answer = answer
+
+    def miss(self, since_s: float | None) -> None:
+        """It is waited for since then; None, it is heard again."""
+        self.silent_since_s = since_s
+
+    def vouch(self, *, is_ours: bool = True) -> None:
+        """What it holds is this lineage's, or differs from it."""
+        self.is_ours = is_ours
+
+    def matches(self, record: Record) -> bool:
+        """Whether what it has copied for a decided record's iteration is what that says; asked once of each copy."""
+        if not (self.is_joiner and self.stage != NO_STAGE and self.built_digest and self.built_at == record.iteration):
+            return True
+        digest, self.built_digest = self.built_digest, ""
+        return digest == record.stages[self.stage].state_digest
+
+    def leave(self) -> None:
+        """It has said goodbye."""
+        self.leaving = True
+
+    def excuse(self) -> None:
+        """It cannot write its stage's weights."""
+        self.cannot_write = True
+
+    @property
+    def is_member(self) -> bool:
+        """Whether it holds its stage's state and has promised a plan with it."""
+        return self.built and self.opened is not None
+
+    @property
+    def is_joiner(self) -> bool:
+        """Whether it holds its stage's state, and the next Open is its first."""
+        return self.built and self.opened is None
+
+    def silent_s(self, now_s: float) -> float:
+        """How long it has been waited for."""
+        return 0.0 if self.silent_since_s is None else now_s - self.silent_since_s
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether it is not one that is waited for."""
+        return self.silent_since_s is None
+
     @property
     def work_done(self) -> int:
         """By its device, as it told last."""
@@ -59,7 +144,7 @@ class Participant:
     @property
     def stands_in(self) -> bool:
         """Whether it can do what another holder of its stage would do, so that nobody waits for that one."""
-        return self.silent_since_s is None and not self.cannot_write
+        return self.is_heard and not self.cannot_write
 
     @property
     def iteration(self) -> int:

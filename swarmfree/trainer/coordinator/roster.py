@@ -102,12 +102,33 @@ class Roster:
         if self._deposed:
             raise Deposed(self._deposed, by_another=True)
 
-    def admit(self, endpoint: Endpoint, hello: Hello, stage: int, *, built: bool = False) -> Participant:
+    def admit(
+        self,
+        endpoint: Endpoint,
+        hello: Hello,
+        stage: int,
+        *,
+        built: bool = False,
+        built_at: int = -1,
+        is_ours: bool = False,
+        opened: Position | None = None,
+        silent_since_s: float | None = None,
+    ) -> Participant:
         """A newcomer has a place from now on, or a member with its state; its older incarnation is fenced."""
         for participant in self.participants():
             if participant.member.peer_id == endpoint.member.peer_id and participant.member != endpoint.member:
                 self.fence(participant.member, "it was started again")
-        participant = Participant(endpoint, hello, stage, self._admitted, built)
+        participant = Participant(
+            endpoint,
+            hello,
+            stage,
+            self._admitted,
+            built,
+            built_at=built_at,
+            is_ours=is_ours,
+            opened=opened,
+            silent_since_s=silent_since_s,
+        )
         self._admitted += 1
         self._participants[endpoint.member] = participant
         self._absent.discard(endpoint.member.peer_id)
@@ -154,18 +175,18 @@ class Roster:
         if stage == NO_STAGE or self._deposed or any(participant.stands_in for participant in self.holders(stage)):
             return
         for participant, since_s in self._absent.take(stage):
-            hello = replace(participant.hello, stage=stage, iteration=participant.iteration)
-            back = self.admit(participant.endpoint, hello, stage, built=True)
-            back.silent_since_s, back.built_at, back.is_ours = since_s, participant.iteration, participant.is_ours
+            held, is_ours = participant.iteration, participant.is_ours
+            hello = replace(participant.hello, stage=stage, iteration=held)
+            self.admit(participant.endpoint, hello, stage, built=True, built_at=held, is_ours=is_ours, silent_since_s=since_s)
 
     def excuse(self, participant: Participant) -> None:
         """A participant cannot write its stage's weights: whoever was fenced while the stage had it may be able to."""
-        participant.cannot_write = True
+        participant.excuse()
         self._recall(participant.stage)
 
     def demote(self, participant: Participant, why: str) -> None:
         """A participant cannot come to the present iteration: it holds its stage no more, and keeps what it has until something better is there."""
-        participant.built, participant.opened = False, None
+        participant.lose()
         self._recall(participant.stage)
         if not self.holders(participant.stage):
             self._context.tell(StageLost(participant.stage, self._position().iteration, f"{participant.member}: {why}"))
@@ -174,10 +195,10 @@ class Roster:
     def miss(self, endpoint: Endpoint, stage: int | None, hello: Hello, *, later: bool = True) -> None:
         """A member of the last plan has promised nothing: it is called for where it may hold its stage alone, at once or `later`; else it is lost."""
         member, place = endpoint.member, NO_STAGE if stage is None else stage
-        alone = all(other.silent_since_s is not None for other in self.holders(place))
+        alone = not any(other.is_heard for other in self.holders(place))
         if place != NO_STAGE and alone and not self._context.incarnations.ended([member]):
-            participant = self.admit(endpoint, hello, place, built=True)
-            participant.opened, participant.is_ours, participant.silent_since_s = self._position(), True, self._context.now_s()
+            position, now_s = self._position(), self._context.now_s()
+            self.admit(endpoint, hello, place, built=True, is_ours=True, opened=position, silent_since_s=now_s)
             return
         if later:
             self._absent.add(Participant(endpoint, hello, place, self._admitted, built=True, is_ours=True))
@@ -208,11 +229,11 @@ class Roster:
     def differ(self, participant: Participant, why: str) -> None:
         """Its state is not its siblings': it loads it again. One that differs twice, without having been right in between, computes otherwise."""
         self._differs[participant.member.peer_id] += 1
-        participant.is_ours = False
+        participant.vouch(is_ours=False)
         if self._differs[participant.member.peer_id] >= DIFFERS_MAX:
             self.bar(participant.member, "its arithmetic differs from its siblings'")
         elif participant.opened is None:
-            participant.built = False
+            participant.lose()
         else:
             self.fence(participant.member, why)
 
@@ -226,11 +247,8 @@ class Roster:
         """A record is decided: what joiners had built for its iteration is what it says, or they load it again."""
         self._absent.vouch(record.base)
         for participant in self.participants():
-            is_joiner = participant.built and participant.opened is None and participant.stage != NO_STAGE
-            if is_joiner and participant.built_digest and participant.built_at == record.iteration:
-                if participant.built_digest != record.stages[participant.stage].state_digest:
-                    self.differ(participant, "")
-                participant.built_digest = ""
+            if not participant.matches(record):
+                self.differ(participant, "")
 
     def keeper_missed_s(self, past: Mapping[int, str]) -> float:
         """Since when the last keeper of a copy of the ends is missing; see `Absent`."""
@@ -248,7 +266,8 @@ class Roster:
                 self.fence(participant.member, "it was barred for a while, and may have a place again")
                 held = (participant.answer or participant.hello).stage
                 if held != NO_STAGE and participant.held(held) >= 0:
-                    participant.stage, participant.built = held, True
+                    participant.place(held)
+                    participant.hold(participant.built_at, is_ours=True)
                     self._absent.add(participant)
                     self._recall(held)  # its siblings may have been lost while it was barred
 
@@ -279,10 +298,10 @@ class Roster:
                 answer = await self._heartbeat(participant, hold_s)
             except CallFailed as error:
                 await self.judge(participant, error)
-                if participant.silent_since_s is not None:
+                if not participant.is_heard:
                     await asyncio.sleep(KNOCK_S)
                 continue
-            if participant.silent_since_s is not None:
+            if not participant.is_heard:
                 self._is_heard_again(participant)
             await self._look_whether_late(participant, answer.lateness)
             if before is None or before.news != answer.news:
@@ -290,13 +309,13 @@ class Roster:
 
     def _is_heard_again(self, participant: Participant) -> None:
         """One that was waited for answers. If it missed an Open it works by an older plan, and may send its work to a source of that."""
-        participant.silent_since_s = None
+        participant.miss(None)
         self.must_replan = self.must_replan or (participant.opened is not None and participant.opened < self._position())
         self.changed.tell()
 
     async def _look_whether_late(self, participant: Participant, late: float) -> None:
         """A device that hangs stops everybody who waits for it: where a sibling can do its work, it is not waited for."""
-        members = [g for g in self.holders(participant.stage) if g.opened is not None and g.silent_since_s is None]
+        members = [g for g in self.holders(participant.stage) if g.is_member and g.is_heard]
         others = [g.answer.lateness for g in members if g is not participant and g.answer is not None]
         if participant not in members or not is_given_up(late, others):
             return
@@ -325,7 +344,7 @@ class Roster:
     async def look_who_is_silent(self) -> None:
         """Whoever is called for is waited for no longer where another holds its stage by now: nobody asks it for a promise, or for work."""
         for participant in self.participants():
-            if participant.silent_since_s is not None:
+            if not participant.is_heard:
                 await self.judge(participant, PeerSilent(f"{participant.member} does not answer"))
 
     async def yield_to(self, member: Member, error: Refused) -> None:
@@ -338,9 +357,7 @@ class Roster:
             self.depose(str(error))
             return
         others = (
-            []
-            if participant is None
-            else [g for g in self.holders(participant.stage) if g is not participant and g.silent_since_s is None]
+            [] if participant is None else [g for g in self.holders(participant.stage) if g is not participant and g.is_heard]
         )
         is_alone = participant is not None and participant.built and not others
         if not is_alone:
@@ -366,13 +383,13 @@ class Roster:
         others = [g for g in self.holders(participant.stage) if g is not participant and (g.opened or g.iteration >= stands_at)]
         if is_over(error) or participant.stage == NO_STAGE or not participant.built or any(other.stands_in for other in others):
             return False
-        if participant.silent_since_s is None:
-            participant.silent_since_s = self._context.now_s()
+        if participant.is_heard:
+            participant.miss(self._context.now_s())
             self._recall(participant.stage)
             self._context.tell(
                 Note(f"{participant.member} does not answer; nobody else holds stage {participant.stage}: {error}")
             )
-        if self._context.now_s() - participant.silent_since_s < self.patience_s(participant.stage):
+        if participant.silent_s(self._context.now_s()) < self.patience_s(participant.stage):
             return True
         self.out_of_reach[participant.stage] = participant.endpoint
         return False
@@ -401,7 +418,8 @@ class Roster:
                 again -= 1
                 hold_s, silence_s = 0.0, self._context.timing.silence_s / 2
             else:
-                participant.answer = answer = reply.expect(HeartbeatAnswer)
+                answer = reply.expect(HeartbeatAnswer)
+                participant.hear(answer)
                 self._keep_told(participant.member, answer)
                 return answer
 

@@ -88,7 +88,7 @@ class Rounds:
     def live(self, plan: Plan) -> list[Participant]:
         """Members of the plan that still count, senior first."""
         members = {e.member for e in plan.members()}
-        return [g for g in self._roster.participants() if g.built and g.opened is not None and g.member in members]
+        return [g for g in self._roster.participants() if g.is_member and g.member in members]
 
     def check(self, plan: Plan) -> None:
         """Stop what cannot commit as it is.
