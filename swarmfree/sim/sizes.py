@@ -11,8 +11,7 @@ from typing import Any
 
 from swarmfree.protocol.ports import Handler
 from swarmfree.sim import bounds
-from swarmfree.trainer.coordinator.assignment import Assignment
-from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
+from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.device import Device
 from swarmfree.trainer.incarnations import PEERS_MAX, Incarnations
 from swarmfree.trainer.recovery.buffer_pool import BufferPool
@@ -29,9 +28,8 @@ LARGER: Mapping[str, tuple[int, str]] = {
     f"{Device.__name__}._measured": (512, "the last durations of each rank of work, a few dozen each"),
     **{
         f"{kind.__name__}.past": (PAST_MAX, "one lineage for each iteration")
-        for kind in (Assignment, ReplicaState, Building, StateCopy)
+        for kind in (Leadership, ReplicaState, Building, StateCopy)
     },
-    f"{PartitionMerge.__name__}._past": (PAST_MAX, "the same one as the assignment's"),
     f"{BufferPool.__name__}._spare": (4096, "bounded in bytes, and the buffers of a rehearsal are tiny"),
 }
 """Table -> how many entries it may have, and why that many."""

@@ -212,21 +212,15 @@ class Peer:
     def _meet(self, sender: Endpoint, request: Meet) -> Met:
         tip = Tip.of(self.stage_member.replica_state.record_of(NEWEST))
         if self.coordinator is not None:
-            tip = self.coordinator.partition_merge.tip()
+            tip = self.coordinator.lead.tip()
             self.coordinator.partition_merge.hear(
                 Rival(Tip(request.forced, request.iteration, request.lineage), request.term, sender, request.whole)
             )
         leads = self.context.here if self.coordinator is not None else self.stage_member.replica_state.coordinator
         promised = self.stage_member.replica_state.promised
-        term = (
-            self.coordinator.partition_merge.term
-            if self.coordinator is not None
-            else promised.term
-            if promised is not None
-            else None
-        )
+        term = self.coordinator.lead.term if self.coordinator is not None else promised.term if promised is not None else None
         whole = self.coordinator is not None and self.coordinator.is_whole()
-        past = self.coordinator.assignment.past if self.coordinator is not None else self.stage_member.replica_state.past
+        past = self.coordinator.lead.past if self.coordinator is not None else self.stage_member.replica_state.past
         follows = request.lineage != tip.lineage and past.get(request.iteration) == request.lineage
         return Met(
             tip.iterations, tip.lineage, tip.forced, leads if self.stage_member.hears_coordinator else None, term, whole, follows
@@ -268,7 +262,7 @@ class Peer:
         """
         waits = self.context.backoff_s()
         if self.coordinator is not None:
-            await self.coordinator.hand_over()
+            await self.coordinator.roster.hand_over()
         wait_s = self.context.timing.leave_s if self.stage_member.replica_state.stage != NO_STAGE else 0.0
         until_s = self.context.now_s() + wait_s
         while self.context.now_s() < until_s:

@@ -82,8 +82,8 @@ def _wake(waiter: asyncio.Future[bool], *, told: bool) -> None:
         waiter.set_result(told)
 
 
-async def each(work: Iterable[W], one: Callable[[W], Awaitable[None]], in_flight: int) -> None:
-    """Run `one` for each piece of work, in order, at most `in_flight` at a time.
+async def each(work: Iterable[W], one: Callable[[W], Awaitable[None]], in_flight: int | None = None) -> None:
+    """Run `one` for each piece of work, in order, at most `in_flight` at a time (None: all of them).
 
     After a failure no further piece is begun.
 
@@ -100,7 +100,7 @@ async def each(work: Iterable[W], one: Callable[[W], Awaitable[None]], in_flight
                 failed.append(error)
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(min(in_flight, len(waiting))):
+        for _ in range(len(waiting) if in_flight is None else min(in_flight, len(waiting))):
             group.create_task(lane())
     if failed:
         raise failed[0]

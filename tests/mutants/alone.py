@@ -21,6 +21,11 @@ from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, Record, S
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.context import Context
+from swarmfree.trainer.coordinator.assignment import Assignment
+from swarmfree.trainer.coordinator.leadership import Leadership
+from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
+from swarmfree.trainer.coordinator.quorum_watch import QuorumWatch
+from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.member.catch_up import keep_up
 from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.recovery.builder import Builder
@@ -124,6 +129,22 @@ class Alone:
         """Nothing runs any more."""
         for owned in (self.tasks, self.building, *self.stage_member.everything()):
             owned.close()
+
+
+def leading(context: Context, term: Term = TERM, **changes: object) -> Leadership:
+    """The lead in this term, by default A's, with a plan of all four, and these attributes."""
+    lead = Leadership(context.incarnations, term)
+    lead.follow(plan(1, term))
+    for name, value in changes.items():
+        setattr(lead, name, value)
+    return lead
+
+
+def assigning(context: Context, tasks: Tasks, lead: Leadership) -> tuple[Assignment, Roster]:
+    """Who gives places, and who is there, under this lead."""
+    roster = Roster(context, tasks, lead)
+    quorum, merge = QuorumWatch(context, lead, roster), PartitionMerge(context, lead, roster)
+    return Assignment(context, lead, roster, tasks, quorum, merge), roster
 
 
 def play(story: Callable[[Alone], Awaitable[T]], here: Endpoint = ME) -> T:

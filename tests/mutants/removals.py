@@ -20,7 +20,7 @@ from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import MicrobatchSet, PartialSum, Roll
 from swarmfree.trainer import election
 from swarmfree.trainer.coordinator import coordinator as coordination
-from swarmfree.trainer.coordinator import roster, rounds
+from swarmfree.trainer.coordinator import leadership, roster, rounds
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.member.averaging import Averaging, Round
@@ -134,24 +134,22 @@ def majority_for_seal(patch: pytest.MonkeyPatch) -> None:
     seal = Coordinator._seal
 
     async def careless(self: Coordinator, record: Any) -> None:
-        self._may_decide = lambda answered: True  # type: ignore[method-assign]
-        try:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(self.lead, "may_decide", lambda answered: True)
             await seal(self, record)
-        finally:
-            del self._may_decide  # type: ignore[method-assign]
 
     patch.setattr(Coordinator, "_seal", careless)
 
 
 def vote_of_an_incarnation(patch: pytest.MonkeyPatch) -> None:
     """A peer that was started again votes with the voice of its earlier life (model E)."""
-    may_decide = coordination.may_decide
+    may_decide = leadership.may_decide
 
     def by_peer(electorate: Sequence[Member], answered: Collection[Member], ended: Collection[Member]) -> bool:
         there = {member.peer_id for member in answered}
         return may_decide(electorate, {member for member in electorate if member.peer_id in there}, ended)
 
-    patch.setattr(coordination, "may_decide", by_peer)
+    patch.setattr(leadership, "may_decide", by_peer)
     patch.setattr(election, "may_decide", by_peer)
 
 

@@ -9,8 +9,8 @@ import pytest
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator import coordinator as coordination
-from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.handoff import tell_all_written
+from swarmfree.trainer.coordinator.quorum_watch import QuorumWatch
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.run_end import RunEnd
 
@@ -31,14 +31,14 @@ def lineage_of_weights(patch: pytest.MonkeyPatch) -> None:
 
 def time_for_who_is_cut_off(patch: pytest.MonkeyPatch) -> None:
     """Without a majority a stage that nobody holds is given up as if those who held it had ended well (A run's life, 8)."""
-    check = Coordinator._check_quorum
+    check = QuorumWatch.check
 
-    def careless(self: Coordinator, *, must: bool = False, building: bool = False, until_s: float = math.inf) -> bool:
+    def careless(self: QuorumWatch, *, must: bool = False, building: bool = False, until_s: float = math.inf) -> bool:
         timing = self._context.timing
-        sooner_s = timing.join_wait_s - timing.coordinator_silence_s if self._may_force else 0.0
+        sooner_s = timing.join_wait_s - timing.coordinator_silence_s if self._lead.may_force else 0.0
         return check(self, must=must, building=building, until_s=until_s - sooner_s)
 
-    patch.setattr(Coordinator, "_check_quorum", careless)
+    patch.setattr(QuorumWatch, "check", careless)
 
 
 def everybody_knows_that_all_is_written(patch: pytest.MonkeyPatch) -> None:

@@ -18,24 +18,28 @@ from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
 from swarmfree.trainer import election
 from swarmfree.trainer.coordinator import coordinator as coordination
+from swarmfree.trainer.coordinator import leadership, meetings
 from swarmfree.trainer.coordinator import roster as rosters
 from swarmfree.trainer.coordinator.absent import Absent
 from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.coordinator import Coordinator
+from swarmfree.trainer.coordinator.leadership import Leadership, Present
+from swarmfree.trainer.coordinator.meetings import is_whole
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.partition_merge import PartitionMerge, Rival
+from swarmfree.trainer.coordinator.quorum_watch import QuorumWatch
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.coordinator.rounds import Replanned, Rounds
 
 
 def followers_while_building(patch: pytest.MonkeyPatch) -> None:
     """A stage is rebuilt only where a majority can vote already (3.2)."""
-    check = Coordinator._check_quorum
+    check = QuorumWatch.check
 
-    def careless(self: Coordinator, *, building: bool = False, **limits: Any) -> bool:
+    def careless(self: QuorumWatch, *, building: bool = False, **limits: Any) -> bool:
         return check(self, **limits)
 
-    patch.setattr(Coordinator, "_check_quorum", careless)
+    patch.setattr(QuorumWatch, "check", careless)
 
 
 def majority_for_open(patch: pytest.MonkeyPatch) -> None:
@@ -43,11 +47,11 @@ def majority_for_open(patch: pytest.MonkeyPatch) -> None:
     opens = Coordinator._open
 
     async def careless(self: Coordinator, plan: Plan) -> Record | None:
-        forced, self._may_force = self._may_force, True
+        forced, self.lead.may_force = self.lead.may_force, True
         try:
             return await opens(self, plan)
         finally:
-            self._may_force = forced
+            self.lead.may_force = forced
 
     patch.setattr(Coordinator, "_open", careless)
 
@@ -57,16 +61,16 @@ def forced_but_once(patch: pytest.MonkeyPatch) -> None:
     decide = Coordinator._decide
 
     async def careless(self: Coordinator, record: Record) -> None:
-        forced = self._may_force
+        forced = self.lead.may_force
         await decide(self, record)
-        self._may_force = forced
+        self.lead.may_force = forced
 
     patch.setattr(Coordinator, "_decide", careless)
 
 
 def silence_without_majority(patch: pytest.MonkeyPatch) -> None:
     """A coordinator that has lost its majority goes on beating (3.2)."""
-    patch.setattr(Coordinator, "_check_quorum", lambda self, **limits: True)
+    patch.setattr(QuorumWatch, "check", lambda self, **limits: True)
 
 
 def highest_sealed_record(patch: pytest.MonkeyPatch) -> None:
@@ -116,7 +120,7 @@ def proven_ends(patch: pytest.MonkeyPatch) -> None:
     def by_majority(electorate: Sequence[Member], answered: Collection[Member], ended: Collection[Member]) -> bool:
         return quorum.is_majority(electorate, answered)
 
-    patch.setattr(coordination, "may_decide", by_majority)
+    patch.setattr(leadership, "may_decide", by_majority)
 
 
 def nobody_decides_for_nobody(patch: pytest.MonkeyPatch) -> None:
@@ -200,10 +204,8 @@ def patience_with_the_last(patch: pytest.MonkeyPatch) -> None:
 def silent_joiners(patch: pytest.MonkeyPatch) -> None:
     """A plan is made anew for one that is called for and does not answer, as often as it is looked (3.3)."""
 
-    def careless(self: Coordinator, plan: Plan) -> None:
-        if any(
-            g.built and g.opened is None and self.assignment.admissible(g, plan.iteration) for g in self.roster.participants()
-        ):
+    def careless(self: Coordinator) -> None:
+        if any(g.is_joiner and self.assignment.admissible(g) for g in self.roster.participants()):
             raise Replanned("a joiner")
 
     patch.setattr(Coordinator, "_look_for_joiners", careless)
@@ -310,7 +312,7 @@ def step_since_its_answer(patch: pytest.MonkeyPatch) -> None:
     def careless(self: Roster, participant: Participant, error: CallFailed) -> bool:
         for other in self.holders(participant.stage):
             if other.iteration >= participant.iteration:
-                other.opened = self._position()
+                other.opened = self._lead.position
         return worth(self, participant, error)
 
     patch.setattr(Roster, "_is_worth_waiting_for", careless)
@@ -338,8 +340,9 @@ def vote_to_depose(patch: pytest.MonkeyPatch) -> None:
     yield_to = Roster.yield_to
 
     async def careless(self: Roster, member: Member, error: CallFailed) -> None:
-        self.has_vote = lambda member: True
-        await yield_to(self, member, error)
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(self._lead, "electorate", lambda: (member,))
+            await yield_to(self, member, error)
 
     patch.setattr(Roster, "yield_to", careless)
 
@@ -347,35 +350,39 @@ def vote_to_depose(patch: pytest.MonkeyPatch) -> None:
 def lineage_of_a_deposer(patch: pytest.MonkeyPatch) -> None:
     """Whoever decides here deposes the coordinator, whatever lineage it has joined meanwhile (3.4)."""
 
-    async def nobody(self: PartitionMerge, endpoint: Endpoint) -> bool:
-        del self, endpoint
+    async def nobody(self: Roster, participant: Participant) -> bool:
+        del self, participant
         return False
 
-    patch.setattr(PartitionMerge, "has_left", nobody)
+    patch.setattr(Roster, "_has_left", nobody)
 
 
 def lineage_of_its_leader(patch: pytest.MonkeyPatch) -> None:
     """Whoever builds a state of another lineage counts as one of the lineage that it had before (3.4)."""
-    meet = PartitionMerge._meet
+    meet = meetings.meet
 
-    async def careless(self: PartitionMerge, endpoint: Endpoint) -> Met | None:
-        met = await meet(self, endpoint)
+    async def careless(*asked: Any) -> Met | None:
+        met = await meet(*asked)
         return replace(met, coordinator=None) if met is not None else None
 
-    patch.setattr(PartitionMerge, "_meet", careless)
+    patch.setattr(meetings, "meet", careless)
 
 
 def past_of_a_decision(patch: pytest.MonkeyPatch) -> None:
     """What a decided record gives is of this lineage when everybody was told of it, and not before (3.3)."""
-    decide = Coordinator._decide
-    decided = Assignment.decided
+    decide, commit = Leadership.decide, Leadership.commit
 
-    async def late(self: Coordinator, record: Record) -> None:
-        await decide(self, record)
-        decided(self.assignment, record)
+    def careless(self: Leadership, record: Record) -> None:
+        past, self.past = self.past, {}
+        decide(self, record)
+        self.past = past
 
-    patch.setattr(Assignment, "decided", lambda self, record: None)
-    patch.setattr(Coordinator, "_decide", late)
+    def late(self: Leadership, record: Record) -> None:
+        decide(self, record)
+        commit(self, record)
+
+    patch.setattr(Leadership, "decide", careless)
+    patch.setattr(Leadership, "commit", late)
 
 
 def holder_of_a_higher_term(patch: pytest.MonkeyPatch) -> None:
@@ -465,7 +472,9 @@ def _meets(patch: pytest.MonkeyPatch, first: Callable[[PartitionMerge, Rival], b
 
 def lineages_before_wholeness(patch: pytest.MonkeyPatch) -> None:
     """The swarm that goes on wins, whatever was forced there (3.4)."""
-    _meets(patch, lambda self, rival: rival.is_whole if rival.is_whole != self._is_whole() else None)
+    _meets(
+        patch, lambda self, rival: rival.is_whole if rival.is_whole != is_whole(self._context, self._lead, self._roster) else None
+    )
 
 
 def fewer_forced_records(patch: pytest.MonkeyPatch) -> None:
@@ -478,8 +487,8 @@ def decided_before_it_is_told(patch: pytest.MonkeyPatch) -> None:
     decide = Coordinator._decide
 
     async def careless(self: Coordinator, record: Record) -> None:
-        before = self._record
-        patch.setattr(self.partition_merge, "_last_record", lambda: before)
+        before = self.lead.tip()
+        patch.setattr(self.lead, "tip", lambda: before)
         await decide(self, record)
 
     patch.setattr(Coordinator, "_decide", careless)
@@ -511,7 +520,19 @@ def loss_behind_a_bar(patch: pytest.MonkeyPatch) -> None:
 
 def iteration_of_a_joiner(patch: pytest.MonkeyPatch) -> None:
     """A successor has newcomers copy for the first iteration until it fills its stages: who is further refuses, and deposes it (3.10)."""
-    patch.setattr(Assignment, "stand_at", lambda *_: None)
+    joins, fill = Assignment.start_joins, Assignment.fill
+
+    def early(self: Assignment) -> None:
+        present, self._lead.present = self._lead.present, Present()
+        joins(self)
+        self._lead.present = present
+
+    async def late(self: Assignment, *limits: float) -> None:
+        patch.setattr(Assignment, "start_joins", joins)
+        await fill(self, *limits)
+
+    patch.setattr(Assignment, "start_joins", early)
+    patch.setattr(Assignment, "fill", late)
 
 
 def beginning_never_wins(patch: pytest.MonkeyPatch) -> None:
@@ -595,7 +616,7 @@ def nothing_anew_before_giving_way(patch: pytest.MonkeyPatch) -> None:
 
 def higher_term_of_a_lineage(patch: pytest.MonkeyPatch) -> None:
     """Of two coordinators of one lineage nobody gives way (3.4)."""
-    _meets(patch, lambda self, rival: False if rival.tip.lineage == self.tip().lineage else None)
+    _meets(patch, lambda self, rival: False if rival.tip.lineage == self._lead.tip().lineage else None)
 
 
 def strangers_that_may_end(patch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator import assignment as assemblies
 from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.broadcast import Broadcast
+from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.election import Election, Poll
@@ -113,10 +114,10 @@ def voucher_of_a_state(patch: pytest.MonkeyPatch) -> None:
     """What a peer holds counts, though it cannot vouch for it, where its lineage is the one that is led (3.3)."""
     hello = Assignment.hello
 
-    def careless(self: Assignment, sender: Endpoint, said: Any, iteration: int) -> Any:
-        place, participant = hello(self, sender, said, iteration), self._roster.get(sender.member)
+    def careless(self: Assignment, sender: Endpoint, said: Any) -> Any:
+        place, participant = hello(self, sender, said), self._roster.get(sender.member)
         if participant is not None:
-            participant.is_ours = self.past.get(said.iteration) == said.lineage
+            participant.is_ours = self._lead.past.get(said.iteration) == said.lineage
         return place
 
     patch.setattr(Assignment, "hello", careless)
@@ -202,28 +203,28 @@ def state_over_rebuild(patch: pytest.MonkeyPatch) -> None:
     """What was rebuilt stays, also when the lost state comes back before anything was sealed (3.3)."""
     welcome = Assignment._welcome_back
 
-    def careless(self: Assignment, sender: Endpoint, hello: Any, iteration: int) -> Participant | None:
-        sealing, self.is_sealing = self.is_sealing, True
+    def careless(self: Assignment, sender: Endpoint, hello: Any) -> Participant | None:
+        sealing, self._lead.is_sealing = self._lead.is_sealing, True
         try:
-            return welcome(self, sender, hello, iteration)
+            return welcome(self, sender, hello)
         finally:
-            self.is_sealing = sealing
+            self._lead.is_sealing = sealing
 
     patch.setattr(Assignment, "_welcome_back", careless)
 
 
 def no_way_back_from_a_seal(patch: pytest.MonkeyPatch) -> None:
     """The lost state replaces what was rebuilt also after the first Seal (3.3)."""
-    patch.setattr(Assignment, "is_sealing", property(lambda self: False, lambda self, value: None), raising=False)
+    patch.setattr(Leadership, "is_sealing", property(lambda self: False, lambda self, value: None), raising=False)
 
 
 def dispute_is_over(patch: pytest.MonkeyPatch) -> None:
     """Of two states that differ, the one that was dropped comes back like one that was lost (3.6)."""
     welcome = Assignment._welcome_back
 
-    def careless(self: Assignment, sender: Endpoint, hello: Any, iteration: int) -> Participant | None:
+    def careless(self: Assignment, sender: Endpoint, hello: Any) -> Participant | None:
         self._rebuilt = {stage: dataclasses.replace(rebuilt, disputes=0) for stage, rebuilt in self._rebuilt.items()}
-        return welcome(self, sender, hello, iteration)
+        return welcome(self, sender, hello)
 
     patch.setattr(Assignment, "_welcome_back", careless)
 
@@ -232,9 +233,9 @@ def lineage_at_readmission(patch: pytest.MonkeyPatch) -> None:
     """Whoever was fenced comes back with whatever it holds (3.3)."""
     hello = Assignment.hello
 
-    def careless(self: Assignment, sender: Endpoint, said: Any, iteration: int) -> Any:
-        self.past = {**self.past, said.iteration: said.lineage}
-        return hello(self, sender, said, iteration)
+    def careless(self: Assignment, sender: Endpoint, said: Any) -> Any:
+        self._lead.past = {**self._lead.past, said.iteration: said.lineage}
+        return hello(self, sender, said)
 
     patch.setattr(Assignment, "hello", careless)
 
@@ -248,8 +249,8 @@ def state_of_a_standby(patch: pytest.MonkeyPatch) -> None:
     """What a standby holds of a lost stage counts for nothing (3.3)."""
     hello = Assignment.hello
 
-    def careless(self: Assignment, sender: Endpoint, said: Any, iteration: int) -> Any:
-        place = hello(self, sender, said, iteration)
+    def careless(self: Assignment, sender: Endpoint, said: Any) -> Any:
+        place = hello(self, sender, said)
         participant = self._roster.get(sender.member)
         assert participant is not None
         participant.is_ours = participant.is_ours and participant.built
@@ -274,10 +275,10 @@ def second_word_of_a_barred_one(patch: pytest.MonkeyPatch) -> None:
     """Who is barred tells what it holds with its first hello, or never (3.6)."""
     hello = Assignment.hello
 
-    def careless(self: Assignment, sender: Endpoint, said: Any, iteration: int) -> Any:
+    def careless(self: Assignment, sender: Endpoint, said: Any) -> Any:
         participant = self._roster.get(sender.member)
         before = participant is not None and (participant.hello, participant.is_ours)
-        place = hello(self, sender, said, iteration)
+        place = hello(self, sender, said)
         if participant is not None and before and self._roster.is_barred(sender.member):
             participant.hello, participant.is_ours = before
         return place
@@ -338,12 +339,12 @@ def lineage_of_a_shadow(patch: pytest.MonkeyPatch) -> None:
     shadows = Assignment._shadows
 
     def careless(self: Assignment) -> Any:
-        (_, lineage, last), past = self._present, self.past
-        present, self._present, self.past = self._present, (1 << 30, lineage, last), {}
+        present, past = self._lead.present, self._lead.past
+        self._lead.present, self._lead.past = dataclasses.replace(present, iteration=1 << 30), {}
         try:
             return shadows(self)
         finally:
-            self._present, self.past = present, past
+            self._lead.present, self._lead.past = present, past
 
     patch.setattr(Assignment, "_shadows", careless)
 

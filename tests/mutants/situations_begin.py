@@ -13,12 +13,11 @@ from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.startup_faults import Fall, Opening
-from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.genesis import GenesisWatch
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.election import Election
 from tests.mutants import situations
-from tests.mutants.alone import ME, TERM, A, Alone, D, at, plan, play
+from tests.mutants.alone import ME, TERM, A, Alone, D, assigning, leading, plan, play
 from tests.scenarios.scenario_world import STEADY, Once, is_asked, swarm, unhurried
 
 FOREVER_S = 1000.0
@@ -91,8 +90,9 @@ def coordinator_that_reads_of_a_founder() -> object:
         for number in (1, 2):
             ports = replace(alone.context.ports, directory=_named(number))  # type: ignore[arg-type]
             context = replace(alone.context, ports=ports)
-            roster = Roster(context, alone.tasks, lambda: at(1))
-            await GenesisWatch(context, roster, Term(TERM.number, ME.member), lambda: True).look()
+            lead = leading(context, Term(TERM.number, ME.member))
+            roster = Roster(context, alone.tasks, lead)
+            await GenesisWatch(context, lead, roster).look()
             deposed.append(roster.is_deposed)
         return deposed
 
@@ -106,11 +106,10 @@ def feeder_with_first_weights() -> object:
         stages, places = replace(alone.context.manifest.stages, replicas_min=2, sources_max=2), []
         context = replace(alone.context, manifest=replace(alone.context.manifest, stages=stages))
         for can_feed in (True, False):
-            roster = Roster(context, alone.tasks, lambda: at(1))
-            assignment = Assignment(context, roster, lambda: at(1), alone.tasks)
+            assignment, roster = assigning(context, alone.tasks, leading(context))
             roster.admit(A, Hello(True, False, ""), 0, built=True)
             corpus = context.manifest.data.corpus_hash
-            places.append(assignment.hello(ME, Hello(can_feed, False, corpus, 1, 0, GENESIS_LINEAGE), 0).stage)
+            places.append(assignment.hello(ME, Hello(can_feed, False, corpus, 1, 0, GENESIS_LINEAGE)).stage)
         return places
 
     return play(story, D)

@@ -9,6 +9,7 @@ from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.coordinator import coordinator as coordination
 from swarmfree.trainer.coordinator.coordinator import Coordinator
+from swarmfree.trainer.coordinator.leadership import Present
 from swarmfree.trainer.run_end import RunEnd
 from tests.mutants.alone import MANIFEST, OTHER_LINEAGE, SIBLING, Alone, D, play
 from tests.mutants.tables_lead import answer, lead
@@ -56,7 +57,7 @@ def lost_stage_without_a_majority() -> object:
     async def story(alone: Alone, coordinator: Coordinator) -> tuple[set[int], bool]:
         for endpoint in (SIBLING, D):
             coordinator.roster.fence(endpoint.member, "nobody listens")
-        coordinator._iteration, begun_s = MANIFEST.run.iterations, alone.context.now_s()
+        coordinator.lead.present, begun_s = Present(MANIFEST.run.iterations), alone.context.now_s()
         return await coordinator._closing(), alone.context.now_s() - begun_s >= MANIFEST.timing.join_wait_s
 
     return lead(story, forced=True)

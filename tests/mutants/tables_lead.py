@@ -36,6 +36,7 @@ from swarmfree.protocol.plan import Replica
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, PartialSum, Roll, float64_bits
 from swarmfree.trainer.coordinator import coordinator as coordination
+from swarmfree.trainer.coordinator import leadership
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.partition_merge import Rival
 from swarmfree.trainer.coordinator.roster import Deposed
@@ -131,8 +132,8 @@ def peer_of_another_lineage() -> object:
     """To a coordinator of four iterations, one forced, peers come from other lineages: with none forced, with one, given up, or at its beginning."""
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[str]:
-        coordinator._record, said = replace(record(forced=(0,)), iteration=3), list[str]()
-        coordinator.assignment.past[2] = "c" * 64
+        coordinator.lead.decided, said = replace(record(forced=(0,)), iteration=3), list[str]()
+        coordinator.lead.past[2] = "c" * 64
         for forced, iterations, lineage in (((), 9, "e" * 64), ((0,), 9, "e" * 64), ((-1,), 9, "e" * 64), ((), 2, "c" * 64)):
             try:
                 said.append(
@@ -149,10 +150,10 @@ def rival_while_a_record_is_told() -> object:
     """Another coordinator had the same lineage, and a higher term; now members are told of the next record: whether this one would give way."""
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[bool]:
-        coordinator._iteration, coordinator._record = 1, record()
-        coordinator.assignment.past[1] = record().lineage()
+        coordinator.lead.decide(record())
+        coordinator.lead.commit(record())
         rival, found = (
-            Rival(coordinator.partition_merge.tip(), replace(LATER, number=LATER.number + 1), D, is_whole=True),
+            Rival(coordinator.lead.tip(), replace(LATER, number=LATER.number + 1), D, is_whole=True),
             list[bool](),
         )
 
@@ -175,7 +176,7 @@ def rival_that_gives_way() -> object:
     """
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[bool]:
-        coordinator.assignment.past |= {1: "c" * 64, 2: "d" * 64}
+        coordinator.lead.past |= {1: "c" * 64, 2: "d" * 64}
         found, action = list[bool](), CopyNeighbour(1, D, 2, "stage 1 is an end of the body")
         calls = (1, "e", False, 0), (1, "c", True, 0), (1, "c", False, 0), (1, "c", False, 60), (2, "d", False, 0)
         for iterations, lineage, whole, wait_s in calls:
@@ -197,7 +198,7 @@ def leaver_beside_a_dead_sibling() -> object:
             return answer(to, request)
 
         alone.line.answer, present = one, plan(6, LATER)
-        coordinator._plan = replace(present, replicas=(present.replicas[0], (Replica(ME),), present.replicas[2]))
+        coordinator.lead.plan = replace(present, replicas=(present.replicas[0], (Replica(ME),), present.replicas[2]))
         sibling = coordinator.roster.get(ME.member)
         assert sibling is not None
         sibling.opened = present.position
@@ -212,7 +213,7 @@ def ways_that_wait_for_members() -> object:
     """Another coordinator of this lineage has called: which ways of bringing a stage back wait for its members."""
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[str]:
-        coordinator.assignment.past[2] = "d" * 64
+        coordinator.lead.past[2] = "d" * 64
         coordinator.partition_merge.hear(Rival(Tip((), 2, "d" * 64), LATER, D, is_whole=False))
         ways = (
             Copy(1, (D,), ""),
@@ -280,7 +281,7 @@ def majority_of_followers() -> object:
     async def story(alone: Alone, coordinator: Coordinator) -> tuple[bool, bool]:
         for participant in coordinator.roster.participants()[1:]:
             participant.built = False
-        return coordinator._check_quorum(building=True), coordinator._check_quorum()
+        return coordinator.quorum.check(building=True), coordinator.quorum.check()
 
     return lead(story)
 
@@ -303,10 +304,10 @@ def forced_once() -> object:
         await coordinator._decide(record(forced=(0,)))
 
         async def go_on() -> None:
-            while coordinator._check_quorum():
+            while coordinator.quorum.check():
                 await asyncio.sleep(0.5)
             await asyncio.sleep(3.0)
-            coordinator._check_quorum()
+            coordinator.quorum.check()
 
         return await _outcome(go_on())
 
@@ -340,7 +341,7 @@ def without_majority() -> object:
 
         async def go_on() -> None:
             for _ in range(20):
-                coordinator._check_quorum()
+                coordinator.quorum.check()
                 await asyncio.sleep(0.2)
 
         return await _outcome(go_on())
@@ -373,7 +374,7 @@ def joiner_that_is_silent() -> object:
         participant.opened, participant.built_at, found = None, 0, list[bool]()
         for participant.silent_since_s in (1.0, None):
             try:
-                coordinator._look_for_joiners(plan(6))
+                coordinator._look_for_joiners()
             except Replanned:
                 found.append(True)
             else:
@@ -412,20 +413,20 @@ def share_of_an_earlier_plan() -> object:
 def votes_of_a_later_life() -> object:
     """Two of four have answered, and the first one's later life: whether that decides."""
     electorate = [A.member, ME.member, SIBLING.member, D.member]
-    return coordination.may_decide(electorate, {SIBLING.member, D.member, second_life(A).member}, set())
+    return leadership.may_decide(electorate, {SIBLING.member, D.member, second_life(A).member}, set())
 
 
 def half_without_the_senior() -> object:
     """Two of four have answered, without the senior; then the other two: which of them decide."""
     electorate = [A.member, ME.member, SIBLING.member, D.member]
     halves = [electorate[2:], electorate[:2]]
-    return [coordination.may_decide(electorate, half, set()) for half in halves]
+    return [leadership.may_decide(electorate, half, set()) for half in halves]
 
 
 def all_who_live() -> object:
     """Three of four are proven to have ended: whether the last one decides."""
     electorate = [A.member, ME.member, SIBLING.member, D.member]
-    return coordination.may_decide(electorate, electorate[:1], electorate[1:])
+    return leadership.may_decide(electorate, electorate[:1], electorate[1:])
 
 
 def record_beside_the_dead() -> object:
@@ -443,7 +444,7 @@ def record_beside_the_dead() -> object:
 
 def nobody_to_decide() -> object:
     """Nobody is of the electorate: whether anybody decides."""
-    return coordination.may_decide([], [A.member], [])
+    return leadership.may_decide([], [A.member], [])
 
 
 def order_of_the_electorate() -> object:

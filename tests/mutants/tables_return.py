@@ -37,6 +37,7 @@ from swarmfree.protocol.plan import Rebuilt, Replica
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import float32_bits
 from swarmfree.trainer.coordinator.assignment import Assignment
+from swarmfree.trainer.coordinator.leadership import Present
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.election import Election
@@ -52,9 +53,11 @@ from tests.mutants.alone import (
     A,
     Alone,
     D,
+    assigning,
     at,
     beat_answer,
     endpoint,
+    leading,
     plan,
     play,
     record,
@@ -272,7 +275,7 @@ def state_that_is_not_vouched_for() -> object:
             alone.replica_state.plan = in_force
             hello = membership.hello()
             told.append((hello.stage, hello.iteration, hello.forced))
-        assignment.hello(ME, hello, 5)
+        assignment.hello(ME, hello)
         participant = roster.get(ME.member)
         return *told, participant is not None and participant.is_ours
 
@@ -316,10 +319,9 @@ def _assignment(story: Callable[[Alone, Assignment, Roster], Awaitable[T]]) -> T
 
     async def main(alone: Alone) -> T:
         alone.line.answer = answer
-        roster = Roster(alone.context, alone.tasks, lambda: at(1))
-        assignment = Assignment(alone.context, roster, lambda: at(1), alone.tasks)
-        assignment._present, assignment._opened = (5, LINEAGE, replace(record(), iteration=4)), True
-        assignment.past |= {5: LINEAGE}
+        lead = leading(alone.context, present=Present(5, LINEAGE, replace(record(), iteration=4)), decided=record())
+        assignment, roster = assigning(alone.context, alone.tasks, lead)
+        lead.past |= {5: LINEAGE}
         for stage, one in enumerate((A, SIBLING, D)):
             participant = roster.admit(one, Hello(False, False, ""), stage, built=True)
             participant.opened, participant.built_at, participant.is_ours = at(1), 5, True
@@ -338,10 +340,10 @@ def _back(rebuilt: Rebuilt | None, *, sealing: bool = False, lineage: str = LINE
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> tuple[bool, int]:
         if rebuilt is not None:
             assignment._rebuilt = {1: rebuilt}
-        assignment.is_sealing = sealing
+        assignment._lead.is_sealing = sealing
         if barred:
             roster.bar(ME.member, "it cannot average with its sibling")
-        assignment.hello(ME, _hello(1, lineage), 5)
+        assignment.hello(ME, _hello(1, lineage))
         participant = roster.get(ME.member)
         return participant is not None and participant.built, len(assignment.rebuilt_stages())
 
@@ -384,7 +386,7 @@ def silent_holder_of_a_copied_stage() -> object:
         assert silent is not None
         silent.silent_since_s, roster.patience_s = alone.context.now_s(), lambda stage: 60.0
         roster.admit(ME, Hello(False, False, ""), 1, built=built).built_at = 5
-        await assignment.fill(*assignment._present, lambda: True)
+        await assignment.fill()
         return roster.get(SIBLING.member) is silent
 
     return [_assignment(partial(story, built=built)) for built in (True, False)]
@@ -408,7 +410,7 @@ def standby_that_holds_a_lost_stage() -> object:
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> tuple[str, str]:
         roster.bar(ME.member, "it cannot average with its sibling")
-        assignment.hello(ME, _hello(1), 5)
+        assignment.hello(ME, _hello(1))
         barred = roster.get(ME.member)
         assert barred is not None
         assert barred.stage == NO_STAGE
@@ -416,7 +418,7 @@ def standby_that_holds_a_lost_stage() -> object:
         roster.admit(endpoint("newcomer"), Hello(False, False, ""), 1)
         roster.fence(SIBLING.member, "nobody listens")
         assignment._use_standbys()
-        ((builder, action),) = assignment._work(assignment._present[2])
+        ((builder, action),) = assignment._work()
         return builder.member.peer_id, type(action).__name__
 
     return _assignment(story)
@@ -428,8 +430,8 @@ def barred_that_says_hello_once_more() -> object:
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[str]:
         roster.admit(endpoint("e"), Hello(False, True, ""), NO_STAGE)
         roster.bar(ME.member, "it cannot average with its sibling")
-        assignment.hello(ME, Hello(False, False, ""), 5)
-        assignment.hello(ME, _hello(1), 5)
+        assignment.hello(ME, Hello(False, False, ""))
+        assignment.hello(ME, _hello(1))
         roster.fence(SIBLING.member, "nobody listens")
         assignment._use_standbys()
         return [one.member.peer_id for one in roster.of_stage(1)]
@@ -441,10 +443,9 @@ def past_of_a_builder() -> object:
     """A newcomer is to build a stage, and coordinates later: of which iterations it knows the lineage then."""
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[int]:
-        assignment.past |= {1: "far", 3: "three", 4: "four", 6: "decided since"}
+        assignment._lead.past |= {1: "far", 3: "three", 4: "four", 6: "decided since"}
         participant = roster.admit(ME, Hello(False, False, ""), 1)
-        iteration, lineage, last = assignment._present
-        await assignment._build(participant, Fresh(1, 0, "draw it"), iteration, lineage, last, limit_s=9.0)
+        await assignment._build(participant, Fresh(1, 0, "draw it"), assignment._lead.present, limit_s=9.0)
         request = next(asked for _, asked in alone.line.asked if isinstance(asked, Build))
         await alone.builder.build(A, request)
         return sorted(alone.replica_state.past)
@@ -479,7 +480,7 @@ def feeder_that_comes_while_members_step() -> object:
         def one(to: Endpoint, request: Request) -> Reply:
             match request:
                 case Commit():
-                    assignment.hello(feeder, Hello(True, False, MANIFEST.data.corpus_hash, 0), 5)
+                    assignment.hello(feeder, Hello(True, False, MANIFEST.data.corpus_hash, 0))
                 case Build(action=action):
                     found.append(type(action).__name__)
                     return Reply(Built("digest", 1.0, 0, 5))
@@ -493,7 +494,7 @@ def feeder_that_comes_while_members_step() -> object:
         alone.line.answer = one
         roster.fence(A.member, "nobody listens")
         roster.admit(ME, Hello(False, False, "", 0), 1, built=True).built_at = 4
-        await assignment.fill(*assignment._present, lambda: True)
+        await assignment.fill()
         return found
 
     return _assignment(story)
@@ -565,7 +566,7 @@ def rate_of_a_merged_stage() -> object:
         participant = roster.admit(ME, Hello(False, False, ""), 1)
         half = float32_bits(0.5)
         action = Merge(1, A, D, 0, 2, half, half, 1.0, 1.0, "both neighbours live")
-        await assignment._build(participant, action, 5, LINEAGE, replace(record(), iteration=4), limit_s=None)
+        await assignment._build(participant, action, assignment._lead.present, limit_s=None)
         (rebuilt,) = assignment.rebuilt_stages()
         return rebuilt.rate_scaled, rebuilt.steps
 
@@ -578,7 +579,7 @@ def build_beside_one_that_came_back() -> object:
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> int:
         def built(to: Endpoint, request: Request) -> Reply:
             if isinstance(request, Build):
-                assignment.hello(SIBLING, _hello(1), 5)
+                assignment.hello(SIBLING, _hello(1))
                 return Reply(Built("digest", 1.0, 0, 5))
             return answer(to, request)
 
@@ -586,7 +587,7 @@ def build_beside_one_that_came_back() -> object:
         roster.fence(SIBLING.member, "it does not answer")
         participant = roster.admit(ME, Hello(False, False, ""), 1)
         action = Fresh(1, 5, "nobody is left")
-        await assignment._build(participant, action, 5, LINEAGE, replace(record(), iteration=4), limit_s=None)
+        await assignment._build(participant, action, assignment._lead.present, limit_s=None)
         return len(assignment.rebuilt_stages())
 
     return _assignment(story)
@@ -596,7 +597,7 @@ def _standby_with_a_state(told: HeartbeatAnswer | None) -> object:
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[str]:
         for one in (endpoint("e"), ME):
             roster.admit(one, Hello(False, True, ""), NO_STAGE)
-        assignment.hello(ME, _hello(1), 5)
+        assignment.hello(ME, _hello(1))
         participant = roster.get(ME.member)
         assert participant is not None
         participant.answer = told
@@ -680,10 +681,10 @@ def _copy_from_who_stays(answers: Callable[[Alone, Assignment, list[Participant]
         assert newcomer is not None
         newcomer.built = False
         assignment._joining.add(newcomer.member)
-        joins = alone.tasks.start(assignment._join(newcomer, Copy(1, (ME,), ""), 5, LINEAGE, None), "join")
+        joins = alone.tasks.start(assignment._join(newcomer, Copy(1, (ME,), ""), Present(5, LINEAGE)), "join")
         await asyncio.sleep(alone.line.delay_s / 2)
         alone.line.delay_s /= 4 if slow else 1
-        await assignment._build(participant, Stay(1, 4, ""), 5, LINEAGE, replace(record(), iteration=4), limit_s=None)
+        await assignment._build(participant, Stay(1, 4, ""), assignment._lead.present, limit_s=None)
         await joins
         return await answers(alone, assignment, [newcomer, participant])
 
@@ -757,7 +758,7 @@ def builder_that_never_ends() -> object:
         limit_s = alone.context.timing.join_wait_s
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2 * PIECES * limit_s):
-                await assignment._build(participant, action, 5, LINEAGE, record(), limit_s=limit_s)
+                await assignment._build(participant, action, assignment._lead.present, limit_s=limit_s)
         return roster.is_barred(ME.member)
 
     return _assignment(story)

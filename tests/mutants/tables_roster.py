@@ -22,26 +22,29 @@ from swarmfree.protocol.messages import (
 )
 from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.ports import Reply
-from swarmfree.protocol.records import GENESIS_LINEAGE, float64_bits
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
+from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator import partition_merge
 from swarmfree.trainer.coordinator.handoff import end_run
+from swarmfree.trainer.coordinator.leadership import Present
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.partition_merge import PartitionMerge, Rival
 from swarmfree.trainer.coordinator.roster import Deposed, Roster
 from swarmfree.trainer.peer import Peer
 from swarmfree.trainer.run_end import RunEnd
+from swarmfree.trainer.tasks import Tasks
 from tests.mutants.alone import (
     LATER,
     ME,
     OTHER_LINEAGE,
     SIBLING,
-    TERM,
     A,
     Alone,
     D,
     at,
     beat_answer,
     endpoint,
+    leading,
     play,
     record,
     second_life,
@@ -62,7 +65,7 @@ def _roster(story: Callable[[Alone, Roster], Awaitable[T]], *endpoints: Endpoint
 
     async def main(alone: Alone) -> T:
         alone.line.answer = answer
-        roster = Roster(alone.context, alone.tasks, lambda: at(1))
+        roster = Roster(alone.context, alone.tasks, leading(alone.context, decided=record()))
         roster.patience_s = lambda stage: PATIENCE_S
         for one in endpoints:
             participant = roster.admit(one, Hello(False, False, ""), PLACES[one.member], built=True)
@@ -136,7 +139,7 @@ def silence_after_a_step() -> object:
         today, older = roster.get(ME.member), roster.get(SIBLING.member)
         assert today is not None
         assert older is not None
-        roster._position = lambda: at(1, iteration=5)
+        roster._lead.present = Present(5)
         today.built_at, older.built_at, older.opened = 4, 4, None
         await roster.judge(today, PeerSilent("nothing"))
         return roster.get(ME.member) is today
@@ -166,7 +169,7 @@ def higher_term_without_a_vote() -> object:
     """A participant without a vote has promised a higher term: whether this coordinator leads still, and whether that one is told to join anew."""
 
     async def story(alone: Alone, roster: Roster) -> tuple[bool, bool]:
-        roster.has_vote = lambda member: member != ME.member
+        roster._lead.decided = replace(record(), electorate=(A.member, SIBLING.member, D.member))
         await roster.yield_to(ME.member, Refused(RefusalKind.BEHIND, "term 6", 6))
         told = [request for member, request in alone.line.asked if member == ME.member and isinstance(request, Goodbye)]
         return not roster.is_deposed, bool(told and told[0].rejoin)
@@ -178,7 +181,7 @@ def higher_term_of_a_sole_holder() -> object:
     """A stage's only holder has no vote, and promised a higher term: whether it is there still, where it comes back and where it does not."""
 
     async def story(alone: Alone, roster: Roster) -> tuple[bool, bool, bool]:
-        roster.has_vote = lambda member: member != ME.member
+        roster._lead.decided = replace(record(), electorate=(A.member, SIBLING.member, D.member))
         higher = Refused(RefusalKind.BEHIND, "term 6", 6)
         alone.line.answer = lambda to, request: Reply(Farewell()) if isinstance(request, Goodbye) else answer(to, request)
         await roster.yield_to(ME.member, higher)
@@ -203,7 +206,7 @@ def higher_term_of_another_lineage() -> object:
             return Reply(Peer._meet(peer, A, request)) if isinstance(request, Meet) else answer(to, request)  # type: ignore[arg-type]
 
         alone.line.answer = met
-        roster.has_left = PartitionMerge(alone.context, roster, TERM, lambda: mine, lambda: False, {}).has_left
+        roster._lead.decided, roster._lead.past = mine, {}
         await roster.yield_to(ME.member, Refused(RefusalKind.BEHIND, "term 6", 6))
         return roster.is_deposed
 
@@ -219,7 +222,7 @@ def higher_term_of_one_that_builds() -> object:
         alone.line.answer = lambda to, request: (
             Reply(there if to == D else here) if isinstance(request, Meet) else answer(to, request)
         )
-        roster.has_left = PartitionMerge(alone.context, roster, TERM, lambda: mine, lambda: False, {4: mine.lineage()}).has_left
+        roster._lead.decided, roster._lead.past = mine, {4: mine.lineage()}
         await roster.yield_to(ME.member, Refused(RefusalKind.BEHIND, "term 6", 6))
         return not roster.is_deposed
 
@@ -396,13 +399,19 @@ def state_that_differs_again() -> object:
 # ---- two coordinators ----------------------------------------------------------------------------------------------
 
 
+def _merge(context: Context, tasks: Tasks, last: Record | None, past: dict[int, str]) -> PartitionMerge:
+    """The look beyond of a coordinator with this last record and this past, beside whom nobody is."""
+    lead = leading(context, decided=last, past=past)
+    return PartitionMerge(context, lead, Roster(context, tasks, lead))
+
+
 def _gives_way(rival: Rival, *, forced: tuple[int, ...] = (), whole: bool = True) -> bool:
     """Whether the coordinator of four iterations, these of them forced, gives way."""
 
     async def story(alone: Alone) -> bool:
-        roster = Roster(alone.context, alone.tasks, lambda: at(1))
-        last = replace(record(forced=forced), iteration=3)
-        mine = PartitionMerge(alone.context, roster, TERM, lambda: last, lambda: whole, {2: OTHER_LINEAGE})
+        mine = _merge(alone.context, alone.tasks, replace(record(forced=forced), iteration=3), {2: OTHER_LINEAGE})
+        for one in (A, ME, D) if whole else ():
+            mine._roster.admit(one, Hello(False, False, ""), PLACES[one.member], built=True, opened=at(1))
         return mine._gives_way_to(rival)
 
     return play(story, A)
@@ -448,7 +457,7 @@ def rival_behind_those_that_have_ended() -> object:
 
         alone.line.answer = one
         context = replace(alone.context, ports=replace(alone.context.ports, directory=Directory()))  # type: ignore[arg-type]
-        mine = PartitionMerge(context, Roster(context, alone.tasks, lambda: at(1)), TERM, lambda: None, lambda: False, {})
+        mine = _merge(context, alone.tasks, None, {})
         alone.tasks.start(mine.keep(), "meet")
         await asyncio.sleep(2 * context.timing.remeet_s)
         return any(member == D.member for member, _ in alone.line.asked)
@@ -465,7 +474,7 @@ def run_that_ends_elsewhere() -> object:
         alone.line.answer = lambda to, request: Reply(met if isinstance(request, Meet) else Farewell())
         alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=alone.context.here)
         alone.stage_member.silent_ticks = 0
-        mine = PartitionMerge(alone.context, roster, TERM, record, lambda: False, {})
+        mine = PartitionMerge(alone.context, roster._lead, roster)
         peer = SimpleNamespace(
             context=alone.context,
             coordinator=SimpleNamespace(partition_merge=mine, roster=roster),
@@ -482,8 +491,7 @@ def end_before_a_second_look() -> object:
     """A coordinator is through half a second after one has called that it is about to give way to: whether it ends the run."""
 
     async def story(alone: Alone) -> bool:
-        roster = Roster(alone.context, alone.tasks, lambda: at(1))
-        mine = PartitionMerge(alone.context, roster, TERM, record, lambda: False, {})
+        mine = _merge(alone.context, alone.tasks, record(), {})
         alone.line.answer = lambda to, request: Reply(Met(9, "e" * 64, (), D, replace(LATER, member=D.member), whole=True))
         alone.tasks.start(mine.keep(), "meet strangers")
         mine.hear(_rival((), 9))
@@ -501,8 +509,7 @@ def two_rivals() -> object:
     """One that wins has called, and while it is waited for whether it still does, one calls that does not: whether this coordinator leads still."""
 
     async def story(alone: Alone) -> bool:
-        roster = Roster(alone.context, alone.tasks, lambda: at(1))
-        mine = PartitionMerge(alone.context, roster, TERM, lambda: replace(record(), iteration=3), lambda: False, {})
+        mine = _merge(alone.context, alone.tasks, replace(record(), iteration=3), {})
         winner, loser = (
             replace(_rival((), 9), is_whole=False),
             Rival(partition_merge.Tip((), 1, OTHER_LINEAGE), LATER, SIBLING, is_whole=False),
@@ -518,7 +525,7 @@ def two_rivals() -> object:
             mine.hear(rival)
             await asyncio.sleep(0.5)
         await asyncio.sleep(alone.context.timing.coordinator_silence_s)
-        return not roster.is_deposed
+        return not mine._roster.is_deposed
 
     return play(story, A)
 
@@ -527,7 +534,8 @@ def strangers_at_the_end() -> object:
     """A lineage that was forced once is through; of three strangers one was never forced, one is at its beginning, one is silent: who is told."""
 
     async def story(alone: Alone, roster: Roster) -> list[str]:
-        mine = PartitionMerge(alone.context, roster, TERM, lambda: record(forced=(0,)), lambda: True, {0: GENESIS_LINEAGE})
+        roster._lead.decided = record(forced=(0,))
+        mine = PartitionMerge(alone.context, roster._lead, roster)
         own = {endpoint("v"): ("e" * 64, 9), endpoint("w"): (GENESIS_LINEAGE, 0)}
 
         def met(to: Endpoint, request: Request) -> Reply:

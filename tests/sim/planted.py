@@ -180,5 +180,5 @@ class GivesUpPeer(ImpatientPeer):
     def _make_coordinator(self, inherited: Takeover | None) -> Coordinator:
         coordinator = super()._make_coordinator(inherited)
         rolling = coordinator._rounds
-        coordinator._rounds = TrustingRolling(rolling._context, rolling._roster, rolling._position, rolling._check_quorum)
+        coordinator._rounds = TrustingRolling(rolling._context, rolling._lead, rolling._roster, rolling._quorum)
         return coordinator

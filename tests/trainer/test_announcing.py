@@ -9,11 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from swarmfree.policy.fork_choice import Tip
 from swarmfree.protocol.messages import Meet
 from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.trainer.peer import Peer
-from tests.mutants.alone import OTHER_LINEAGE, TERM, A, Alone, play, record
+from tests.mutants.alone import OTHER_LINEAGE, TERM, A, Alone, leading, play, record
 
 SLOW_S = 3.0
 MEMBERS_OWN = "e" * 64
@@ -92,11 +91,10 @@ def test_a_coordinator_tells_by_its_own_past_whether_others_follow_it() -> None:
 
     async def story(alone: Alone) -> None:
         here = record()
-        partition_merge = SimpleNamespace(tip=lambda: Tip(here.forced, 1, here.lineage()), hear=lambda _: None, term=TERM)
         coordinator = SimpleNamespace(
-            partition_merge=partition_merge,
+            partition_merge=SimpleNamespace(hear=lambda _: None),
             is_whole=lambda: True,
-            assignment=SimpleNamespace(past={0: GENESIS_LINEAGE, 4: OTHER_LINEAGE}),
+            lead=leading(alone.context, decided=here, past={0: GENESIS_LINEAGE, 4: OTHER_LINEAGE}),
         )
         alone.replica_state.past[5] = MEMBERS_OWN
         follows = []

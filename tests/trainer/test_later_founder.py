@@ -10,6 +10,8 @@ import pytest
 from swarmfree.policy.election import founders_term
 from swarmfree.protocol.names import Founder, Member, Term
 from swarmfree.trainer.coordinator.genesis import GenesisWatch
+from swarmfree.trainer.coordinator.leadership import Leadership
+from swarmfree.trainer.incarnations import Incarnations
 
 ME = Member("QmSecond", "0" * 16)
 
@@ -38,5 +40,6 @@ async def test_when_a_coordinator_without_a_record_gives_way(
 
     context = SimpleNamespace(ports=SimpleNamespace(directory=SimpleNamespace(founder=named, announcements=announcements)))
     roster = SimpleNamespace(is_deposed=False, depose=deposed.append)
-    await GenesisWatch(cast("Any", context), cast("Any", roster), Term(founders_term(number), ME), lambda: True).look()
+    lead = Leadership(Incarnations(), Term(founders_term(number), ME))
+    await GenesisWatch(cast("Any", context), lead, cast("Any", roster)).look()
     assert bool(deposed) is gives_way

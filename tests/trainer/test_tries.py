@@ -16,8 +16,7 @@ from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.participant import Participant
-from swarmfree.trainer.coordinator.roster import Roster
-from tests.mutants.alone import ME, A, Alone, D, at, beat_answer, play, record, second_life
+from tests.mutants.alone import ME, A, Alone, D, assigning, at, beat_answer, leading, play, record, second_life
 
 LIMIT_S = 5.0
 REPLAY = Replay(1, 1, (D,), 0, (A,), (D,), "its shadow and logs")
@@ -32,8 +31,7 @@ def asked(action: BuildAction) -> Build:
 
 def lead(alone: Alone) -> tuple[Assignment, Participant]:
     """The places of a swarm, and the participant that builds; D keeps a shadow of stage 1."""
-    roster = Roster(alone.context, alone.tasks, lambda: at(1))
-    assignment = Assignment(alone.context, roster, lambda: at(1), alone.tasks)
+    assignment, roster = assigning(alone.context, alone.tasks, leading(alone.context))
     keeper = roster.admit(D, Hello(False, False, ""), 2, built=True)
     keeper.answer = replace(beat_answer(2), shadows=(KeptShadow(1, 0, full=True, lineage=GENESIS_LINEAGE),))
     return assignment, roster.admit(ME, Hello(False, False, ""), 1)

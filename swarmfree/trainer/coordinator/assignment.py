@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 import statistics
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise, takewhile
 
 from swarmfree.policy.build_time import most_build_s
@@ -20,17 +21,19 @@ from swarmfree.policy.recovery import NO_LOGS, Logs, choose_recovery, signed_nor
 from swarmfree.policy.retention import KeptCopy, StageShadow, log_dtype
 from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.protocol.events import LOST_ENDS, EndsDrawnAnew, Note, Placed, RecoveryDecided, StageBuilt, Waiting
+from swarmfree.protocol.events import LOST_ENDS, EndsDrawnAnew, Note, Placed, RecoveryDecided, StageBuilt
 from swarmfree.protocol.messages import Build, Built, Hello, Place
-from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint, Member, Position
-from swarmfree.protocol.plan import AS_RECORDED, Plan, Rebuilt
-from swarmfree.protocol.records import GENESIS_LINEAGE, Record, bits_float32, float32_bits
+from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint, Member
+from swarmfree.protocol.plan import AS_RECORDED, Rebuilt
+from swarmfree.protocol.records import Record, bits_float32, float32_bits
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.ends_copies import kept_copies
+from swarmfree.trainer.coordinator.leadership import Leadership, Present
 from swarmfree.trainer.coordinator.participant import Participant
+from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
+from swarmfree.trainer.coordinator.quorum_watch import QuorumWatch
 from swarmfree.trainer.coordinator.roster import Roster
-from swarmfree.trainer.replica_state import PAST_MAX
 from swarmfree.trainer.tasks import Tasks, each
 
 STANDBY_WAIT_S = 10.0
@@ -53,26 +56,25 @@ FALLEN_BEHIND = 3
 
 
 class Assignment:
-    """Handles Hello at the coordinator, and fills stages before an iteration opens.
+    """Handles Hello at the coordinator, and fills stages before an iteration opens."""
 
-    Attributes:
-        past: iteration -> lineage of the last record before it, as far as is known here.
-        expects_members: whether this coordinator or another one of this lineage gives way, and members of one are about to say hello to the other.
-    """
-
-    def __init__(self, context: Context, roster: Roster, position: Callable[[], Position], tasks: Tasks) -> None:
-        """Nothing rebuilt; `position` gives a new, higher claim at every call; joiners load their state in `tasks`."""
-        self._context = context
-        self._roster = roster
-        self._position = position
+    def __init__(
+        self,
+        context: Context,
+        lead: Leadership,
+        roster: Roster,
+        tasks: Tasks,
+        quorum: QuorumWatch,
+        partition_merge: PartitionMerge,
+    ) -> None:
+        """Goes on where the last coordinator was; joiners load their state in `tasks`."""
+        self._context, self._lead, self._roster, self._tasks = context, lead, roster, tasks
+        self._quorum, self._partition_merge = quorum, partition_merge
         self._broadcast = Broadcast(context, roster)
-        self._tasks = tasks
         self._joining: set[Member] = set()
-        self._present: tuple[int, str, Record | None] = (0, GENESIS_LINEAGE, None)
-        self._opened = False
+        self._opened = lead.plan is not None
         self._begun_s = context.now_s()
-        self._rebuilt: dict[int, Rebuilt] = {}
-        self.is_sealing = False
+        self._rebuilt = {stage.stage: stage for stage in lead.plan.rebuilt} if lead.plan is not None else dict[int, Rebuilt]()
         self._commits_s: deque[float] = deque(maxlen=PACES)
         self._failed_copies: Counter[Member] = Counter()
         self._late_copies: Counter[Member] = Counter()
@@ -80,8 +82,6 @@ class Assignment:
         self._failed_replays = self._failed_merges = 0
         self._signed: dict[int, float] = {}
         self._lost_since_s: dict[int, float] = {}
-        self.past = {0: GENESIS_LINEAGE}
-        self.expects_members: Callable[[], bool] = lambda: False
 
     def rebuilt_stages(self) -> tuple[Rebuilt, ...]:
         """Stages built from something else than a sibling since the last commit."""
@@ -96,14 +96,9 @@ class Assignment:
             )
         self._rebuilt[stage] = dataclasses.replace(known, disputes=known.disputes + 1)
 
-    def decided(self, record: Record) -> None:
-        """A record is decided: who has stepped with it holds a state of this lineage, also before everybody is told."""
-        self.past[record.iteration + 1] = record.lineage()
-        self.past.pop(record.iteration - PAST_MAX, None)
-
     def committed(self) -> None:
         """An iteration is committed: what was rebuilt before it has become a state like any other."""
-        self._rebuilt, self.is_sealing = {}, False
+        self._rebuilt = {}
         self._commits_s.append(self._context.now_s())
         self._failed_copies.clear()
         self._late_copies.clear()
@@ -111,30 +106,18 @@ class Assignment:
         self._failed_replays = self._failed_merges = 0
         self._signed = {}
 
-    def stand_at(self, iteration: int, lineage: str, record: Record | None) -> None:
-        """What whoever joins from now on is to be ready for; a successor may have nothing to fill."""
-        self._present = (iteration, lineage, record)
-
-    def inherit(self, plan: Plan) -> None:
-        """Go on in the middle of this plan's iteration."""
-        self._opened = True
-        self._rebuilt = {stage.stage: stage for stage in plan.rebuilt}
-
-    def hello(self, sender: Endpoint, hello: Hello, iteration: int) -> Place:
+    def hello(self, sender: Endpoint, hello: Hello) -> Place:
         """Give a newcomer its place; the same newcomer twice gets the same answer.
-
-        Args:
-            iteration: the present one.
 
         Who holds a state of this lineage takes its place again, without a download where nothing or one step is missing, or where nobody else
         holds the stage. Until the first Seal what was built in its absence gives way to it.
         """
-        is_ours = hello.stage != NO_STAGE and self.past.get(hello.iteration) == hello.lineage
+        is_ours = hello.stage != NO_STAGE and self._lead.past.get(hello.iteration) == hello.lineage
         participant = self._roster.get(sender.member)
         is_alone = hello.stage != NO_STAGE and not self._roster.holders(hello.stage)  # then it has nobody to differ from
         is_barred = self._roster.is_barred(sender.member) and not is_alone
         if participant is None and is_ours and hello.stage != NO_STAGE and not is_barred:
-            participant = self._welcome_back(sender, hello, iteration)
+            participant = self._welcome_back(sender, hello)
         if participant is None:
             manifest = self._context.manifest
             place = choose_stage(
@@ -151,13 +134,14 @@ class Assignment:
             participant.vouch()  # it is no use now, and may be the last one soon
         return Place(self._context.here, participant.stage, self._roster.waiting_for, accepted=True)
 
-    def _welcome_back(self, sender: Endpoint, hello: Hello, iteration: int) -> Participant | None:
+    def _welcome_back(self, sender: Endpoint, hello: Hello) -> Participant | None:
         """Its old place, for a peer that holds a state of this lineage; None where it has to load the state anew."""
         stage, rebuilt, holders = hello.stage, self._rebuilt.get(hello.stage), self._roster.holders(hello.stage)
-        if self._present[2] is None and (holders or self._is_to_feed(hello)):
+        iteration = self._lead.iteration
+        if self._lead.present.record is None and (holders or self._is_to_feed(hello)):
             return None  # first weights are the same whoever draws them
         built = hello.iteration >= iteration - 1 and rebuilt is None
-        if rebuilt is not None and not rebuilt.disputes and hello.iteration == iteration and not self.is_sealing:
+        if rebuilt is not None and not rebuilt.disputes and hello.iteration == iteration and not self._lead.is_sealing:
             del self._rebuilt[stage]  # its bytes are better than whatever was made in their place
             for other in self._roster.of_stage(stage):
                 other.lose()
@@ -172,58 +156,50 @@ class Assignment:
 
     def patience_s(self, stage: int) -> float:
         """How long the only holder of a stage is waited for; see `policy.patience`."""
-        iteration, _, record = self._present
         gaps = [later - earlier for earlier, later in pairwise(self._commits_s)]
         iteration_s = statistics.median(gaps) if gaps else 0.0
         answers = [(participant.endpoint, participant.answer) for participant in self._roster.participants()]
         kept = [KeptCopy(e, a.ends_iteration) for e, a in answers if a is not None and a.ends_iteration >= 0]
-        return patience_s(self._choose(stage, record, kept, without=True), iteration, iteration_s, self._context.timing)
+        return patience_s(self._choose(stage, kept, without=True), self._lead.iteration, iteration_s, self._context.timing)
 
-    async def fill(self, iteration: int, lineage: str, record: Record | None, check: Callable[[], bool]) -> None:
+    async def fill(self, until_s: float = math.inf) -> None:
         """Return once every stage has its replicas, or, when the run has begun, one; nobody waits for those who load a state that others hold.
 
-        Args:
-            iteration, lineage, record: what the state is to be ready for.
-            check: raises where this peer may not decide any more: a lost stage is not rebuilt by a minority; False where it may not for a moment.
+        Raises:
+            Deposed, TimeoutError: see `QuorumWatch.check`; a lost stage is not rebuilt by a minority.
         """
-        self.stand_at(iteration, lineage, record)
+        iteration, record = self._lead.iteration, self._lead.present.record
         self._opened = self._opened or record is not None  # a successor goes on with whoever is there
         while True:
-            if not check():
+            if not self._quorum.check(building=True, until_s=until_s):
                 await self._roster.changed.wait(MINORITY_WAIT_S)
                 continue
             for participant in self._roster.participants():
                 if participant.is_joiner:
-                    self.admissible(participant, iteration)  # one that has fallen behind for good holds nothing
+                    self.admissible(participant)  # one that has fallen behind for good holds nothing
             await self._roster.look_who_is_silent()
             self._roster.end_bars()
             self._use_standbys()
             if self._opened:
                 await self._move_spares()
             self.start_joins()
-            work = self._work(record)
+            work = self._work()
             if record is not None and (work or self._missing()):  # else the Open brings them up
                 behind = [g for g in self._roster.participants() if g.built and g.iteration < iteration]
                 await self._broadcast.bring_up(behind, record)
                 kept: Sequence[KeptCopy] = ()
-                if any(
-                    participant.stage == ENDS_STAGE for participant, _ in self._work(record)
-                ):  # somebody may have come meanwhile
-                    kept = await kept_copies(self._context, self._roster, iteration, self.past)
-                    check()
-                work = [
-                    (participant, action)
-                    for participant, action in self._work(record, kept)
-                    if not self._waits_for_others(action)
-                ]
+                if any(participant.stage == ENDS_STAGE for participant, _ in self._work()):  # somebody may have come meanwhile
+                    kept = await kept_copies(self._context, self._roster, iteration, self._lead.past)
+                    self._quorum.check(building=True, until_s=until_s)
+                work = [(participant, action) for participant, action in self._work(kept) if not self._waits_for_others(action)]
             join_wait_s = self._context.timing.join_wait_s
             if work:
                 async with asyncio.TaskGroup() as group:
                     for participant, action in work:
-                        group.create_task(self._build(participant, action, iteration, lineage, record, limit_s=join_wait_s))
+                        group.create_task(self._build(participant, action, self._lead.present, limit_s=join_wait_s))
                 continue
             missing = self._missing()
-            self._say(missing)
+            self._roster.wait_for(missing)
             if not missing:
                 self._opened = True
                 return
@@ -248,11 +224,6 @@ class Assignment:
             return missing_sentence(counts, self._context.manifest)
         lost = [f"stage {stage}" for stage, count in enumerate(counts) if not count]
         return f"{', '.join(lost)}{LOST_ENDS}" if lost else ""
-
-    def _say(self, waiting_for: str) -> None:
-        if waiting_for != self._roster.waiting_for:
-            self._roster.waiting_for = waiting_for
-            self._context.tell(Waiting(waiting_for))
 
     def _use_standbys(self) -> None:
         """Give empty stages to standbys at once after a loss; before the first Open those that lack replicas, when nobody else came for a while.
@@ -339,7 +310,7 @@ class Assignment:
             if alone:
                 self._move_to(min(alone)[1])
 
-    def _work(self, record: Record | None, kept: Sequence[KeptCopy] = ()) -> list[tuple[Participant, BuildAction]]:
+    def _work(self, kept: Sequence[KeptCopy] = ()) -> list[tuple[Participant, BuildAction]]:
         """What has to be built before the swarm can go on: one newcomer of each stage that nobody holds; `kept` are copies of the ends."""
         usable = [copy for copy in kept if self._failed_copies[copy.holder.member] < FAILED_COPIES_MAX]
         usable.sort(key=lambda copy: self._late_copies[copy.holder.member])
@@ -350,27 +321,29 @@ class Assignment:
                 continue
             builder = max(newcomers, key=lambda g: g.held(stage))  # of several that hold as new a state, or none, the senior
             cut_off = self._roster.out_of_reach.get(stage)
-            if cut_off is not None and cut_off.member != builder.member and builder.held(stage) < self._present[0]:
+            if cut_off is not None and cut_off.member != builder.member and builder.held(stage) < self._lead.iteration:
                 reason = f"stage {stage} has a replica that this peer cannot reach; perhaps another one can: copy it"
                 work.append((builder, Copy(stage, (cut_off,), reason)))
                 continue
-            action = self._choose(stage, record, usable)
-            held = builder.held(stage) if record is not None and builder.failed_builds < FAILED_STAYS_MAX else -1
-            work.append((builder, or_stay(action, held, self._present[0])))
+            action = self._choose(stage, usable)
+            held = (
+                builder.held(stage) if self._lead.present.record is not None and builder.failed_builds < FAILED_STAYS_MAX else -1
+            )
+            work.append((builder, or_stay(action, held, self._lead.iteration)))
         return work
 
     def _waits_for_others(self, action: BuildAction) -> bool:
         """Whether a stage would be made anew, whatever the way, before somebody that may hold something better has said hello."""
-        return self._waits_for_a_keeper(action) or (not isinstance(action, Copy) and self.expects_members())
+        return self._waits_for_a_keeper(action) or (not isinstance(action, Copy) and self._partition_merge.expects_members())
 
     def _waits_for_a_keeper(self, action: BuildAction) -> bool:
         """Whether the ends would be drawn anew before a keeper of a copy, that merely paused, has noticed it and said hello."""
         timing = self._context.timing
-        missed_s = self._context.now_s() - self._roster.keeper_missed_s(self.past)
+        missed_s = self._context.now_s() - self._roster.keeper_missed_s(self._lead.past)
         is_drawn = isinstance(action, Fresh) and action.stage == ENDS_STAGE
         return is_drawn and missed_s < timing.coordinator_silence_s + timing.silence_s
 
-    def _choose(self, stage: int, record: Record | None, kept: Sequence[KeptCopy], *, without: bool = False) -> BuildAction:
+    def _choose(self, stage: int, kept: Sequence[KeptCopy], *, without: bool = False) -> BuildAction:
         """How a stage comes back; `without` those that hold it now."""
         stages = range(self._context.manifest.stage_count)
         replicas = [tuple(g.endpoint for g in self._current(self._roster.holders(s))) for s in stages]
@@ -380,7 +353,7 @@ class Assignment:
         if without:
             replicas[stage] = ()
         logs = NO_LOGS if self._failed_replays >= FAILED_REPLAYS_MAX else self._logs()
-        recovery = self._context.manifest.recovery
+        record, recovery = self._lead.present.record, self._context.manifest.recovery
         return choose_recovery(stage, replicas, record, recovery, kept, self._shadows(), logs, self._signed)
 
     def _shadows(self) -> list[StageShadow]:
@@ -390,7 +363,8 @@ class Assignment:
             for participant in self._roster.participants()
             if participant.answer is not None and self._failed_copies[participant.member] < FAILED_COPIES_MAX
             for shadow in participant.answer.shadows
-            if shadow.iteration <= self._present[0] and self.past.get(shadow.iteration, shadow.lineage) == shadow.lineage
+            if shadow.iteration <= self._lead.iteration
+            and self._lead.past.get(shadow.iteration, shadow.lineage) == shadow.lineage
         ]
 
     def _logs(self) -> Logs:
@@ -404,13 +378,11 @@ class Assignment:
 
     def _current(self, holders: Sequence[Participant]) -> list[Participant]:
         """Those that are where the swarm is, so that others can be built from them; all of them where nobody is known to be."""
-        iteration = self._present[0]
-        there = [g for g in holders if g.iteration == iteration]
+        there = [g for g in holders if g.iteration == self._lead.iteration]
         return there or list(holders)
 
     def start_joins(self) -> None:
         """Newcomers of stages that others hold load their state meanwhile."""
-        iteration, lineage, record = self._present
         for participant in self._roster.participants():
             donors = (
                 ()
@@ -422,14 +394,14 @@ class Assignment:
             action = Copy(participant.stage, donors, f"stage {participant.stage} has a live replica: copy it")
             self._joining.add(participant.member)
             self._tasks.start(
-                self._join(participant, action, iteration, lineage, record),
+                self._join(participant, action, self._lead.present),
                 f"{participant.member} joins stage {participant.stage}",
             )
 
-    async def _join(self, participant: Participant, action: Copy, iteration: int, lineage: str, record: Record | None) -> None:
+    async def _join(self, participant: Participant, action: Copy, present: Present) -> None:
         before, number = self._rebuilt.get(participant.stage), participant.builds + 1
         try:
-            await self._build(participant, action, iteration, lineage, record, limit_s=None)
+            await self._build(participant, action, present, limit_s=None)
         finally:
             self._joining.discard(participant.member)
         rebuilt = self._rebuilt.get(participant.stage) not in {before, None}
@@ -444,32 +416,31 @@ class Assignment:
         self._use_standbys()
         self.start_joins()
 
-    def admissible(self, participant: Participant, iteration: int) -> bool:
+    def admissible(self, participant: Participant) -> bool:
         """Whether a joiner that holds its stage's state is where the swarm is; one that has fallen behind loads it anew."""
-        if 0 <= participant.iteration < iteration - FALLEN_BEHIND:
+        if 0 <= participant.iteration < self._lead.iteration - FALLEN_BEHIND:
             participant.lose()
             self.start_joins()
-        return participant.iteration == iteration
+        return participant.iteration == self._lead.iteration
 
-    def admits(self, participant: Participant, iteration: int) -> bool:
+    def admits(self, participant: Participant) -> bool:
         """Whether the next plan has it: a member, a joiner that has caught up, or one that was passed over a few times and is one record behind.
 
         Where iterations are short a joiner is one behind whenever a plan is made; the others wait then while it fetches that average.
         """
-        if participant.opened is not None or self.admissible(participant, iteration):
+        if participant.opened is not None or self.admissible(participant):
             return True
-        return participant.pass_over() > PASSED_OVER_MAX and participant.iteration == iteration - 1
+        return participant.pass_over() > PASSED_OVER_MAX and participant.iteration == self._lead.iteration - 1
 
     async def _build(
         self,
         participant: Participant,
         action: BuildAction,
-        iteration: int,
-        lineage: str,
-        record: Record | None,
+        present: Present,
         *,
         limit_s: float | None,
     ) -> None:
+        iteration, record = present.iteration, present.record
         stage, name = action.stage, type(action).__name__
         lost = name != "Copy"
         self._roster.out_of_reach.pop(stage, None)  # asked once, whatever comes of it
@@ -482,8 +453,8 @@ class Assignment:
         if isinstance(action, CopyKept) and limit_s is not None:
             limit_s *= 1 + self._late_copies[action.holder.member]
         number = participant.begin_build()
-        known = tuple(takewhile(bool, (self.past.get(before, "") for before in range(iteration - 1, -1, -1))))
-        request = Build(self._position(), action, iteration, lineage, record, known[::-1])
+        known = tuple(takewhile(bool, (self._lead.past.get(before, "") for before in range(iteration - 1, -1, -1))))
+        request = Build(self._lead.claim(), action, iteration, present.lineage, record, known[::-1])
         is_waited_for = limit_s is not None or not self._opened
         most = asyncio.timeout(most_build_s(action, self._context.manifest) if is_waited_for else None)
         try:
@@ -506,8 +477,8 @@ class Assignment:
             return
         is_ours = not lost or record is None  # first weights are the same, whoever draws them
         participant.hold(built.iteration, "" if lost else built.state_digest, is_ours=is_ours)
-        if self._present[2] is not None:
-            self._roster.compare(self._present[2])  # it may be of the iteration before
+        if self._lead.present.record is not None:
+            self._roster.compare(self._lead.present.record)  # it may be of the iteration before
         if lost:
             is_as_it_was = isinstance(action, (Restore, Replay, Stay)) or (
                 isinstance(action, CopyKept) and action.iteration == iteration
@@ -548,7 +519,7 @@ class Assignment:
             return
         if refusal.kind is RefusalKind.PAST:
             # A majority went on without this peer: whoever claims next finds what it decided. Else it has only heard first of what this peer decides.
-            if request.iteration == self._present[0] and not self.is_sealing:
+            if request.iteration == self._lead.iteration and not self._lead.is_sealing:
                 self._roster.depose(f"{participant.member}: {refusal}")
             return
         if refusal.kind is RefusalKind.DISPUTED and isinstance(request.action, Merge) and request.record is not None:
@@ -579,7 +550,7 @@ class Assignment:
         is_right = (action.weight_before, action.weight_after) == (float32_bits(right.before), float32_bits(right.after))
         is_new = any(signed.get(side) != self._signed.get(side) for side in sides)
         self._signed = {side: norm for side, norm in self._signed.items() if side not in sides} | signed
-        if not is_right and not is_new and self._roster.hand_over is not None:
+        if not is_right and not is_new:
             self._context.tell(Note(f"gives up the lead: {why}"))
             await self._roster.hand_over()
 

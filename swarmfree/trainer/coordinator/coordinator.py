@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import itertools
-import math
-from collections.abc import Collection, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 from swarmfree.policy.answer_checks import fitting_record
-from swarmfree.policy.election import electorate_of, founders_term, is_founders
+from swarmfree.policy.election import founders_term
 from swarmfree.policy.fork_choice import Tip
-from swarmfree.policy.quorum import is_majority, may_decide
+from swarmfree.policy.quorum import is_majority
 from swarmfree.policy.record import (
     Circumstances,
     StageAverage,
@@ -31,18 +28,21 @@ from swarmfree.policy.takeover import Takeover, newest_sealed
 from swarmfree.protocol.errors import Diverged, RefusalKind, Refused
 from swarmfree.protocol.events import Evaluated, Note, Opened
 from swarmfree.protocol.messages import Commit, Hello, Open, Place, Promise, Response, Seal
-from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member, Position, Term, base_of
+from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member, Term, base_of
 from swarmfree.protocol.plan import AS_RECORDED, Plan, Replica, Share
-from swarmfree.protocol.records import GENESIS_LINEAGE, Record, bits_float64
+from swarmfree.protocol.records import Record, bits_float64
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.genesis import GenesisWatch
-from swarmfree.trainer.coordinator.handoff import Written, end_run, name_successor, tell_all_written, write_weights
+from swarmfree.trainer.coordinator.handoff import Written, end_run, tell_all_written, write_weights
+from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.losses import all_losses, told
+from swarmfree.trainer.coordinator.meetings import is_whole
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
 from swarmfree.trainer.coordinator.plan_replicas import replicas_of
+from swarmfree.trainer.coordinator.quorum_watch import QuorumWatch
 from swarmfree.trainer.coordinator.reachability import Reachability
 from swarmfree.trainer.coordinator.roster import Deposed, Roster
 from swarmfree.trainer.coordinator.rounds import Replanned, Rounds, SourceGone, StageGone, StatesDiffer
@@ -60,47 +60,23 @@ class Coordinator:
 
     def __init__(self, context: Context, tasks: Tasks, inherited: Takeover | None = None, genesis: int = 1) -> None:
         """Nothing opened yet."""
-        self._context = context
-        self._tasks = tasks
-        self._term = Term(founders_term(genesis), context.me)
-        self._revisions = itertools.count(1)
-        self._iteration = 0
-        self._attempt = 0
-        self._lineage = GENESIS_LINEAGE
-        self._record: Record | None = None
-        self._plan: Plan | None = None
-        self._evaluated_base = ""
-        self._sealed: Record | None = None
-        self._may_force = False
-        self._minority_since_s: float | None = None
-        self.roster = Roster(context, tasks, self._position_now)
-        self.assignment = Assignment(context, self.roster, self._position_next, tasks)
-        self.roster.hand_over = self.hand_over
-        self._broadcast = Broadcast(context, self.roster)
-        self.roster.has_vote = lambda member: member in self._electorate()
-        self.roster.patience_s = self.assignment.patience_s
-        self._rounds = Rounds(context, self.roster, self._position_next, self._check_quorum)
-        if inherited is not None:
-            self._inherit(inherited)
-        self.partition_merge = PartitionMerge(
-            context, self.roster, self._term, lambda: self._record, self.is_whole, self.assignment.past
-        )
-        self.roster.has_left = self.partition_merge.has_left
-        self._genesis = GenesisWatch(context, self.roster, self._term, self._is_open)
+        self._context, self._tasks = context, tasks
+        self.lead = lead = Leadership(context.incarnations, Term(founders_term(genesis), context.me), inherited)
+        self.roster = roster = Roster(context, tasks, lead)
+        self.quorum = QuorumWatch(context, lead, roster)
+        self.partition_merge = PartitionMerge(context, lead, roster)
+        self.assignment = Assignment(context, lead, roster, tasks, self.quorum, self.partition_merge)
+        roster.patience_s = self.assignment.patience_s
+        self._broadcast = Broadcast(context, roster)
+        self._rounds = Rounds(context, lead, roster, self.quorum)
+        self._genesis = GenesisWatch(context, lead, roster)
         self._reachability = Reachability(context)
-        self.assignment.expects_members = self.partition_merge.expects_members
+        self._evaluated_base = ""
+        if inherited is not None:
+            self._admit(inherited)
 
-    def _inherit(self, inherited: Takeover) -> None:
-        """Go on where the last coordinator was."""
-        self._term, self._revisions = inherited.term, itertools.count(inherited.revision + 1)
-        self._iteration, self._lineage, self._record = inherited.iteration, inherited.lineage, inherited.record
-        self._sealed, self._may_force = inherited.sealed, inherited.forced
-        self.assignment.past |= inherited.past
-        self.assignment.stand_at(self._iteration, self._lineage, self._record)
-        plan = inherited.plan
-        if plan is not None and plan.iteration == self._iteration and plan.lineage == self._lineage:
-            self._plan, self._attempt = plan, plan.position.attempt
-            self.assignment.inherit(plan)
+    def _admit(self, inherited: Takeover) -> None:
+        """Take over those who follow, and call for those who may."""
         for participant in inherited.participants():
             self.roster.admit(
                 participant.endpoint,
@@ -109,15 +85,15 @@ class Coordinator:
                 built=participant.built,
                 built_at=participant.returned,
                 is_ours=participant.is_committed_state,
-                opened=self._position_now() if participant.returned < 0 else None,
+                opened=self.lead.position if participant.returned < 0 else None,
             )
-        if plan is not None:
-            for endpoint in plan.members():
-                if self.roster.get(endpoint.member) is None:
-                    stage = plan.stage_of(endpoint.member)
-                    hello = Hello(stage == ENDS_STAGE, standby=False, corpus_hash="")
-                    # Without a majority it is not they who are missing: a call much later would bring them away from whoever has one.
-                    self.roster.miss(endpoint, stage, hello, later=not inherited.forced)
+        plan = inherited.plan
+        for endpoint in plan.members() if plan is not None else ():
+            if plan is not None and self.roster.get(endpoint.member) is None:
+                stage = plan.stage_of(endpoint.member)
+                hello = Hello(stage == ENDS_STAGE, standby=False, corpus_hash="")
+                # Without a majority it is not they who are missing: a call much later would bring them away from whoever has one.
+                self.roster.miss(endpoint, stage, hello, later=not inherited.forced)
 
     def hello(self, sender: Endpoint, hello: Hello) -> Place:
         """Give a newcomer its place, and a member that kept its state its old one.
@@ -133,7 +109,7 @@ class Coordinator:
             raise Refused(
                 RefusalKind.NOT_YET, "your lineage counts more than the one that is led here: choose a coordinator of your own"
             )
-        return self.assignment.hello(sender, hello, self._iteration)
+        return self.assignment.hello(sender, hello)
 
     async def receive(self, sender: Endpoint, hello: Hello) -> Place:
         """As `hello`; whoever is no participant is called back first.
@@ -145,16 +121,9 @@ class Coordinator:
             await self._reachability.require(sender)
         return self.hello(sender, hello)
 
-    def _is_open(self) -> bool:
-        """Whether nothing is sealed yet, and nothing is about to be."""
-        return self._record is None and self._sealed is None and not self.assignment.is_sealing
-
     def is_whole(self) -> bool:
         """Whether the swarm goes on under this peer: every stage is served, and a majority follows."""
-        heard = [participant for participant in self._holders() if participant.is_heard]
-        there = {self._context.me, *(participant.member for participant in heard)}
-        is_served = len({participant.stage for participant in heard}) == self._context.manifest.stage_count
-        return is_served and self._may_decide(there)
+        return is_whole(self._context, self.lead, self.roster)
 
     async def run(self) -> str:
         """Coordinate until the run has all its iterations, and everybody else was told to end; why this peer ends now.
@@ -165,19 +134,19 @@ class Coordinator:
         """
         self._tasks.start(self.partition_merge.keep(), "meet strangers")
         self._tasks.start(self._genesis.keep(), "look for a later founder")
-        iterations, begun = self._context.manifest.run.iterations, self._iteration
+        iterations, begun = self._context.manifest.run.iterations, self.lead.iteration
         try:
-            if self._record is not None:
-                self._context.tell(committed_event(self._record, 0.0, 0))  # the last coordinator may not have told anyone
-                await self._broadcast.bring_up(self._holders(), self._record)
-            if self._sealed is not None:
-                await self._finish(self._sealed)
-            while self._iteration < iterations:
+            if (record := self.lead.decided) is not None:
+                self._context.tell(committed_event(record, 0.0, 0))  # the last coordinator may not have told anyone
+                await self._broadcast.bring_up(self.roster.members(), record)
+            if self.lead.sealed is not None:
+                await self._finish(self.lead.sealed)
+            while self.lead.iteration < iterations:
                 await self._one_iteration()
             looking = self._tasks.start(self._context.ports.directory.announcements(), "look who is announced")
             written = Written({}, {}) if begun < iterations else await write_weights(self._context, self.roster)
             # A successor that finds those of all stages written before, or now, and without a majority, comes when some have ended well.
-            is_done = written.all_before or (not written.missing and (any(written.by.values()) or self._may_force))
+            is_done = written.all_before or (not written.missing and (any(written.by.values()) or self.lead.may_force))
             if begun < iterations or not is_done:
                 written = await self._evaluate_and_write()
             if not (written.missing or written.all_before):
@@ -198,7 +167,7 @@ class Coordinator:
         announced = looking.result() if looking.done() else ()  # a slow directory holds nobody up
         # Who sleeps with a stage that is not written takes over when it wakes, and writes it: told to end it would not.
         strangers = [a.endpoint for a in announced if a.stage not in written.missing]
-        why = f"all {self._iteration} iterations are committed"
+        why = f"all {self.lead.iteration} iterations are committed"
         await end_run(self._context, self.roster, written.by, strangers, why, may_end=self.partition_merge.may_end)
         return why
 
@@ -207,8 +176,7 @@ class Coordinator:
     async def _one_iteration(self) -> None:
         begun_s = self._context.now_s()
         while True:
-            check = partial(self._check_quorum, building=True)
-            await self.assignment.fill(self._iteration, self._lineage, self._record, check)
+            await self.assignment.fill()
             plan = self._make_plan(self._context.manifest.batch.microbatches)
             try:
                 record = await self._attempt_once(plan)
@@ -216,7 +184,7 @@ class Coordinator:
                 await self._give_up_attempt()
             except StatesDiffer as found:
                 self.assignment.dispute(found.stage, found.state_digest)
-                self._attempt += 1
+                self.lead.give_up()
             except (SourceGone, Replanned):
                 continue  # the same base and attempt, another revision of the plan
             else:
@@ -225,8 +193,8 @@ class Coordinator:
 
     async def _give_up_attempt(self) -> None:
         """Nobody of a stage follows the plan; where somebody holds it who is silent, that one is waited for, and not asked again and again."""
-        self._attempt += 1
-        if not self._lost():
+        self.lead.give_up()
+        if not self.roster.lost():
             await self.roster.changed.wait(0.2)
 
     async def _attempt_once(self, plan: Plan) -> Record:
@@ -237,7 +205,7 @@ class Coordinator:
             sealed = self._make_record(plan, averages, await all_losses(self.roster, plan))
             if why := divergence(sealed, self._context.manifest):
                 raise Diverged(why)
-            if self._record is None:
+            if self.lead.decided is None:
                 await self._genesis.look()
                 self.roster.check()
         await self._decide(sealed)
@@ -246,28 +214,28 @@ class Coordinator:
     async def _finish(self, sealed: Record) -> None:
         """A record of this iteration may have been decided under the last coordinator: decide on that one, and no other."""
         begun_s = self._context.now_s()
-        heard = {participant.member for participant in self._holders() if participant.is_heard}
-        if self._may_force and not self._may_decide(heard):
+        heard = {participant.member for participant in self.roster.members() if participant.is_heard}
+        if self.lead.may_force and not self.lead.may_decide(heard):
             there = [member for member in sealed.electorate if member in heard]
-            there = there or [participant.member for participant in self._holders()]  # nobody decides for an electorate of nobody
+            there = there or [
+                participant.member for participant in self.roster.members()
+            ]  # nobody decides for an electorate of nobody
             sealed = dataclasses.replace(sealed, forced=(*sealed.forced, sealed.iteration), electorate=tuple(there))
         await self._decide(sealed)
         self._context.tell(committed_event(sealed, self._context.now_s() - begun_s, 0))
 
     async def _decide(self, record: Record) -> None:
         """Have the record stored by a majority: that is the decision; then tell everyone."""
-        self.assignment.is_sealing = True  # from the first Seal on there is no way back
+        self.lead.seal()
         await self._seal(record)
-        self._record, self._lineage = record, record.lineage()  # at once: a rival that is met meanwhile may not count more
-        self.assignment.decided(record)
-        for participant in self._holders():
+        self.lead.decide(record)
+        for participant in self.roster.members():
             participant.vouch()  # also of one that cannot step: it holds what the record begins with
         self.roster.compare(record)
         joiners = [g for g in self.roster.participants() if g.is_joiner]  # nobody waits for them
         self._tasks.start(self._tell_joiners(joiners, record), "tell joiners")
-        await self._broadcast.all(self._holders(), Commit(record))
-        self._iteration, self._attempt = record.iteration + 1, 0
-        self._may_force, self._sealed = False, None
+        await self._broadcast.all(self.roster.members(), Commit(record))
+        self.lead.commit(record)
         self.assignment.committed()
 
     async def _tell_joiners(self, joiners: Sequence[Participant], record: Record) -> None:
@@ -276,39 +244,41 @@ class Coordinator:
         self.assignment.start_joins()
 
     def _make_plan(self, microbatches: int) -> Plan:
-        manifest, self.roster.must_replan = self._context.manifest, False
+        manifest, now = self._context.manifest, self.lead.present
         rebuilt = self.assignment.rebuilt_stages()
-        base = base_of(self._lineage, tuple((stage.stage, stage.mark) for stage in rebuilt))
-        last = self._plan
+        base = base_of(now.lineage, tuple((stage.stage, stage.mark) for stage in rebuilt))
+        last = self.lead.plan
         known = last.replicas if last is not None and last.base == base else None
-        replicas = replicas_of([self._admitted(s) for s in range(manifest.stage_count)], known, microbatches, self._iteration)
+        replicas = replicas_of([self._admitted(s) for s in range(manifest.stage_count)], known, microbatches, now.iteration)
         sources = [replica.endpoint.member for replica in replicas[ENDS_STAGE]]
-        if last is None or last.base != base or last.microbatches != microbatches:
+        is_new_base = last is None or last.base != base or last.microbatches != microbatches
+        self.roster.begin_plan(is_new_base=is_new_base)
+        if last is None or is_new_base:
             shares = self._deal(replicas[ENDS_STAGE], microbatches)
-            self.roster.told.clear()
             self._rounds.forget()
         elif all(share.source in sources for share in last.shares):
             shares = last.shares
         else:
             shares = deal_again(last.shares, sources, sources, manifest.ring.credits)
-        self._plan = Plan(
-            position=self._position_next(),
+        plan = Plan(
+            position=self.lead.claim(),
             base=base,
-            lineage=self._lineage,
+            lineage=now.lineage,
             replicas=replicas,
             shares=shares,
-            last_record=self._record,
+            last_record=now.record,
             microbatches=microbatches,
             rebuilt=rebuilt,
         )
         members = [[r.endpoint.member.peer_id for r in stage] for stage in replicas]
-        self._context.tell(Opened(self._iteration, self._attempt, base, members))
-        return self._plan
+        self.lead.follow(plan)
+        self._context.tell(Opened(now.iteration, self.lead.attempt, base, members))
+        return plan
 
     def _deal(self, sources: tuple[Replica, ...], microbatches: int) -> tuple[Share, ...]:
         manifest = self._context.manifest
-        due = microbatches == 0 or bool(manifest.run.evaluate_every and self._iteration % manifest.run.evaluate_every == 0)
-        rebuilt = self._record is not None and bool(self.assignment.rebuilt_stages())
+        due = microbatches == 0 or bool(manifest.run.evaluate_every and self.lead.iteration % manifest.run.evaluate_every == 0)
+        rebuilt = self.lead.decided is not None and bool(self.assignment.rebuilt_stages())
         windows = range(manifest.run.evaluate_windows) if due or rebuilt else range(0)
         offsets = deal_shares(sources, microbatches)
         return tuple(
@@ -316,25 +286,10 @@ class Coordinator:
             for k, source in enumerate(sources)
         )
 
-    def _electorate(self) -> tuple[Member, ...]:
-        """Who decides on this iteration."""
-        if self._record is None and is_founders(self._term.number):
-            return (self._context.me,)
-        return electorate_of(self._record, self._plan)
-
-    def _may_decide(self, answered: Collection[Member]) -> bool:
-        """Whether these decide on this iteration; see `policy.quorum`."""
-        electorate = self._electorate()
-        return may_decide(electorate, answered, self._context.incarnations.ended(electorate))
-
-    def _holders(self) -> list[Participant]:
-        """Members that hold their stage's state, senior first; not those who have joined since the last Open."""
-        return [g for g in self.roster.participants() if g.is_member]
-
     def _admitted(self, stage: int) -> list[Participant]:
         """Who serves a stage in the next plan: its members, joiners that have caught up, and where there is nobody else any that hold its state."""
         holders = self.roster.holders(stage)
-        there = [g for g in holders if self.assignment.admits(g, self._iteration)] or list(holders)
+        there = [g for g in holders if self.assignment.admits(g)] or list(holders)
         return [g for g in there if not g.leaving] or there
 
     async def release(self, sender: Endpoint) -> None:
@@ -348,7 +303,7 @@ class Coordinator:
         self.assignment.replace_leavers()
         is_asked = False
         while self.roster.get(sender.member) is participant:
-            plan = self._plan
+            plan = self.lead.plan
             others = [
                 g
                 for g in self.roster.holders(participant.stage)
@@ -365,44 +320,6 @@ class Coordinator:
                     if await self.roster.ask(other) is not None:
                         break
 
-    async def hand_over(self) -> None:
-        """This peer leaves: name the next in rank, who claims at once and goes on in the middle of the iteration."""
-        if self._plan is not None:
-            await name_successor(self._context, self.roster, self._plan, self._electorate())
-        self.roster.depose("this peer leaves")
-
-    def _voters(self) -> list[Participant]:
-        """Who can store a record: holders, and members of the electorate that came back as they were."""
-        back = [g for g in self.roster.participants() if g.is_joiner and g.iteration == self._iteration]
-        return [*self._holders(), *(g for g in back if g.member in self._electorate())]
-
-    def _check_quorum(self, *, must: bool = False, building: bool = False, until_s: float = math.inf) -> bool:
-        """A coordinator that has lost its majority falls silent, so that whoever has one can claim; one that may force only where it `must`.
-
-        While stages are built whoever follows counts: it may be a step behind, or be given the state that it needs for its vote.
-
-        Returns:
-            False where no majority answers, for a moment so far: nothing new may be opened, since a plan names who may lead next.
-
-        Raises:
-            Deposed: it leads no longer.
-            TimeoutError: it is `until_s`.
-        """
-        self.roster.check()
-        if self._context.now_s() >= until_s:
-            raise TimeoutError
-        there = self.roster.participants() if building else self._voters()
-        if (self._may_force and not must) or self._may_decide({self._context.me, *(g.member for g in there if g.is_heard)}):
-            self._minority_since_s = None
-            return True
-        now_s = self._context.now_s()
-        if self._minority_since_s is None:
-            self._minority_since_s = now_s
-            self._context.tell(Note(f"no majority of {len(self._electorate())} members answers"))
-        if now_s - self._minority_since_s >= self._context.timing.silence_s:
-            raise Deposed("no majority answers", by_another=False)
-        return False
-
     async def _open(self, plan: Plan) -> Record | None:
         """Open is the claim to this iteration: a majority promises, or it is not opened.
 
@@ -416,10 +333,10 @@ class Coordinator:
             if participant.member in promises and participant.built:  # else what it held gave way meanwhile
                 participant.promise(plan.position)
         sealed = newest_sealed((p for p in promises.values() if isinstance(p, Promise)), plan.lineage)
-        while not self._may_force and not self._may_decide(set(promises)):
+        while not self.lead.may_force and not self.lead.may_decide(set(promises)):
             self._rounds.check(plan)
-            self._check_quorum()
-            self._look_for_joiners(plan)  # one that came back counts as there, but only the next Open can have its promise
+            self.quorum.check()
+            self._look_for_joiners()  # one that came back counts as there, but only the next Open can have its promise
             await self.roster.changed.wait(0.2)
         self._rounds.check(plan)
         return fitting_record(sealed, plan.iteration, len(plan.replicas))
@@ -429,9 +346,9 @@ class Coordinator:
         telling = self._tasks.start(self._broadcast.all(asked, Open(plan)), "open")
         try:
             while not (await asyncio.wait({telling}, timeout=LOOK_S))[0]:
-                if lost := self._lost():
+                if lost := self.roster.lost():
                     raise StageGone(f"stages {sorted(lost)}")
-                self._look_for_joiners(plan, asked)
+                self._look_for_joiners(asked)
         finally:
             telling.cancel()
         promises: dict[Member, Response] = telling.result()
@@ -447,16 +364,16 @@ class Coordinator:
 
         while not all(is_done(member) for member in sources):
             self._rounds.check(plan)
-            self._check_quorum()
-            self._look_for_joiners(plan)
+            self.quorum.check()
+            self._look_for_joiners()
             await self.roster.changed.wait(1.0)
         loss = mean_evaluation(told(self.roster, plan, *sources))
         if loss is not None and self._evaluated_base != plan.base:
             self._evaluated_base = plan.base
-            rebuilt = [stage.stage for stage in plan.rebuilt] if self._record is not None else []
+            rebuilt = [stage.stage for stage in plan.rebuilt] if self.lead.decided is not None else []
             self._context.tell(Evaluated(plan.iteration, bits_float64(loss), rebuilt))
 
-    def _look_for_joiners(self, plan: Plan, asked: Sequence[Participant] = ()) -> None:
+    def _look_for_joiners(self, asked: Sequence[Participant] = ()) -> None:
         """A joiner that has caught up becomes a member at once: by the next Open it would be one average behind again.
 
         Args:
@@ -467,18 +384,20 @@ class Coordinator:
         """
         for participant in self.roster.participants():
             waits = participant.is_joiner and participant.is_heard and participant not in asked
-            if waits and self.assignment.admissible(participant, plan.iteration):
+            if waits and self.assignment.admissible(participant):
                 raise Replanned(str(participant.member))
 
     def _make_record(self, plan: Plan, averages: tuple[StageAverage, ...], losses: tuple[float, ...]) -> Record:
         # Proof that others have died is not enough here: whoever may force did not know, as it claimed, that nobody is further.
-        forced = self._may_force and not is_majority(self._electorate(), {g.member for g in self._holders() if g.is_heard})
+        forced = self.lead.may_force and not is_majority(
+            self.lead.electorate(), {g.member for g in self.roster.members() if g.is_heard}
+        )
         order = {participant.member: participant.admitted for participant in self.roster.participants()}
         answers = told(self.roster, plan, *(share.source for share in plan.shares))
         circumstances = Circumstances(
             losses=losses,
             evaluation=mean_evaluation(answers) or "",
-            restarted={s.stage: s.steps for s in plan.rebuilt if s.steps != AS_RECORDED} if self._record is not None else {},
+            restarted={s.stage: s.steps for s in plan.rebuilt if s.steps != AS_RECORDED} if self.lead.decided is not None else {},
             rate_scaled=frozenset(stage.stage for stage in plan.rebuilt if stage.rate_scaled),
             forced=forced,
             seniority=order,
@@ -491,15 +410,15 @@ class Coordinator:
         Raises:
             Deposed: no majority can be reached, or it follows somebody else; whoever claims next finds what was stored.
         """
-        position = self._position_next()
-        is_forced = record.forced > (self._record.forced if self._record is not None else ())
+        position = self.lead.claim()
+        is_forced = record.forced > (self.lead.decided.forced if self.lead.decided is not None else ())
         stored: set[Member] = set()
         while True:
-            rest = [g for g in self._voters() if g.member not in stored]
+            rest = [g for g in self.quorum.voters() if g.member not in stored]
             stored |= set(await self._broadcast.all(rest, Seal(position, record)))
-            if is_forced or self._may_decide(stored):
+            if is_forced or self.lead.may_decide(stored):
                 return
-            self._check_quorum(must=True)
+            self.quorum.check(must=True)
             await self.roster.changed.wait(0.2)
 
     # ---- the end -----------------------------------------------------------------------------------------------------
@@ -509,7 +428,7 @@ class Coordinator:
         while True:
             given_up = await self._closing()
             written = await write_weights(self._context, self.roster)
-            if self._lost() & written.missing.keys() <= given_up:
+            if self.roster.lost() & written.missing.keys() <= given_up:
                 return written
 
     async def _closing(self) -> set[int]:
@@ -521,11 +440,10 @@ class Coordinator:
         """
         came = set[Member]()
         while True:
-            lost = self._lost()
+            lost = self.roster.lost()
             until_s = self._context.now_s() + self._context.timing.join_wait_s
-            check = partial(self._check_quorum, building=True, until_s=until_s)
             try:
-                await self.assignment.fill(self._iteration, self._lineage, self._record, check)
+                await self.assignment.fill(until_s)
                 plan = self._make_plan(0)
                 await self._open(plan)
                 await self._await_shares(plan)
@@ -536,21 +454,9 @@ class Coordinator:
             except TimeoutError:
                 # Whoever has come may have tried in vain to copy from one that is silent: it has as long once more. Who came with
                 # the state of a lost stage may be a step behind, and cannot write before an Open has brought it up, or found that nothing can.
-                builders = {participant.member for stage in self._lost() for participant in self.roster.of_stage(stage)}
-                if lost and self._lost() == lost and builders <= came:
+                builders = {participant.member for stage in self.roster.lost() for participant in self.roster.of_stage(stage)}
+                if lost and self.roster.lost() == lost and builders <= came:
                     return lost
                 came |= builders
             else:
                 return set()
-
-    def _lost(self) -> set[int]:
-        """Stages that nobody holds."""
-        return {stage for stage in range(self._context.manifest.stage_count) if not self.roster.holders(stage)}
-
-    def _position_now(self) -> Position:
-        last = self._plan.position if self._plan is not None else None
-        revision = last.revision if last is not None and last.term == self._term else 0  # not that of an inherited plan
-        return Position(self._term, self._iteration, self._attempt, revision)
-
-    def _position_next(self) -> Position:
-        return Position(self._term, self._iteration, self._attempt, next(self._revisions))

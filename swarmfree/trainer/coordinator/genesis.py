@@ -6,34 +6,34 @@ Nothing is lost, since nothing is sealed. Source: protocol, "A run that always b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from swarmfree.policy.election import founders_term, is_founders
 from swarmfree.protocol.announcement import Announcement
-from swarmfree.protocol.names import Term
 from swarmfree.trainer.context import Context
+from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.roster import Roster
 
 LOOK_S = 2.0
 
 
 class GenesisWatch:
-    """Looks into the directory as long as `is_open`: nothing is sealed, and nothing is about to be."""
+    """Looks into the directory as long as nothing is sealed, and nothing is about to be."""
 
-    def __init__(self, context: Context, roster: Roster, term: Term, is_open: Callable[[], bool]) -> None:
+    def __init__(self, context: Context, lead: Leadership, roster: Roster) -> None:
         """Nothing has been read."""
-        self._context, self._roster, self._term, self._is_open = context, roster, term, is_open
+        self._context, self._lead, self._roster = context, lead, roster
 
     async def keep(self) -> None:
         """Look every few seconds, until this peer leads no longer or seals."""
-        while self._is_open() and not self._roster.is_deposed:
+        while self._lead.is_open and not self._roster.is_deposed:
             await asyncio.sleep(LOOK_S)
             await self.look()
 
     async def look(self) -> None:
         """Depose this peer where it has to give way; a directory that says nothing for a while changes nothing."""
         directory, announced = self._context.ports.directory, tuple[Announcement, ...]()
-        is_later = is_founders(self._term.number) and self._term.number > founders_term(1)
+        number = self._lead.term.number
+        is_later = is_founders(number) and number > founders_term(1)
         try:
             async with asyncio.timeout(LOOK_S):
                 founder = await directory.founder()
@@ -41,9 +41,9 @@ class GenesisWatch:
                     announced = await directory.announcements()
         except TimeoutError:
             return
-        if not self._is_open():
+        if not self._lead.is_open:
             return
-        if founder is not None and founders_term(founder.number) > self._term.number:
+        if founder is not None and founders_term(founder.number) > number:
             self._roster.depose(f"{founder.short} is the founder now (genesis {founder.number})")
         for other in announced:
             if other.iteration > 0:

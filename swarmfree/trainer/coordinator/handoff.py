@@ -1,4 +1,4 @@
-"""How a coordinator's work ends: the run is over, or it leaves and names who goes on."""
+"""How a run ends: every stage's weights are written, then everybody is told."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from swarmfree.policy.election import claim_order
 from swarmfree.protocol.errors import CallFailed, PeerUnreachable, Refused
 from swarmfree.protocol.events import Note
 from swarmfree.protocol.messages import Farewell, Goodbye
 from swarmfree.protocol.names import Endpoint, Member
-from swarmfree.protocol.plan import Plan
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
@@ -155,22 +153,3 @@ async def end_run(
         for participant in others:
             if participant.member in writers:
                 group.create_task(one(participant.endpoint))
-
-
-async def name_successor(context: Context, roster: Roster, plan: Plan, electorate: Sequence[Member]) -> None:
-    """Tell everyone who is next in rank, so that this one may claim at once; who does not hear it waits as for a death."""
-    successors = [plan.endpoint(m) for m in claim_order(plan, electorate) if m != context.me and roster.get(m) is not None]
-    if not successors:
-        return
-    request = Goodbye(run_over=False, finished=False, why="the coordinator leaves", successor=successors[0])
-
-    async def one(participant: Participant) -> None:
-        try:
-            await context.call(participant.endpoint, request, silence_s=context.timing.silence_s / 2)
-        except CallFailed as error:
-            context.tell(Note(f"{participant.member} did not hear who is next: {error}"))
-
-    async with asyncio.TaskGroup() as group:
-        for participant in roster.participants():
-            if participant.member != context.me:
-                group.create_task(one(participant))

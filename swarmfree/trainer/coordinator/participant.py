@@ -1,4 +1,4 @@
-"""One peer as the coordinator knows it: its place, what it holds, what it promised, how it answered last.
+"""Peers as the coordinator knows them: their places, what they hold, what they promised, how they answered last.
 
 Source: protocol sections 3.3, 6 (Heartbeat).
 """
@@ -164,3 +164,32 @@ class Participant:
     def member(self) -> Member:
         """Its name."""
         return self.endpoint.member
+
+
+class Participants:
+    """All that said hello, by member."""
+
+    def __init__(self) -> None:
+        """Nobody is there."""
+        self._participants: dict[Member, Participant] = {}
+
+    def get(self, member: Member) -> Participant | None:
+        """The participant of this name, if it is there."""
+        return self._participants.get(member)
+
+    def participants(self) -> tuple[Participant, ...]:
+        """Everyone, senior first."""
+        return tuple(sorted(self._participants.values(), key=lambda g: g.admitted))
+
+    def of_stage(self, stage: int) -> tuple[Participant, ...]:
+        """Everyone with a place in this stage who stays, built or not, senior first."""
+        return tuple(g for g in self.participants() if g.stage == stage and not g.leaving)
+
+    def holders(self, stage: int) -> tuple[Participant, ...]:
+        """Those that hold the stage's state, senior first; those about to leave come last."""
+        there = [g for g in self.participants() if g.stage == stage and g.built]
+        return tuple(sorted(there, key=lambda g: g.leaving))
+
+    def members(self) -> list[Participant]:
+        """Those that hold their stage's state and have promised a plan with it, senior first; no joiners."""
+        return [g for g in self.participants() if g.is_member]

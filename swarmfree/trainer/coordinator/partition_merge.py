@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from swarmfree.policy.fork_choice import Tip, forced_later, wins
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.events import LineageDropped
-from swarmfree.protocol.messages import Goodbye, Meet, Met
+from swarmfree.protocol.messages import Goodbye, Met
 from swarmfree.protocol.names import Endpoint, Term
-from swarmfree.protocol.records import Record
 from swarmfree.trainer.context import Context
+from swarmfree.trainer.coordinator.leadership import Leadership
+from swarmfree.trainer.coordinator.meetings import is_whole, meet
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
-from swarmfree.trainer.tasks import Signal
+from swarmfree.trainer.tasks import Signal, each
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +43,16 @@ class Rival:
 
 
 class PartitionMerge:
-    """A coordinator's look beyond its own swarm; `term` is that of its claim."""
+    """A coordinator's look beyond its own swarm."""
 
     def __init__(
         self,
         context: Context,
+        lead: Leadership,
         roster: Roster,
-        term: Term,
-        last_record: Callable[[], Record | None],
-        is_whole: Callable[[], bool],
-        past: Mapping[int, str],
     ) -> None:
-        """Nobody was met; `past` has the lineage of so many iterations of this coordinator's own."""
-        self._context = context
-        self._roster = roster
-        self.term = term
-        self._last_record = last_record
-        self._is_whole = is_whole
-        self._past = past
+        """Nobody was met."""
+        self._context, self._lead, self._roster = context, lead, roster
         self._called = Signal()
         self._heard: Rival | None = None
         self._winner: Rival | None = None
@@ -68,36 +60,23 @@ class PartitionMerge:
         self._is_yielding, self._settled = False, Signal()
         self._kin_heard_s = -math.inf
 
-    def tip(self) -> Tip:
-        """The end of this coordinator's lineage."""
-        return Tip.of(self._last_record())
-
     def follows(self, iterations: int, lineage: str) -> bool:
         """Whether another lineage, of so many iterations, is the beginning of this one."""
-        return lineage != self.tip().lineage and self._past.get(iterations) == lineage
+        return lineage != self._lead.tip().lineage and self._lead.past.get(iterations) == lineage
 
     def counts_less_than(self, tip: Tip) -> bool:
         """Whether a peer comes from another lineage that was forced later, and may have a coordinator again soon: this one would give way."""
-        return self._past.get(tip.iterations) != tip.lineage and forced_later(tip.forced, self.tip().forced)
+        return self._lead.past.get(tip.iterations) != tip.lineage and forced_later(tip.forced, self._lead.tip().forced)
 
     async def may_end(self, stranger: Endpoint) -> bool:
         """Whether a stranger may be told that the run is over: who says nothing may not, nor a member of a lineage that counts more and goes on."""
         met = await self._meet(stranger) or await self._meet(stranger)
         return met is not None and not self.counts_less_than(Tip(met.forced, met.iteration, met.lineage))
 
-    async def has_left(self, endpoint: Endpoint) -> bool:
-        """Whether a peer has joined a lineage that gives way to this one: whom it follows there leads nobody here."""
-        met = await self._meet(endpoint)
-        if met is not None and met.coordinator is not None and met.coordinator.member != self._context.me:
-            met = await self._meet(met.coordinator) or met  # while a state is built there, this peer is told of the one before
-        if met is None or met.follows or self._past.get(met.iteration) == met.lineage:
-            return False
-        return forced_later(self.tip().forced, met.forced)
-
     def hear(self, rival: Rival) -> None:
         """Another coordinator of this run has called: look at it soon."""
         self._heard = rival
-        if not rival.is_whole and self._past.get(rival.tip.iterations) == rival.tip.lineage:
+        if not rival.is_whole and self._lead.past.get(rival.tip.iterations) == rival.tip.lineage:
             self._kin_heard_s = self._context.now_s()
         self._called.tell()
 
@@ -138,7 +117,7 @@ class PartitionMerge:
 
         Of lineages forced in the same iterations the one whose swarm goes on wins, and within one lineage the higher term.
         """
-        mine, am_whole = self.tip(), self._is_whole()
+        mine, am_whole = self._lead.tip(), is_whole(self._context, self._lead, self._roster)
         if self.follows(rival.tip.iterations, rival.tip.lineage):
             return False  # it has slept: what it has is the beginning of what is here
         if rival.follows and not am_whole:
@@ -146,11 +125,11 @@ class PartitionMerge:
         if rival.is_whole != am_whole and rival.tip.forced == mine.forced:
             return rival.is_whole
         if rival.tip.lineage == mine.lineage:
-            return rival.term > self.term
+            return rival.term > self._lead.term
         return wins(rival.tip, mine)
 
     def _concede(self, rival: Rival) -> None:
-        if rival.tip.lineage != self.tip().lineage or rival.term > self.term:
+        if rival.tip.lineage != self._lead.tip().lineage or rival.term > self._lead.term:
             self._winner = rival  # who follows here is sent there at once, with what it holds
         self._roster.depose(f"{rival.coordinator.member} leads in term {rival.term.number}")
 
@@ -192,18 +171,13 @@ class PartitionMerge:
         return endpoint.member != self._context.me and self._roster.get(endpoint.member) is None
 
     async def _meet(self, endpoint: Endpoint) -> Met | None:
-        tip = self.tip()
-        request = Meet(tip.iterations, tip.lineage, tip.forced, self.term, self._is_whole())
-        try:
-            return (await self._context.call(endpoint, request, silence_s=self._context.timing.silence_s / 2)).expect(Met)
-        except CallFailed:
-            return None
+        return await meet(self._context, self._lead, self._roster, endpoint)
 
     async def give_way(self) -> None:
         """Where another lineage has won: have everyone join it. Nobody is beaten any more when this is called."""
         if self._winner is None:
             return
-        theirs, mine = self._winner.tip, self.tip()
+        theirs, mine = self._winner.tip, self._lead.tip()
         if theirs.lineage != mine.lineage:
             self._context.tell(LineageDropped(mine.iterations, len(mine.forced), mine.lineage, theirs.iterations, theirs.lineage))
         request = Goodbye(
@@ -216,6 +190,4 @@ class PartitionMerge:
             except CallFailed:
                 return  # it hears no heartbeat from now on, and finds the other coordinator by itself
 
-        async with asyncio.TaskGroup() as group:
-            for participant in self._roster.participants():
-                group.create_task(one(participant))
+        await each(self._roster.participants(), one)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from swarmfree.policy.deadline import is_given_up
+from swarmfree.policy.election import claim_order
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.protocol.events import MemberLeft, MemberLost, Note, StageLost
+from swarmfree.protocol.events import MemberLeft, MemberLost, Note, StageLost, Waiting
 from swarmfree.protocol.messages import Goodbye, Heartbeat, HeartbeatAnswer, Hello
 from swarmfree.protocol.names import NO_STAGE, Endpoint, Member, Position
 from swarmfree.protocol.records import Record
@@ -21,8 +22,10 @@ from swarmfree.trainer.calls import Calls
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.absent import Absent, is_over
 from swarmfree.trainer.coordinator.bars import Bars
-from swarmfree.trainer.coordinator.participant import Participant
-from swarmfree.trainer.tasks import Signal, Tasks
+from swarmfree.trainer.coordinator.leadership import Leadership
+from swarmfree.trainer.coordinator.meetings import has_left
+from swarmfree.trainer.coordinator.participant import Participant, Participants
+from swarmfree.trainer.tasks import Signal, Tasks, each
 
 ASKED_AGAIN = 1
 KNOCK_S = 0.25
@@ -43,28 +46,23 @@ class Deposed(Exception):
         self.by_another = by_another
 
 
-class Roster:
-    """Participants by member, and a watch on each.
+class Roster(Participants):
+    """Participants, and a watch on each.
 
     Attributes:
         changed: told whenever a participant comes, goes, or has news.
         calls: to participants, given up when they are fenced.
         must_replan: a member that is still there was fenced, or one came back that missed an Open: they hear of it by the next plan only.
-        hand_over: how this peer gives up the lead.
         waiting_for: what the swarm waits for; told to everyone with the heartbeats.
-        told: last answer of each source by base, those that are gone since included; whoever opens another base clears it.
+        told: last answer of each source to the present base, those that are gone since included.
         patience_s: how long the only holder of a stage is waited for when it falls silent; its state is worth that.
         out_of_reach: the last holder of a stage, that was waited for in vain: others may reach it.
-        has_vote: whether a member decides on the present iteration.
-        has_left: whether it has joined a lineage that gives way to this one.
     """
 
-    def __init__(self, context: Context, tasks: Tasks, position: Callable[[], Position]) -> None:
+    def __init__(self, context: Context, tasks: Tasks, lead: Leadership) -> None:
         """Nobody is there."""
-        self._context = context
-        self._tasks = tasks
-        self._position = position
-        self._participants: dict[Member, Participant] = {}
+        super().__init__()
+        self._context, self._tasks, self._lead = context, tasks, lead
         self._absent = Absent(context)
         self._admitted = 0
         self._bars = Bars()
@@ -73,13 +71,10 @@ class Roster:
         self._progress, self._progress_of = 0, ""
         self.calls = Calls(context)
         self.must_replan = False
-        self.hand_over: Callable[[], Awaitable[None]] | None = None
         self.changed = Signal()
         self.waiting_for = ""
         self.out_of_reach: dict[int, Endpoint] = {}
         self.patience_s: Callable[[int], float] = lambda _: 0.0
-        self.has_vote: Callable[[Member], bool] = lambda _: True
-        self.has_left: Callable[[Endpoint], Awaitable[bool]] = _has_not_left
         self.told: dict[tuple[Member, str], HeartbeatAnswer] = {}
 
     def depose(self, why: str) -> None:
@@ -88,10 +83,44 @@ class Roster:
         self.calls.close()
         self.changed.tell()
 
+    async def hand_over(self) -> None:
+        """This peer leaves: name the next in rank, who claims at once and goes on in the middle of the iteration; who does not hear it waits."""
+        plan, me = self._lead.plan, self._context.me
+        order = claim_order(plan, self._lead.electorate()) if plan is not None else ()
+        successor = next((member for member in order if member != me and self.get(member) is not None), None)
+        if plan is not None and successor is not None:
+            why = "the coordinator leaves"
+            request = Goodbye(run_over=False, finished=False, why=why, successor=plan.endpoint(successor))
+
+            async def one(participant: Participant) -> None:
+                try:
+                    await self._context.call(participant.endpoint, request, silence_s=self._context.timing.silence_s / 2)
+                except CallFailed as error:
+                    self._context.tell(Note(f"{participant.member} did not hear who is next: {error}"))
+
+            await each([participant for participant in self.participants() if participant.member != me], one)
+        self.depose("this peer leaves")
+
     @property
     def is_deposed(self) -> bool:
         """Whether this peer leads no longer."""
         return bool(self._deposed)
+
+    def lost(self) -> set[int]:
+        """Stages that nobody holds."""
+        return {stage for stage in range(self._context.manifest.stage_count) if not self.holders(stage)}
+
+    def wait_for(self, what: str) -> None:
+        """The swarm waits for this; everybody is told, with the heartbeats."""
+        if what != self.waiting_for:
+            self.waiting_for = what
+            self._context.tell(Waiting(what))
+
+    def begin_plan(self, *, is_new_base: bool) -> None:
+        """A plan is made; what sources told of another base counts no more."""
+        self.must_replan = False
+        if is_new_base:
+            self.told.clear()
 
     def check(self) -> None:
         """Go on only as coordinator.
@@ -141,23 +170,6 @@ class Roster:
         """Whether a later life of this peer is known: what comes from this one now was on its way for long, or its folder was copied."""
         return bool(self._context.incarnations.ended([member]))
 
-    def get(self, member: Member) -> Participant | None:
-        """The participant of this name, if it is there."""
-        return self._participants.get(member)
-
-    def participants(self) -> tuple[Participant, ...]:
-        """Everyone, senior first."""
-        return tuple(sorted(self._participants.values(), key=lambda g: g.admitted))
-
-    def of_stage(self, stage: int) -> tuple[Participant, ...]:
-        """Everyone with a place in this stage who stays, built or not, senior first."""
-        return tuple(g for g in self.participants() if g.stage == stage and not g.leaving)
-
-    def holders(self, stage: int) -> tuple[Participant, ...]:
-        """Those that hold the stage's state, senior first; those about to leave come last."""
-        there = [g for g in self.participants() if g.stage == stage and g.built]
-        return tuple(sorted(there, key=lambda g: g.leaving))
-
     def fence(self, member: Member, why: str) -> None:
         """This member no longer counts. It may say hello again."""
         participant = self._participants.pop(member, None)
@@ -167,7 +179,7 @@ class Roster:
         self._recall(participant.stage)
         self._context.tell(MemberLost(str(member), member.peer_id, participant.stage, why))
         if participant.stage != NO_STAGE and participant.built and not self.holders(participant.stage):
-            self._context.tell(StageLost(participant.stage, self._position().iteration, str(member)))
+            self._context.tell(StageLost(participant.stage, self._lead.position.iteration, str(member)))
         self.changed.tell()
 
     def _recall(self, stage: int) -> None:
@@ -189,7 +201,7 @@ class Roster:
         participant.lose()
         self._recall(participant.stage)
         if not self.holders(participant.stage):
-            self._context.tell(StageLost(participant.stage, self._position().iteration, f"{participant.member}: {why}"))
+            self._context.tell(StageLost(participant.stage, self._lead.position.iteration, f"{participant.member}: {why}"))
         self.changed.tell()
 
     def miss(self, endpoint: Endpoint, stage: int | None, hello: Hello, *, later: bool = True) -> None:
@@ -197,14 +209,14 @@ class Roster:
         member, place = endpoint.member, NO_STAGE if stage is None else stage
         alone = not any(other.is_heard for other in self.holders(place))
         if place != NO_STAGE and alone and not self._context.incarnations.ended([member]):
-            position, now_s = self._position(), self._context.now_s()
+            position, now_s = self._lead.position, self._context.now_s()
             self.admit(endpoint, hello, place, built=True, is_ours=True, opened=position, silent_since_s=now_s)
             return
         if later:
             self._absent.add(Participant(endpoint, hello, place, self._admitted, built=True, is_ours=True))
         self._context.tell(MemberLost(str(member), member.peer_id, place, "it does not answer the new coordinator"))
         if place != NO_STAGE and not self.holders(place):
-            self._context.tell(StageLost(place, self._position().iteration, str(member)))
+            self._context.tell(StageLost(place, self._lead.position.iteration, str(member)))
 
     def let_go(self, participant: Participant) -> None:
         """A participant that said goodbye is no longer needed."""
@@ -310,7 +322,7 @@ class Roster:
     def _is_heard_again(self, participant: Participant) -> None:
         """One that was waited for answers. If it missed an Open it works by an older plan, and may send its work to a source of that."""
         participant.miss(None)
-        self.must_replan = self.must_replan or (participant.opened is not None and participant.opened < self._position())
+        self.must_replan = self.must_replan or (participant.opened is not None and participant.opened < self._lead.position)
         self.changed.tell()
 
     async def _look_whether_late(self, participant: Participant, late: float) -> None:
@@ -319,7 +331,7 @@ class Roster:
         others = [g.answer.lateness for g in members if g is not participant and g.answer is not None]
         if participant not in members or not is_given_up(late, others):
             return
-        if participant.member == self._context.me and self.hand_over is not None:
+        if participant.member == self._context.me:
             await self.hand_over()  # as coordinator it would not come back
             return
         self.must_replan = True
@@ -353,7 +365,7 @@ class Roster:
         Who holds its stage alone keeps its place unless it hears somebody else: what it has would be made anew before it says hello.
         """
         participant, why = self._participants.get(member), f"it promised a higher term, and has no vote here: {error}"
-        if self.has_vote(member) and (participant is None or not await self.has_left(participant.endpoint)):
+        if member in self._lead.electorate() and (participant is None or not await self._has_left(participant)):
             self.depose(str(error))
             return
         others = (
@@ -373,13 +385,16 @@ class Roster:
             return
         self.must_replan = self.must_replan or is_alone  # it has dropped its plan
 
+    async def _has_left(self, participant: Participant) -> bool:
+        return await has_left(self._context, self._lead, self, participant.endpoint)
+
     def _is_worth_waiting_for(self, participant: Participant, error: CallFailed) -> bool:
         """Silence is not death: what the only holder of a stage has is lost with it, so it is called for a while.
 
         A life that has ended is known by its address: nobody listens there, or somebody else does. One that came back further behind is no sibling.
         Its last answer may be older than its last step: a member stands where the swarm does.
         """
-        stands_at = max(participant.iteration, self._position().iteration if participant.opened else -1)
+        stands_at = max(participant.iteration, self._lead.position.iteration if participant.opened else -1)
         others = [g for g in self.holders(participant.stage) if g is not participant and (g.opened or g.iteration >= stands_at)]
         if is_over(error) or participant.stage == NO_STAGE or not participant.built or any(other.stands_in for other in others):
             return False
@@ -399,7 +414,7 @@ class Roster:
         answers = [participant.answer for participant in self._participants.values() if participant.answer is not None]
         done = sum(answer.news + sum(len(partial_sum.microbatches) for partial_sum in answer.partial_sums) for answer in answers)
         done += sum(participant.work_done for participant in self._participants.values() if not participant.built)
-        present = f"{self._position()} {len(self._participants)} {self._admitted} {done}"
+        present = f"{self._lead.position} {len(self._participants)} {self._admitted} {done}"
         if present != self._progress_of:
             self._progress, self._progress_of = self._progress + 1, present
         return self._progress
@@ -409,7 +424,7 @@ class Roster:
         silence_s = self._context.timing.silence_s
         again = ASKED_AGAIN
         while True:
-            request = Heartbeat(self._position(), seen, hold_s, self.waiting_for, self._count_progress())
+            request = Heartbeat(self._lead.position, seen, hold_s, self.waiting_for, self._count_progress())
             try:
                 reply = await self._context.call(participant.endpoint, request, silence_s=silence_s)
             except (PeerUnreachable, PeerSilent):
@@ -422,7 +437,3 @@ class Roster:
                 participant.hear(answer)
                 self._keep_told(participant.member, answer)
                 return answer
-
-
-async def _has_not_left(_: Endpoint) -> bool:
-    return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from swarmfree.policy.fault_attribution import two_faced
 from swarmfree.policy.record import StageAverage, is_norm
@@ -17,13 +17,16 @@ from swarmfree.policy.repair import Ledger, plan_segments
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import Repaired, RoundRetried
 from swarmfree.protocol.messages import Redo, Redone, Report, Response, RoundFailed, Segment, TakeRoll
-from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member, Position
+from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import MicrobatchSet, PartialSum, Roll
 from swarmfree.protocol.routes import routes_of
 from swarmfree.trainer.context import Context
+from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.participant import Participant
+from swarmfree.trainer.coordinator.quorum_watch import QuorumWatch
 from swarmfree.trainer.coordinator.roster import Deposed, Roster
+from swarmfree.trainer.tasks import each
 
 IDLE_WAIT_S = 0.2
 PARTED_AFTER_S = 1.0
@@ -67,14 +70,9 @@ class Rounds:
         redone: contributions redone in the last call of `average`.
     """
 
-    def __init__(
-        self, context: Context, roster: Roster, position: Callable[[], Position], check_quorum: Callable[[], bool]
-    ) -> None:
-        """`position` gives a new, higher claim at every call, so that late rolls are known as late."""
-        self._check_quorum = check_quorum
-        self._context = context
-        self._roster = roster
-        self._position = position
+    def __init__(self, context: Context, lead: Leadership, roster: Roster, quorum: QuorumWatch) -> None:
+        """Nothing is averaged."""
+        self._context, self._lead, self._roster, self._quorum = context, lead, roster, quorum
         self._redos = itertools.count(1)
         self._failed_since_s: dict[tuple[Member, Member], float] = {}
         self._pause_s = 0.0
@@ -88,7 +86,7 @@ class Rounds:
     def live(self, plan: Plan) -> list[Participant]:
         """Members of the plan that still count, senior first."""
         members = {e.member for e in plan.members()}
-        return [g for g in self._roster.participants() if g.is_member and g.member in members]
+        return [g for g in self._roster.members() if g.member in members]
 
     def check(self, plan: Plan) -> None:
         """Stop what cannot commit as it is.
@@ -99,7 +97,7 @@ class Rounds:
             SourceGone: a source is gone whose share still matters.
             Replanned: a member was fenced that answers still.
         """
-        self._check_quorum()
+        self._quorum.check()
         if self._roster.must_replan:
             raise Replanned("a member was fenced that others may wait for, or missed the last plan")
         live = {g.member for g in self.live(plan)}
@@ -189,9 +187,7 @@ class Rounds:
         return choose_partial_sums(partial_sums, count)
 
     async def _ask_all(self, plan: Plan) -> None:
-        async with asyncio.TaskGroup() as group:
-            for participant in self.live(plan):
-                group.create_task(self._roster.ask(participant))
+        await each(self.live(plan), self._roster.ask_quietly)
 
     def _partial_sums(self, plan: Plan, stage: int) -> list[PartialSum]:
         members = {r.endpoint.member for r in plan.replicas[stage]}
@@ -242,7 +238,7 @@ class Rounds:
         participants = [g for g in self.live(plan) if plan.stage_of(g.member) == stage]
         members = tuple(sorted((g.endpoint for g in participants), key=lambda e: e.member))
         roll = Roll(plan.iteration, plan.base, stage, cover.partial_sums, members, rotation)
-        request = TakeRoll(self._position(), roll, stage in self._differing)
+        request = TakeRoll(self._lead.claim(), roll, stage in self._differing)
         replies: dict[Member, Response | CallFailed] = {}
 
         async def one(participant: Participant) -> None:

@@ -1,0 +1,127 @@
+"""Where a coordinator stands: its term, the present iteration and attempt, the last record, the plan. All that work for it read this one value.
+
+Source: protocol sections 3.1, 3.2.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from swarmfree.policy.election import electorate_of, is_founders
+from swarmfree.policy.fork_choice import Tip
+from swarmfree.policy.quorum import may_decide
+from swarmfree.policy.takeover import Takeover
+from swarmfree.protocol.names import Member, Position, Term
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record
+from swarmfree.trainer.incarnations import Incarnations
+from swarmfree.trainer.replica_state import PAST_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """The iteration that is to be committed next, and what a state that is ready for it stands on.
+
+    Args:
+        iteration: its number.
+        lineage, record: of the last committed record; None before the first.
+    """
+
+    iteration: int = 0
+    lineage: str = GENESIS_LINEAGE
+    record: Record | None = None
+
+
+class Leadership:
+    """One coordinator's lead, from its claim on; it changes by its own methods only.
+
+    Attributes:
+        term: of its claim.
+        present: the next one begins when everybody was told of the record of this one.
+        decided: the last record that was decided, told to everybody or not.
+        attempt: at the present iteration.
+        plan: the last one, perhaps of the last coordinator.
+        sealed: a record of the present iteration that may have been decided under the last coordinator: no other one may be.
+        may_force: there was no majority when it claimed: the present iteration may be decided without.
+        is_sealing: a record of the present iteration was sent out: there is no way back.
+        past: iteration -> lineage of the last record before it, as far as is known here.
+    """
+
+    def __init__(self, incarnations: Incarnations, term: Term, inherited: Takeover | None = None) -> None:
+        """`inherited` is where the last coordinator was, None for a founder."""
+        self._incarnations = incarnations
+        self.term, revision = term, 0
+        self.present, self.past = Present(), {0: GENESIS_LINEAGE}
+        self.decided: Record | None = None
+        self.plan: Plan | None = None
+        self.sealed: Record | None = None
+        self.attempt, self.may_force, self.is_sealing = 0, False, False
+        if inherited is not None:
+            self.term, revision, plan = inherited.term, inherited.revision, inherited.plan
+            self.present = Present(inherited.iteration, inherited.lineage, inherited.record)
+            self.decided, self.sealed, self.may_force = inherited.record, inherited.sealed, inherited.forced
+            self.past |= inherited.past
+            if plan is not None and plan.iteration == inherited.iteration and plan.lineage == inherited.lineage:
+                self.plan, self.attempt = plan, plan.position.attempt  # it goes on in the middle of the iteration
+        self._revisions = itertools.count(revision + 1)
+
+    @property
+    def iteration(self) -> int:
+        """The present one."""
+        return self.present.iteration
+
+    @property
+    def position(self) -> Position:
+        """The one of its last plan, at the present attempt."""
+        last = self.plan.position if self.plan is not None else None
+        revision = last.revision if last is not None and last.term == self.term else 0  # not that of an inherited plan
+        return Position(self.term, self.iteration, self.attempt, revision)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing is sealed yet, and nothing is about to be."""
+        return self.decided is None and self.sealed is None and not self.is_sealing
+
+    def tip(self) -> Tip:
+        """The end of this coordinator's lineage."""
+        return Tip.of(self.decided)
+
+    def electorate(self) -> tuple[Member, ...]:
+        """Who decides next."""
+        if self.decided is None and is_founders(self.term.number):
+            return (self.term.member,)
+        return electorate_of(self.decided, self.plan)
+
+    def may_decide(self, answered: Collection[Member]) -> bool:
+        """Whether these decide next; see `policy.quorum`."""
+        electorate = self.electorate()
+        return may_decide(electorate, answered, self._incarnations.ended(electorate))
+
+    def claim(self) -> Position:
+        """A new position, higher than every one before."""
+        return Position(self.term, self.iteration, self.attempt, next(self._revisions))
+
+    def follow(self, plan: Plan) -> None:
+        """This plan is in force."""
+        self.plan = plan
+
+    def give_up(self) -> None:
+        """The present attempt cannot commit: the next one begins."""
+        self.attempt += 1
+
+    def seal(self) -> None:
+        """A record of the present iteration is sent out."""
+        self.is_sealing = True
+
+    def decide(self, record: Record) -> None:
+        """A record is decided: who has stepped with it holds a state of this lineage, and a rival may not count more, before anybody is told."""
+        self.decided = record
+        self.past[record.iteration + 1] = record.lineage()
+        self.past.pop(record.iteration - PAST_MAX, None)
+
+    def commit(self, record: Record) -> None:
+        """Everybody was told of a decided record: the next iteration begins."""
+        self.present = Present(record.iteration + 1, record.lineage(), record)
+        self.attempt, self.may_force, self.is_sealing, self.sealed = 0, False, False, None
