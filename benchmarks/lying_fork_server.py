@@ -38,17 +38,17 @@ def _is_liar(flag: Path) -> bool:
 
 
 def _run_lying(arguments: Sequence[str]) -> None:
-    from swarmfree.trainer.coordinator.assignment import Assignment  # noqa: PLC0415 - loaded by the fork server
+    from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice  # noqa: PLC0415 - loaded by the fork server
 
-    flag, honest = Path(os.environ[FLAG]), Assignment._choose  # noqa: SLF001 - the lie
+    flag, honest = Path(os.environ[FLAG]), RecoveryChoice.choose
 
-    def lying(self: Assignment, *given: Any, **named: Any) -> BuildAction:
+    def lying(self: RecoveryChoice, *given: Any, **named: Any) -> BuildAction:
         action = honest(self, *given, **named)
         if not isinstance(action, Merge) or named.get("without") or not _is_liar(flag):
             return action
         return replace(action, weight_before=float32_bits(LIE), weight_after=float32_bits(LIE))
 
-    Assignment._choose = lying  # type: ignore[method-assign] # noqa: SLF001
+    RecoveryChoice.choose = lying  # type: ignore[method-assign]
     run(arguments)
 
 

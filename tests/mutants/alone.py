@@ -25,6 +25,7 @@ from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
 from swarmfree.trainer.coordinator.quorum_watch import QuorumWatch
+from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.member.catch_up import keep_up
 from swarmfree.trainer.member.member import StageMember
@@ -142,9 +143,10 @@ def leading(context: Context, term: Term = TERM, **changes: object) -> Leadershi
 
 def assigning(context: Context, tasks: Tasks, lead: Leadership) -> tuple[Assignment, Roster]:
     """Who gives places, and who is there, under this lead."""
-    roster = Roster(context, tasks, lead)
+    choice = RecoveryChoice(context, lead)
+    roster = Roster(context, tasks, lead, choice)
     quorum, merge = QuorumWatch(context, lead, roster), PartitionMerge(context, lead, roster)
-    return Assignment(context, lead, roster, tasks, quorum, merge), roster
+    return Assignment(context, lead, roster, tasks, choice, quorum, merge), roster
 
 
 def play(story: Callable[[Alone], Awaitable[T]], here: Endpoint = ME) -> T:

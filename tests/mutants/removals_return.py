@@ -21,10 +21,12 @@ from swarmfree.protocol.records import Record
 from swarmfree.trainer import election
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator import assignment as assemblies
+from swarmfree.trainer.coordinator import recovery_choice
 from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.leadership import Leadership
-from swarmfree.trainer.coordinator.participant import Participant
+from swarmfree.trainer.coordinator.participant import Participant, Participants
+from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.election import Election, Poll
 from swarmfree.trainer.incarnations import Incarnations
@@ -336,17 +338,17 @@ def word_of_a_feeder(patch: pytest.MonkeyPatch) -> None:
 
 def lineage_of_a_shadow(patch: pytest.MonkeyPatch) -> None:
     """A shadow is used whatever lineage it stands on, and however far ahead it is (3.4)."""
-    shadows = Assignment._shadows
+    shadows = RecoveryChoice.shadows
 
-    def careless(self: Assignment) -> Any:
+    def careless(self: RecoveryChoice, there: Participants) -> Any:
         present, past = self._lead.present, self._lead.past
         self._lead.present, self._lead.past = dataclasses.replace(present, iteration=1 << 30), {}
         try:
-            return shadows(self)
+            return shadows(self, there)
         finally:
             self._lead.present, self._lead.past = present, past
 
-    patch.setattr(Assignment, "_shadows", careless)
+    patch.setattr(RecoveryChoice, "shadows", careless)
 
 
 def rate_after_a_merge(patch: pytest.MonkeyPatch) -> None:
@@ -439,7 +441,7 @@ def least_wait(patch: pytest.MonkeyPatch) -> None:
     def careless(action: Any, present: int, iteration_s: float, timing: Any) -> float:
         return min(timing.join_wait_s, patience.iterations_lost(action, present) * iteration_s)
 
-    for module in (patience, assemblies):
+    for module in (patience, recovery_choice):
         patch.setattr(module, "patience_s", careless)
 
 

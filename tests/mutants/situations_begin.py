@@ -14,7 +14,6 @@ from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.startup_faults import Fall, Opening
 from swarmfree.trainer.coordinator.genesis import GenesisWatch
-from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.election import Election
 from tests.mutants import situations
 from tests.mutants.alone import ME, TERM, A, Alone, D, assigning, leading, plan, play
@@ -91,7 +90,7 @@ def coordinator_that_reads_of_a_founder() -> object:
             ports = replace(alone.context.ports, directory=_named(number))  # type: ignore[arg-type]
             context = replace(alone.context, ports=ports)
             lead = leading(context, Term(TERM.number, ME.member))
-            roster = Roster(context, alone.tasks, lead)
+            _, roster = assigning(context, alone.tasks, lead)
             await GenesisWatch(context, lead, roster).look()
             deposed.append(roster.is_deposed)
         return deposed

@@ -384,7 +384,7 @@ def silent_holder_of_a_copied_stage() -> object:
     async def story(alone: Alone, assignment: Assignment, roster: Roster, *, built: bool) -> bool:
         silent = roster.get(SIBLING.member)
         assert silent is not None
-        silent.silent_since_s, roster.patience_s = alone.context.now_s(), lambda stage: 60.0
+        silent.silent_since_s, assignment._choice.patience_s = alone.context.now_s(), lambda stage, there: 60.0
         roster.admit(ME, Hello(False, False, ""), 1, built=built).built_at = 5
         await assignment.fill()
         return roster.get(SIBLING.member) is silent
@@ -549,7 +549,7 @@ def shadow_of_another_lineage() -> object:
         assert participant is not None
         shadows = (KeptShadow(1, 5, full=True, lineage=OTHER_LINEAGE), KeptShadow(1, 7, full=True, lineage=LINEAGE))
         participant.answer = replace(beat_answer(2), shadows=shadows)
-        return len(assignment._shadows())
+        return len(assignment._choice.shadows(roster))
 
     return _assignment(story)
 

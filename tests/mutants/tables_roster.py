@@ -27,8 +27,9 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator import partition_merge
 from swarmfree.trainer.coordinator.handoff import end_run
 from swarmfree.trainer.coordinator.leadership import Present
-from swarmfree.trainer.coordinator.participant import Participant
+from swarmfree.trainer.coordinator.participant import Participant, Participants
 from swarmfree.trainer.coordinator.partition_merge import PartitionMerge, Rival
+from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
 from swarmfree.trainer.coordinator.roster import Deposed, Roster
 from swarmfree.trainer.peer import Peer
 from swarmfree.trainer.run_end import RunEnd
@@ -57,6 +58,14 @@ T = TypeVar("T")
 PATIENCE_S = 3.0
 
 
+class Patient(RecoveryChoice):
+    """Each state is worth the same."""
+
+    def patience_s(self, stage: int, there: Participants) -> float:
+        """A few seconds."""
+        return PATIENCE_S
+
+
 # ---- who is there --------------------------------------------------------------------------------------------------
 
 
@@ -65,8 +74,8 @@ def _roster(story: Callable[[Alone, Roster], Awaitable[T]], *endpoints: Endpoint
 
     async def main(alone: Alone) -> T:
         alone.line.answer = answer
-        roster = Roster(alone.context, alone.tasks, leading(alone.context, decided=record()))
-        roster.patience_s = lambda stage: PATIENCE_S
+        lead = leading(alone.context, decided=record())
+        roster = Roster(alone.context, alone.tasks, lead, Patient(alone.context, lead))
         for one in endpoints:
             participant = roster.admit(one, Hello(False, False, ""), PLACES[one.member], built=True)
             participant.opened = at(1)
@@ -402,7 +411,7 @@ def state_that_differs_again() -> object:
 def _merge(context: Context, tasks: Tasks, last: Record | None, past: dict[int, str]) -> PartitionMerge:
     """The look beyond of a coordinator with this last record and this past, beside whom nobody is."""
     lead = leading(context, decided=last, past=past)
-    return PartitionMerge(context, lead, Roster(context, tasks, lead))
+    return PartitionMerge(context, lead, Roster(context, tasks, lead, Patient(context, lead)))
 
 
 def _gives_way(rival: Rival, *, forced: tuple[int, ...] = (), whole: bool = True) -> bool:

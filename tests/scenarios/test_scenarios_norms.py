@@ -12,7 +12,7 @@ from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.records import float32_bits
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.setup import Setup
-from swarmfree.trainer.coordinator.assignment import Assignment
+from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
 from swarmfree.trainer.peer import Peer
 from tests.scenarios.scenario_world import lines, play, reaching, swarm, unhurried
 from tests.scenarios.test_scenarios_replay import lose
@@ -44,16 +44,16 @@ def test_a_newcomer_computes_the_weights_itself_from_what_the_neighbours_have_si
 
 def test_a_coordinator_that_lies_about_the_weights_is_refused_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says the same again once it has looked, is refused again, and gives up its office; its successor orders what was signed."""
-    honest, liars = Assignment._choose, []
+    honest, liars = RecoveryChoice.choose, []
 
-    def lying(self: Assignment, *arguments: Any, **named: Any) -> BuildAction:
+    def lying(self: RecoveryChoice, *arguments: Any, **named: Any) -> BuildAction:
         action = honest(self, *arguments, **named)
         if not isinstance(action, Merge) or liars not in ([], [self._context.me]):
             return action
         liars[:] = [self._context.me]
         return replace(action, weight_before=float32_bits(0.5), weight_after=float32_bits(0.5))
 
-    monkeypatch.setattr(Assignment, "_choose", lying)
+    monkeypatch.setattr(RecoveryChoice, "choose", lying)
     result = play(merging(), lose(2, iteration=LOST_AT))
     ordered = said(result, "RecoveryDecided", "weight_before")
     assert ordered[:2] == ["0.5", "0.5"]

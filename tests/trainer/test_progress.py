@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from swarmfree.protocol.messages import Hello
-from swarmfree.trainer.coordinator.roster import Roster
-from tests.mutants.alone import ME, A, Alone, beat_answer, leading, play, second_life
+from tests.mutants.alone import ME, A, Alone, assigning, beat_answer, leading, play, second_life
 
 
 @pytest.mark.parametrize("built", [True, False])
@@ -16,7 +15,7 @@ def test_the_work_of_a_builder_is_progress_and_that_of_a_member_is_not(*, built:
     """A swarm that computes and seals nothing gets nowhere; one that waits for a long build does. What has nothing to do moves nothing."""
 
     async def story(alone: Alone) -> None:
-        roster = Roster(alone.context, alone.tasks, leading(alone.context))
+        _, roster = assigning(alone.context, alone.tasks, leading(alone.context))
         participant = roster.admit(ME, Hello(False, False, ""), 1, built=built)
         participant.answer = replace(beat_answer(1), work_done=7)
         before = roster._count_progress()

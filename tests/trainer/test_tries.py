@@ -46,10 +46,10 @@ def test_a_shadow_that_was_refused_for_good_is_not_tried_again(kind: RefusalKind
         left = []
         for _ in range(2):
             await assignment._refused(participant, asked(RESTORE), Refused(kind, "it cannot be built"))
-            left.append(len(assignment._shadows()))
+            left.append(len(assignment._choice.shadows(assignment._roster)))
         assert left == ([1, 0] if kind is RefusalKind.FAILED else [0, 0])
         assignment.committed()
-        assert len(assignment._shadows()) == 1
+        assert len(assignment._choice.shadows(assignment._roster)) == 1
 
     play(story, second_life(A))
 
@@ -62,7 +62,7 @@ def test_two_builders_that_never_ended_are_enough() -> None:
         left = []
         for _ in range(2):
             assignment._timed_out(participant, RESTORE, LIMIT_S, is_endless=True)
-            left.append(len(assignment._shadows()))
+            left.append(len(assignment._choice.shadows(assignment._roster)))
             assert assignment._roster.is_barred(ME.member)
             assert assignment._roster.get(ME.member) is None
         assert left == [1, 0]
@@ -100,7 +100,8 @@ def test_signed_norms_are_those_of_one_loss() -> None:
     """With the next commit they are past: what a builder disputes then is looked at anew, and costs nobody the lead."""
 
     async def story(alone: Alone) -> None:
-        assignment, _ = lead(alone)
+        assignment, participant = lead(alone)
+        other = Refused(RefusalKind.DISPUTED, "other weights")
         handed_over: list[bool] = []
 
         async def hand_over() -> None:
@@ -116,11 +117,11 @@ def test_signed_norms_are_those_of_one_loss() -> None:
         assignment._roster.hand_over = hand_over
         object.__setattr__(alone.context.ports, "directory", Directory())
         for _ in range(2):
-            await assignment._take_signed(asked(MERGE), MERGE, record(), "other weights")
+            await assignment._refused(participant, asked(MERGE), other)
             assignment.committed()
         assert not handed_over
         for _ in range(2):
-            await assignment._take_signed(asked(MERGE), MERGE, record(), "other weights")
+            await assignment._refused(participant, asked(MERGE), other)
         assert handed_over == [True]
 
     play(story, second_life(A))

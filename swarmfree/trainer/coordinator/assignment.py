@@ -9,23 +9,21 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
-import statistics
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise, takewhile
+from itertools import takewhile
 
 from swarmfree.policy.build_time import most_build_s
-from swarmfree.policy.patience import or_stay, patience_s
+from swarmfree.policy.patience import or_stay
 from swarmfree.policy.placement import choose_stage, missing_sentence, wanted
-from swarmfree.policy.recovery import NO_LOGS, Logs, choose_recovery, signed_norms, weights_between
-from swarmfree.policy.retention import KeptCopy, StageShadow, log_dtype
-from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
+from swarmfree.policy.retention import KeptCopy
+from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, Fresh, Merge, Replay, Restore, Stay
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import LOST_ENDS, EndsDrawnAnew, Note, Placed, RecoveryDecided, StageBuilt
 from swarmfree.protocol.messages import Build, Built, Hello, Place
 from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint, Member
 from swarmfree.protocol.plan import AS_RECORDED, Rebuilt
-from swarmfree.protocol.records import Record, bits_float32, float32_bits
+from swarmfree.protocol.records import bits_float32
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.ends_copies import kept_copies
@@ -33,6 +31,7 @@ from swarmfree.trainer.coordinator.leadership import Leadership, Present
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
 from swarmfree.trainer.coordinator.quorum_watch import QuorumWatch
+from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.tasks import Tasks, each
 
@@ -42,13 +41,8 @@ MOVE_WAIT_S = 10.0
 FAILED_BUILDS_MAX = 5
 FAILED_STAYS_MAX = 2
 ASKED_AT_ONCE = 64
-PACES = 9
 MINORITY_WAIT_S = 0.2
 PASSED_OVER_MAX = 4
-FAILED_COPIES_MAX = 2
-"""Builds that a keeper of a copy or shadow may fail before another one is taken, or none."""
-FAILED_REPLAYS_MAX = 2
-"""Replays that may fail before none is tried: the first one may have been begun before it was known that a neighbour is lost, too."""
 LOOKS_IN_TIME = 8
 """So often, in what a builder may take without progress, it is asked again: members depose a coordinator after half as long again."""
 FALLEN_BEHIND = 3
@@ -64,23 +58,18 @@ class Assignment:
         lead: Leadership,
         roster: Roster,
         tasks: Tasks,
+        choice: RecoveryChoice,
         quorum: QuorumWatch,
         partition_merge: PartitionMerge,
     ) -> None:
         """Goes on where the last coordinator was; joiners load their state in `tasks`."""
         self._context, self._lead, self._roster, self._tasks = context, lead, roster, tasks
-        self._quorum, self._partition_merge = quorum, partition_merge
+        self._choice, self._quorum, self._partition_merge = choice, quorum, partition_merge
         self._broadcast = Broadcast(context, roster)
         self._joining: set[Member] = set()
         self._opened = lead.plan is not None
         self._begun_s = context.now_s()
         self._rebuilt = {stage.stage: stage for stage in lead.plan.rebuilt} if lead.plan is not None else dict[int, Rebuilt]()
-        self._commits_s: deque[float] = deque(maxlen=PACES)
-        self._failed_copies: Counter[Member] = Counter()
-        self._late_copies: Counter[Member] = Counter()
-        self._unable: set[tuple[Member, Member]] = set()
-        self._failed_replays = self._failed_merges = 0
-        self._signed: dict[int, float] = {}
         self._lost_since_s: dict[int, float] = {}
 
     def rebuilt_stages(self) -> tuple[Rebuilt, ...]:
@@ -99,12 +88,7 @@ class Assignment:
     def committed(self) -> None:
         """An iteration is committed: what was rebuilt before it has become a state like any other."""
         self._rebuilt = {}
-        self._commits_s.append(self._context.now_s())
-        self._failed_copies.clear()
-        self._late_copies.clear()
-        self._unable.clear()
-        self._failed_replays = self._failed_merges = 0
-        self._signed = {}
+        self._choice.commit()
 
     def hello(self, sender: Endpoint, hello: Hello) -> Place:
         """Give a newcomer its place; the same newcomer twice gets the same answer.
@@ -153,14 +137,6 @@ class Assignment:
         participant = self._roster.admit(sender, hello, stage, built=built, built_at=held, is_ours=True)
         self._context.tell(Placed(sender.member.peer_id, stage))
         return participant
-
-    def patience_s(self, stage: int) -> float:
-        """How long the only holder of a stage is waited for; see `policy.patience`."""
-        gaps = [later - earlier for earlier, later in pairwise(self._commits_s)]
-        iteration_s = statistics.median(gaps) if gaps else 0.0
-        answers = [(participant.endpoint, participant.answer) for participant in self._roster.participants()]
-        kept = [KeptCopy(e, a.ends_iteration) for e, a in answers if a is not None and a.ends_iteration >= 0]
-        return patience_s(self._choose(stage, kept, without=True), self._lead.iteration, iteration_s, self._context.timing)
 
     async def fill(self, until_s: float = math.inf) -> None:
         """Return once every stage has its replicas, or, when the run has begun, one; nobody waits for those who load a state that others hold.
@@ -312,8 +288,7 @@ class Assignment:
 
     def _work(self, kept: Sequence[KeptCopy] = ()) -> list[tuple[Participant, BuildAction]]:
         """What has to be built before the swarm can go on: one newcomer of each stage that nobody holds; `kept` are copies of the ends."""
-        usable = [copy for copy in kept if self._failed_copies[copy.holder.member] < FAILED_COPIES_MAX]
-        usable.sort(key=lambda copy: self._late_copies[copy.holder.member])
+        usable = self._choice.usable(kept)
         work: list[tuple[Participant, BuildAction]] = []
         for stage in range(self._context.manifest.stage_count):
             newcomers = [g for g in self._roster.of_stage(stage) if not g.built]
@@ -325,7 +300,7 @@ class Assignment:
                 reason = f"stage {stage} has a replica that this peer cannot reach; perhaps another one can: copy it"
                 work.append((builder, Copy(stage, (cut_off,), reason)))
                 continue
-            action = self._choose(stage, usable)
+            action = self._choice.choose(stage, self._roster, usable)
             held = (
                 builder.held(stage) if self._lead.present.record is not None and builder.failed_builds < FAILED_STAYS_MAX else -1
             )
@@ -343,51 +318,13 @@ class Assignment:
         is_drawn = isinstance(action, Fresh) and action.stage == ENDS_STAGE
         return is_drawn and missed_s < timing.coordinator_silence_s + timing.silence_s
 
-    def _choose(self, stage: int, kept: Sequence[KeptCopy], *, without: bool = False) -> BuildAction:
-        """How a stage comes back; `without` those that hold it now."""
-        stages = range(self._context.manifest.stage_count)
-        replicas = [tuple(g.endpoint for g in self._current(self._roster.holders(s))) for s in stages]
-        for other, held in enumerate(replicas):  # of whoever could not give its weights, a sibling is asked next
-            turn = self._failed_merges // (1 if other < stage else 2) % max(1, len(held))
-            replicas[other] = (*held[turn:], *held[:turn])
-        if without:
-            replicas[stage] = ()
-        logs = NO_LOGS if self._failed_replays >= FAILED_REPLAYS_MAX else self._logs()
-        record, recovery = self._lead.present.record, self._context.manifest.recovery
-        return choose_recovery(stage, replicas, record, recovery, kept, self._shadows(), logs, self._signed)
-
-    def _shadows(self) -> list[StageShadow]:
-        """Those of this lineage that members say they keep, of holders that have not failed to give theirs; far back nothing is known of lineages."""
-        return [
-            StageShadow(participant.endpoint, shadow.stage, shadow.iteration, shadow.full)
-            for participant in self._roster.participants()
-            if participant.answer is not None and self._failed_copies[participant.member] < FAILED_COPIES_MAX
-            for shadow in participant.answer.shadows
-            if shadow.iteration <= self._lead.iteration
-            and self._lead.past.get(shadow.iteration, shadow.lineage) == shadow.lineage
-        ]
-
-    def _logs(self) -> Logs:
-        """Activation logs that members say they keep, and how long a stage computes."""
-        answers = {g.member: g.answer for g in self._roster.participants() if g.answer is not None}
-        since = {member: answer.log_since for member, answer in answers.items() if answer.log_since >= 0}
-        measured = [a.seconds_per_microbatch for a in answers.values() if a.seconds_per_microbatch > 0]
-        dtype = log_dtype(self._context.manifest)
-        stage_s = statistics.median_low(measured) * self._context.manifest.batch.microbatches if measured else 0.0
-        return Logs(since, "" if dtype == "wire" else dtype, stage_s, self._context.timing.join_wait_s / 2)
-
-    def _current(self, holders: Sequence[Participant]) -> list[Participant]:
-        """Those that are where the swarm is, so that others can be built from them; all of them where nobody is known to be."""
-        there = [g for g in holders if g.iteration == self._lead.iteration]
-        return there or list(holders)
-
     def start_joins(self) -> None:
         """Newcomers of stages that others hold load their state meanwhile."""
         for participant in self._roster.participants():
             donors = (
                 ()
                 if participant.stage == NO_STAGE
-                else tuple(g.endpoint for g in self._current(self._roster.holders(participant.stage)))
+                else tuple(g.endpoint for g in self._choice.current(self._roster.holders(participant.stage)))
             )
             if participant.built or not donors or participant.member in self._joining:
                 continue
@@ -451,7 +388,7 @@ class Assignment:
         if isinstance(action, Fresh) and stage == ENDS_STAGE and record is not None:
             self._context.tell(EndsDrawnAnew(iteration, action.reason))
         if isinstance(action, CopyKept) and limit_s is not None:
-            limit_s *= 1 + self._late_copies[action.holder.member]
+            limit_s *= 1 + self._choice.lateness(action)
         number = participant.begin_build()
         known = tuple(takewhile(bool, (self._lead.past.get(before, "") for before in range(iteration - 1, -1, -1))))
         request = Build(self._lead.claim(), action, iteration, present.lineage, record, known[::-1])
@@ -502,8 +439,7 @@ class Assignment:
     def _timed_out(self, participant: Participant, action: BuildAction, limit_s: float, *, is_endless: bool) -> None:
         """A build did nothing for long, or went on for ever; of the latter nobody knows whether it is the builder's fault or the holder's."""
         if isinstance(action, CopyKept) and not is_endless:
-            # Perhaps the builder hangs: what the ends have learned is not given up for that.
-            self._late_copies[action.holder.member] += 1
+            self._choice.put_off(action)
         else:
             self._failed(participant, action, is_final=False)
         if is_endless:
@@ -522,47 +458,23 @@ class Assignment:
             if request.iteration == self._lead.iteration and not self._lead.is_sealing:
                 self._roster.depose(f"{participant.member}: {refusal}")
             return
-        if refusal.kind is RefusalKind.DISPUTED and isinstance(request.action, Merge) and request.record is not None:
-            await self._take_signed(request, request.action, request.record, str(refusal))
+        if refusal.kind is RefusalKind.DISPUTED and not await self._choice.stands(request):
+            self._context.tell(Note(f"gives up the lead: {refusal}"))
+            await self._roster.hand_over()
         action = request.action
         if isinstance(action, Replay) and refusal.kind is RefusalKind.FAILED:
             # Whoever gave nothing may have died: after a heartbeat that is known, and the next try does without it.
             await asyncio.sleep(self._context.timing.heartbeat_s)
         self._failed(participant, action, is_final=refusal.kind in {RefusalKind.TOO_SLOW, RefusalKind.DISPUTED})
         if refusal.kind is RefusalKind.EXHAUSTED and isinstance(action, (CopyKept, Restore)):
-            # It was the builder's own device: that counts once, until another builder's says so, too.
-            self._unable.add((action.holder.member, participant.member))
+            self._choice.excuse(action, participant.member)
         if participant.failed_builds > FAILED_BUILDS_MAX:
             self._roster.bar(participant.member, str(refusal))
-
-    async def _take_signed(self, request: Build, action: Merge, record: Record, why: str) -> None:
-        """The builder says that the neighbours have signed other norms: they count.
-
-        Where nothing else is signed than before, and this peer's weights are not those of what is, it leads no longer. Where they are, the builder is
-        wrong, and only its tries are counted.
-        """
-        neighbours = {action.before_stage: action.before.member, action.after_stage: action.after.member}
-        announced = await self._context.ports.directory.announcements()
-        signed = signed_norms(announced, neighbours, request.iteration, request.lineage)
-        sides = action.before_stage, action.after_stage
-        before, after = (signed.get(side, record.stages[side].squared_norm) for side in sides)
-        right = weights_between(self._context.manifest.recovery, action.stage, sides, (before, after))
-        is_right = (action.weight_before, action.weight_after) == (float32_bits(right.before), float32_bits(right.after))
-        is_new = any(signed.get(side) != self._signed.get(side) for side in sides)
-        self._signed = {side: norm for side, norm in self._signed.items() if side not in sides} | signed
-        if not is_right and not is_new:
-            self._context.tell(Note(f"gives up the lead: {why}"))
-            await self._roster.hand_over()
 
     def _failed(self, participant: Participant, action: BuildAction, *, is_final: bool) -> None:
         """A try came to nothing; one that is final is not made again for this loss."""
         participant.fail_build()
-        if isinstance(action, (CopyKept, Restore)) and (action.holder.member, participant.member) not in self._unable:
-            self._failed_copies[action.holder.member] += FAILED_COPIES_MAX if is_final else 1
-        if isinstance(action, (Merge, CopyNeighbour)) and not is_final:
-            self._failed_merges += 1
-        if isinstance(action, Replay):
-            self._failed_replays += FAILED_REPLAYS_MAX if is_final else 1
+        self._choice.fail(action, participant.member, is_final=is_final)
 
     def _void_joins(self, stage: int) -> None:
         """What joiners of a stage load is gone: their answers count no more, and they begin again."""

@@ -44,6 +44,7 @@ from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
 from swarmfree.trainer.coordinator.plan_replicas import replicas_of
 from swarmfree.trainer.coordinator.quorum_watch import QuorumWatch
 from swarmfree.trainer.coordinator.reachability import Reachability
+from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
 from swarmfree.trainer.coordinator.roster import Deposed, Roster
 from swarmfree.trainer.coordinator.rounds import Replanned, Rounds, SourceGone, StageGone, StatesDiffer
 from swarmfree.trainer.tasks import Tasks
@@ -62,11 +63,11 @@ class Coordinator:
         """Nothing opened yet."""
         self._context, self._tasks = context, tasks
         self.lead = lead = Leadership(context.incarnations, Term(founders_term(genesis), context.me), inherited)
-        self.roster = roster = Roster(context, tasks, lead)
+        choice = RecoveryChoice(context, lead)
+        self.roster = roster = Roster(context, tasks, lead, choice)
         self.quorum = QuorumWatch(context, lead, roster)
         self.partition_merge = PartitionMerge(context, lead, roster)
-        self.assignment = Assignment(context, lead, roster, tasks, self.quorum, self.partition_merge)
-        roster.patience_s = self.assignment.patience_s
+        self.assignment = Assignment(context, lead, roster, tasks, choice, self.quorum, self.partition_merge)
         self._broadcast = Broadcast(context, roster)
         self._rounds = Rounds(context, lead, roster, self.quorum)
         self._genesis = GenesisWatch(context, lead, roster)

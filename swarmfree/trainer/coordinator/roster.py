@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from swarmfree.policy.deadline import is_given_up
@@ -25,6 +25,7 @@ from swarmfree.trainer.coordinator.bars import Bars
 from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.meetings import has_left
 from swarmfree.trainer.coordinator.participant import Participant, Participants
+from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
 from swarmfree.trainer.tasks import Signal, Tasks, each
 
 ASKED_AGAIN = 1
@@ -55,14 +56,13 @@ class Roster(Participants):
         must_replan: a member that is still there was fenced, or one came back that missed an Open: they hear of it by the next plan only.
         waiting_for: what the swarm waits for; told to everyone with the heartbeats.
         told: last answer of each source to the present base, those that are gone since included.
-        patience_s: how long the only holder of a stage is waited for when it falls silent; its state is worth that.
         out_of_reach: the last holder of a stage, that was waited for in vain: others may reach it.
     """
 
-    def __init__(self, context: Context, tasks: Tasks, lead: Leadership) -> None:
+    def __init__(self, context: Context, tasks: Tasks, lead: Leadership, choice: RecoveryChoice) -> None:
         """Nobody is there."""
         super().__init__()
-        self._context, self._tasks, self._lead = context, tasks, lead
+        self._context, self._tasks, self._lead, self._choice = context, tasks, lead, choice
         self._absent = Absent(context)
         self._admitted = 0
         self._bars = Bars()
@@ -74,7 +74,6 @@ class Roster(Participants):
         self.changed = Signal()
         self.waiting_for = ""
         self.out_of_reach: dict[int, Endpoint] = {}
-        self.patience_s: Callable[[int], float] = lambda _: 0.0
         self.told: dict[tuple[Member, str], HeartbeatAnswer] = {}
 
     def depose(self, why: str) -> None:
@@ -404,7 +403,7 @@ class Roster(Participants):
             self._context.tell(
                 Note(f"{participant.member} does not answer; nobody else holds stage {participant.stage}: {error}")
             )
-        if participant.silent_s(self._context.now_s()) < self.patience_s(participant.stage):
+        if participant.silent_s(self._context.now_s()) < self._choice.patience_s(participant.stage, self):
             return True
         self.out_of_reach[participant.stage] = participant.endpoint
         return False
