@@ -82,7 +82,7 @@ def _wake(waiter: asyncio.Future[bool], *, told: bool) -> None:
         waiter.set_result(told)
 
 
-async def each(work: Iterable[W], one: Callable[[W], Awaitable[None]], in_flight: int | None = None) -> None:
+async def each(work: Iterable[W], one: Callable[[W], Awaitable[object]], in_flight: int | None = None) -> None:
     """Run `one` for each piece of work, in order, at most `in_flight` at a time (None: all of them).
 
     After a failure no further piece is begun.

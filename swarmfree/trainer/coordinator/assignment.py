@@ -247,7 +247,7 @@ class Assignment:
         late = [s for s, since_s in self._lost_since_s.items() if self._context.now_s() - since_s >= MOVE_WAIT_S]
         if not late:
             return
-        await each(self._roster.participants(), self._roster.ask_quietly, ASKED_AT_ONCE)
+        await each(self._roster.participants(), self._roster.ask, ASKED_AT_ONCE)
         if ENDS_STAGE in late:
             await self._hear_who_can_feed()
         for stage in late:

@@ -12,6 +12,7 @@ from swarmfree.protocol.records import Record
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
+from swarmfree.trainer.tasks import each
 
 ASKS = 4
 
@@ -33,9 +34,7 @@ class Broadcast:
             if answer is not None:
                 answers[participant.member] = answer
 
-        async with asyncio.TaskGroup() as group:
-            for participant in participants:
-                group.create_task(one(participant))
+        await each(participants, one)
         return answers
 
     async def one(self, participant: Participant, request: Request) -> Response | None:
@@ -77,6 +76,4 @@ class Broadcast:
             else:
                 participant.reach(record.iteration + 1)
 
-        async with asyncio.TaskGroup() as group:
-            for participant in participants:
-                group.create_task(one(participant))
+        await each(participants, one)

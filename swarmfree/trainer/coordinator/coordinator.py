@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from swarmfree.policy.answer_checks import fitting_record
 from swarmfree.policy.election import founders_term
@@ -334,11 +335,12 @@ class Coordinator:
             if participant.member in promises and participant.built:  # else what it held gave way meanwhile
                 participant.promise(plan.position)
         sealed = newest_sealed((p for p in promises.values() if isinstance(p, Promise)), plan.lineage)
-        while not self.lead.may_force and not self.lead.may_decide(set(promises)):
-            self._rounds.check(plan)
-            self.quorum.check()
-            self._look_for_joiners()  # one that came back counts as there, but only the next Open can have its promise
-            await self.roster.changed.wait(0.2)
+
+        async def is_promised() -> bool:
+            return self.lead.may_force or self.lead.may_decide(set(promises))
+
+        # One that came back counts as there, but only the next Open can have its promise.
+        await self._until(is_promised, partial(self._check, plan), 0.2)
         self._rounds.check(plan)
         return fitting_record(sealed, plan.iteration, len(plan.replicas))
 
@@ -359,15 +361,11 @@ class Coordinator:
         """Wait until every source says that its share and its windows came back."""
         sources = [share.source for share in plan.shares]
 
-        def is_done(member: Member) -> bool:
-            participant = self.roster.get(member)
-            return participant is not None and has_fed(participant.answer, plan)
+        async def is_fed() -> bool:
+            there = [self.roster.get(member) for member in sources]
+            return all(source is not None and has_fed(source.answer, plan) for source in there)
 
-        while not all(is_done(member) for member in sources):
-            self._rounds.check(plan)
-            self.quorum.check()
-            self._look_for_joiners()
-            await self.roster.changed.wait(1.0)
+        await self._until(is_fed, partial(self._check, plan), 1.0)
         loss = mean_evaluation(told(self.roster, plan, *sources))
         if loss is not None and self._evaluated_base != plan.base:
             self._evaluated_base = plan.base
@@ -414,13 +412,24 @@ class Coordinator:
         position = self.lead.claim()
         is_forced = record.forced > (self.lead.decided.forced if self.lead.decided is not None else ())
         stored: set[Member] = set()
-        while True:
+
+        async def is_stored() -> bool:
             rest = [g for g in self.quorum.voters() if g.member not in stored]
-            stored |= set(await self._broadcast.all(rest, Seal(position, record)))
-            if is_forced or self.lead.may_decide(stored):
-                return
-            self.quorum.check(must=True)
-            await self.roster.changed.wait(0.2)
+            stored.update(await self._broadcast.all(rest, Seal(position, record)))
+            return is_forced or self.lead.may_decide(stored)
+
+        await self._until(is_stored, partial(self.quorum.check, must=True), 0.2)
+
+    async def _until(self, is_done: Callable[[], Awaitable[bool]], check: Callable[[], object], look_s: float) -> None:
+        """The one wait loop: it looks whether something is done at all news, and after `look_s`; `check` raises where nothing will come of it."""
+        while not await is_done():
+            check()
+            await self.roster.changed.wait(look_s)
+
+    def _check(self, plan: Plan) -> None:
+        """Stop an attempt that cannot commit as it is, and one that a joiner has caught up with; raises what `Rounds.check` does."""
+        self._rounds.check(plan)
+        self._look_for_joiners()
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from swarmfree.policy.retention import KeptCopy, of_this_run
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.roster import Roster
+from swarmfree.trainer.tasks import each
 
 LOOK_S = 0.1
 
@@ -24,9 +25,7 @@ async def kept_copies(context: Context, roster: Roster, iteration: int, past: Ma
         return ()
     until_s = context.now_s() + context.timing.hold_s
     while True:
-        async with asyncio.TaskGroup() as group:
-            for participant in roster.participants():
-                group.create_task(roster.ask(participant))
+        await each(roster.participants(), roster.ask)
         answers = [(participant.endpoint, participant.answer) for participant in roster.participants()]
         copies = of_this_run((KeptCopy(e, a.ends_iteration, a.ends_lineage) for e, a in answers if a is not None), past)
         if any(copy.iteration == iteration for copy in copies) or context.now_s() >= until_s:

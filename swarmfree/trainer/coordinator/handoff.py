@@ -15,6 +15,7 @@ from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
+from swarmfree.trainer.tasks import each
 
 ASKED_MAX = 2
 """Who could not write its stage's weights is asked once more."""
@@ -86,9 +87,7 @@ async def write_weights(context: Context, roster: Roster) -> Written:
                 roster.excuse(participant)
         missing[stage] = why
 
-    async with asyncio.TaskGroup() as group:
-        for stage in range(context.manifest.stage_count):
-            group.create_task(write(stage))
+    await each(range(context.manifest.stage_count), write)
     roster.check()
     return Written(written, {} if all_before else missing, all_before)
 
@@ -101,9 +100,7 @@ async def tell_all_written(context: Context, roster: Roster) -> None:
         with contextlib.suppress(CallFailed):
             await context.call(participant.endpoint, request, silence_s=context.timing.silence_s / 2)
 
-    async with asyncio.TaskGroup() as group:
-        for participant in roster.participants():
-            group.create_task(one(participant))
+    await each(roster.participants(), one)
     roster.check()
 
 
@@ -128,7 +125,11 @@ async def end_run(
     roster.close()
     request = Goodbye(run_over=True, finished=finished, why=why)
 
-    async def one(endpoint: Endpoint, *, known: bool = True) -> None:
+    others = [participant.endpoint for participant in roster.participants() if participant.member != context.me]
+    strangers = [endpoint for endpoint in announced if endpoint.member != context.me and roster.get(endpoint.member) is None]
+
+    async def one(endpoint: Endpoint) -> None:
+        known = endpoint not in strangers
         if not known and may_end is not None and not await may_end(endpoint):
             return
         for last in (False, True):
@@ -141,15 +142,5 @@ async def end_run(
             else:
                 return
 
-    others = [participant for participant in roster.participants() if participant.member != context.me]
-    strangers = [endpoint for endpoint in announced if endpoint.member != context.me and roster.get(endpoint.member) is None]
-    async with asyncio.TaskGroup() as group:
-        for participant in others:
-            if participant.member not in writers:
-                group.create_task(one(participant.endpoint))
-        for endpoint in strangers:
-            group.create_task(one(endpoint, known=False))
-    async with asyncio.TaskGroup() as group:
-        for participant in others:
-            if participant.member in writers:
-                group.create_task(one(participant.endpoint))
+    await each([*(endpoint for endpoint in others if endpoint.member not in writers), *strangers], one)
+    await each([endpoint for endpoint in others if endpoint.member in writers], one)

@@ -290,10 +290,6 @@ class Roster(Participants):
             await self.judge(participant, error)
             return None
 
-    async def ask_quietly(self, participant: Participant) -> None:
-        """As `ask`, for the sake of what is known of it."""
-        await self.ask(participant)
-
     def _keep_told(self, member: Member, answer: HeartbeatAnswer) -> None:
         """Losses of one base only become more: an answer with fewer was overtaken on its way."""
         held, size = self.told.get((member, answer.base)), (len(answer.losses), answer.evaluation is not None)

@@ -187,7 +187,7 @@ class Rounds:
         return choose_partial_sums(partial_sums, count)
 
     async def _ask_all(self, plan: Plan) -> None:
-        await each(self.live(plan), self._roster.ask_quietly)
+        await each(self.live(plan), self._roster.ask)
 
     def _partial_sums(self, plan: Plan, stage: int) -> list[PartialSum]:
         members = {r.endpoint.member for r in plan.replicas[stage]}
@@ -213,7 +213,8 @@ class Rounds:
             by_redoer.setdefault(segment.redoers[0], []).append(segment)
         done: list[tuple[int, list[int]]] = []
 
-        async def one(redoer: Endpoint, work: list[Segment]) -> None:
+        async def one(redoer: Endpoint) -> None:
+            work = by_redoer[redoer]
             try:
                 reply = await self._roster.calls.call(redoer, Redo(plan.position, plan.base, tuple(work)))
             except CallFailed:
@@ -222,9 +223,7 @@ class Rounds:
                 gone.update(reply.message.gone)
                 done.append((work[0].first, list(reply.message.done.offsets())))
 
-        async with asyncio.TaskGroup() as group:
-            for redoer, work in by_redoer.items():
-                group.create_task(one(redoer, work))
+        await each(by_redoer, one)
         count = sum(len(offsets) for _, offsets in done)
         self.redone += count
         if count:
