@@ -44,6 +44,11 @@ def test_no_arrow_goes_up_inside_a_room() -> None:
     none_found(tidy.arrows_up, tidy.python_files(PACKAGE))
 
 
+def test_whoever_works_for_a_coordinator_changes_itself_alone() -> None:
+    """In the coordinator's room no object writes the fields of another one, and none is given a callback to hold."""
+    none_found(tidy.tied_objects, tidy.python_files(f"{PACKAGE}/trainer/coordinator"))
+
+
 def test_every_room_with_folders_has_layers() -> None:
     """The table of layers names each file and folder of the rooms that have folders, once, and nothing else."""
     for room in tidy.ROOMS:
@@ -210,6 +215,14 @@ PLANTED: list[tuple[Callable[[Path], Found], str, str, str]] = [
     ),
     (tidy.arrows_up, "lab/swarm.py", "from ..lab.chaos.plan import Strike", ":1: lab/swarm may not know lab/chaos"),
     (tidy.arrows_up, "trainer/attic.py", "", ":1: attic has no layer in trainer"),
+    (tidy.tied_objects, "trainer/coordinator/x.py", "def f(a):\n    a.built, b = 1, 2", ":2: built of another object changes"),
+    (tidy.tied_objects, "trainer/coordinator/x.py", "for self.a.b in c: ...", ":1: b of another object changes"),
+    (
+        tidy.tied_objects,
+        "trainer/coordinator/x.py",
+        "class A:\n    def __init__(self, f: Callable[[], int]): ...",
+        ":2: a callback is held",
+    ),
     (tidy.participle_name, "policy/stage_dealing.py", "", ":1: stage_dealing is no noun"),
     (tidy.participle_name, "policy/kept.py", "", ":1: kept is no noun"),
     (tidy.participle_name, "trainer/preparing/x.py", "", ":1: preparing is no noun"),
@@ -299,6 +312,12 @@ RIGHT: list[tuple[Callable[[Path], Found], str, str]] = [
         "from swarmfree.trainer.device import Device\nfrom swarmfree.trainer.recovery import y",
     ),
     (tidy.arrows_up, "model/x.py", "from swarmfree.model import y"),
+    (
+        tidy.tied_objects,
+        "trainer/coordinator/x.py",
+        "def f(self, g: Callable[[], int]):\n    self.a, b = g(), 2\n    self.c[b] = 3",
+    ),
+    (tidy.tied_objects, "trainer/member/x.py", "a.b = 1"),
     (tidy.participle_name, "model/log_packing.py", ""),
     (tidy.participle_name, "sim/seed_pool.py", ""),
     (tidy.unlisted_classes, "policy/x.py", "class Listed: ...\nclass _Private: ..."),

@@ -249,6 +249,18 @@ def arrows_up(path: Path) -> Found:
             yield f"{relative(path)}:{line}: {room}/{rest[0]} may not know {room}/{parts[2]}, which is not below it"
 
 
+def tied_objects(path: Path) -> Found:
+    """In the coordinator's room: fields that another object assigns, and callbacks that an object is given to hold."""
+    if not module_of(path).startswith(f"{PACKAGE}.trainer.coordinator."):
+        return
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and dotted(node.value) != "self":
+            yield f"{relative(path)}:{node.lineno}: {node.attr} of another object changes: it does by its own methods only"
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            for name in (inner for inner in ast.walk(node) if isinstance(inner, ast.Name) and inner.id == "Callable"):
+                yield f"{relative(path)}:{name.lineno}: a callback is held: give the value that it asks, or call whom it belongs to"
+
+
 def import_circles(files: Iterable[Path]) -> Found:
     """Circles of modules that import each other, also inside functions and for types alone; one line for each."""
     places = {module_of(path): path for path in files}
