@@ -331,8 +331,7 @@ class Assignment:
             action = Copy(participant.stage, donors, f"stage {participant.stage} has a live replica: copy it")
             self._joining.add(participant.member)
             self._tasks.start(
-                self._join(participant, action, self._lead.present),
-                f"{participant.member} joins stage {participant.stage}",
+                self._join(participant, action, self._lead.present), f"{participant.member} joins stage {participant.stage}"
             )
 
     async def _join(self, participant: Participant, action: Copy, present: Present) -> None:
@@ -369,14 +368,7 @@ class Assignment:
             return True
         return participant.pass_over() > PASSED_OVER_MAX and participant.iteration == self._lead.iteration - 1
 
-    async def _build(
-        self,
-        participant: Participant,
-        action: BuildAction,
-        present: Present,
-        *,
-        limit_s: float | None,
-    ) -> None:
+    async def _build(self, participant: Participant, action: BuildAction, present: Present, *, limit_s: float | None) -> None:
         iteration, record = present.iteration, present.record
         stage, name = action.stage, type(action).__name__
         lost = name != "Copy"

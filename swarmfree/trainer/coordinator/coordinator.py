@@ -219,9 +219,8 @@ class Coordinator:
         heard = {participant.member for participant in self.roster.members() if participant.is_heard}
         if self.lead.may_force and not self.lead.may_decide(heard):
             there = [member for member in sealed.electorate if member in heard]
-            there = there or [
-                participant.member for participant in self.roster.members()
-            ]  # nobody decides for an electorate of nobody
+            # Nobody decides for an electorate of nobody.
+            there = there or [participant.member for participant in self.roster.members()]
             sealed = dataclasses.replace(sealed, forced=(*sealed.forced, sealed.iteration), electorate=tuple(there))
         await self._decide(sealed)
         self._context.tell(committed_event(sealed, self._context.now_s() - begun_s, 0))

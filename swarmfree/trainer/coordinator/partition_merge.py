@@ -45,12 +45,7 @@ class Rival:
 class PartitionMerge:
     """A coordinator's look beyond its own swarm."""
 
-    def __init__(
-        self,
-        context: Context,
-        lead: Leadership,
-        roster: Roster,
-    ) -> None:
+    def __init__(self, context: Context, lead: Leadership, roster: Roster) -> None:
         """Nobody was met."""
         self._context, self._lead, self._roster = context, lead, roster
         self._called = Signal()
