@@ -9,7 +9,7 @@ SWARM_FLAGS ?= --peers 7 --standbys 1 --kill stage=2,iteration=150
 PYTEST_FLAGS ?=
 # The longest first: who is last has nobody beside it.
 SHARED := $(addprefix tests/real_swarm/test_,same_as_alone.py real_replay.py real_recovery_methods.py survival_lasting.py endings.py chaos.py \
-	real_shadows.py real_begin.py) $(addprefix tests/,examples benchmarks wire lab cli model storage trainer cockpit paper policy protocol) \
+	real_shadows.py real_begin.py) $(addprefix tests/,examples benchmarks wire attacks lab cli model storage trainer cockpit paper policy protocol) \
 	tests/test_tidy.py
 # Time does not pass in these while they wait for a processor: who has to be quick goes first.
 VIRTUAL := tests/sim tests/scenarios tests/mutants

@@ -53,7 +53,6 @@ from swarmfree.protocol.manifest import (
     StagesSection,
 )
 from swarmfree.protocol.messages import GetRecord, RecordAnswer
-from swarmfree.protocol.names import Member
 from swarmfree.wire.identity import draw_incarnation, load_or_create_identity
 from swarmfree.wire.network import GrpcNetwork
 
@@ -243,8 +242,7 @@ async def measure(
         await swarm.start(SOURCE, feeds=True, cores=trainers)
         await swarm.until("the source is up", lambda: any(True for _ in swarm.told(Started, name=SOURCE)))
         await swarm.start(SIBLING, cores=trainers)
-        member = Member(identity.peer_id, draw_incarnation(secrets.token_hex))
-        async with GrpcNetwork(swarm.fingerprint, member) as network:
+        async with GrpcNetwork(swarm.fingerprint, identity, draw_incarnation(secrets.token_hex)) as network:
             work = Joins(swarm, network, folder, before_s, joiners)
             await swarm.commits(3)
             while len(counted(found)) < joins and len(found) < attempts:

@@ -19,7 +19,7 @@ from swarmfree.protocol.config import RunConfig, manifest_from_bytes
 from swarmfree.protocol.errors import ConfigError, DataError
 from swarmfree.protocol.events import DirectoryReplaced, Ended, Note, Started
 from swarmfree.protocol.manifest import DataSection, Manifest
-from swarmfree.protocol.names import Founder, Member
+from swarmfree.protocol.names import Founder
 from swarmfree.protocol.ports import Journal
 from swarmfree.storage.atomic_files import write_whole
 from swarmfree.storage.corpus import prepare_corpus
@@ -124,12 +124,13 @@ class Founding:
             await directory.publish_run(lease_s)
         print(encode_invite(Invite(manifest.fingerprint(), directory.addresses[:1])), flush=True)
         sys.stderr.write(self.hint)
-        member = Member(identity.peer_id, draw_incarnation(secrets.token_hex))
-        self._journal.tell(Started(member.peer_id, member.incarnation, directory.addresses[0]))
+        incarnation = draw_incarnation(secrets.token_hex)
+        self._journal.tell(Started(identity.peer_id, incarnation, directory.addresses[0]))
         stands = ": has begun" if self._has_begun(manifest) else ""  # else the watch says what it waits for
         self._journal.tell(Note(f"run {manifest.run.name} ({manifest.fingerprint()[:12]}), {manifest.data.name}{stands}"))
         try:
-            async with GrpcNetwork(manifest.fingerprint(), member, self._host) as network, asyncio.TaskGroup() as group:
+            network = GrpcNetwork(manifest.fingerprint(), identity, incarnation, self._host)
+            async with network, asyncio.TaskGroup() as group:
                 group.create_task(self._watch(directory, manifest, network))
                 while True:
                     await asyncio.sleep(lease_s / PUBLISH_MORE_OFTEN)

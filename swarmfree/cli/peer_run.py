@@ -28,7 +28,6 @@ from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.errors import DataError
 from swarmfree.protocol.events import DirectoryReplaced, Note
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.names import Member
 from swarmfree.protocol.ports import Journal, Ports, Tokens
 from swarmfree.storage.atomic_files import write_whole
 from swarmfree.storage.blob_store import FolderShelf
@@ -128,9 +127,11 @@ class PeerLife:
             tokens = await asyncio.to_thread(self._tokens, manifest, journal)
             if screen is not None:
                 self._introduce(screen, manifest, self._own_invite(directory))
-            member = Member(identity.peer_id, draw_incarnation(secrets.token_hex, next_life_number(local.folder, time.time())))
+            incarnation = draw_incarnation(secrets.token_hex, next_life_number(local.folder, time.time()))
             network = await opened.enter_async_context(
-                GrpcNetwork(self._order.invite.fingerprint, member, local.host, local.port, announced=announced_of(local))
+                GrpcNetwork(
+                    self._order.invite.fingerprint, identity, incarnation, local.host, local.port, announced=announced_of(local)
+                )
             )
             executor = ThreadExecutor()
             opened.callback(executor.close)

@@ -15,7 +15,7 @@ from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import GetPlan, GetRecord, PlanAnswer, RecordAnswer
-from swarmfree.protocol.names import NEWEST, Endpoint, Member
+from swarmfree.protocol.names import NEWEST, Endpoint
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
@@ -67,8 +67,8 @@ class Lookout:
             await self._directory.start()
             opened.push_async_callback(self._directory.close)
             self._manifest: Manifest = await self._directory.fetch_manifest(self._patience_s)
-            member = Member(identity.peer_id, draw_incarnation(secrets.token_hex))
-            self._network = await opened.enter_async_context(GrpcNetwork(self._invite.fingerprint, member))
+            network = GrpcNetwork(self._invite.fingerprint, identity, draw_incarnation(secrets.token_hex))
+            self._network = await opened.enter_async_context(network)
             self._opened = opened.pop_all()
         return self
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import grpc
@@ -18,63 +18,111 @@ from swarmfree.protocol.errors import CallFailed, ConfigError, PeerSilent, PeerU
 from swarmfree.protocol.messages import Response
 from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.ports import Reply
-from swarmfree.wire.addresses import parse_address
+from swarmfree.wire.addresses import Address, parse_address
 from swarmfree.wire.announcement_record import ADDRESSES_MAX
+from swarmfree.wire.certificate import Certificate
 from swarmfree.wire.codec_messages import CallShape, Rpc, decode_response
 from swarmfree.wire.frames import FrameKind, Malformed, PayloadReader, chunk_frames, decode_frame, encode_frame
 from swarmfree.wire.limits import WireLimits
+from swarmfree.wire.server_certificate import find_peer
 from swarmfree.wire.status import error_of
 
 Call: TypeAlias = Any  # grpc.aio's stream calls; their published types do not know calls without serializers.
 
+_STANDING = (grpc.ChannelConnectivity.CONNECTING, grpc.ChannelConnectivity.READY)
 _ENDED = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)  # What writing into a call that has ended raises.
 
 
-def target_of(to: Endpoint) -> str:
-    """What gRPC is to connect to: the first address, and the others of its kind where that is an IP address; a few, however many are named.
+def addresses_of(to: Endpoint) -> tuple[Address, ...]:
+    """Where a peer is to be called: a few of its addresses, however many are named.
 
     Raises:
-        PeerUnreachable: there is no address, or none that can be read.
+        PeerUnreachable: there is no address, one cannot be read, or it is another peer's.
     """
     if not to.addresses:
         raise PeerUnreachable(f"peer {to.member} has no address")
     try:
-        return _target(to.addresses[:ADDRESSES_MAX])
+        return _parsed(to.addresses[:ADDRESSES_MAX], to.member.peer_id)
     except ConfigError as error:
         raise PeerUnreachable(f"peer {to.member} cannot be called: {error}") from error
 
 
 @functools.lru_cache(maxsize=1024)
-def _target(texts: tuple[str, ...]) -> str:
-    addresses = [parse_address(text) for text in texts]
-    first = addresses[0]
-    if not first.kind.startswith("ip"):
-        return first.grpc_target
-    return ",".join([first.grpc_target, *[a.host_and_port for a in addresses[1:] if a.kind == first.kind]])
+def _parsed(texts: tuple[str, ...], peer_id: str) -> tuple[Address, ...]:
+    found = tuple(parse_address(text) for text in texts)
+    for address in found:
+        if address.peer_id != peer_id:
+            raise ConfigError(f"address {address} is another peer's")
+    return found
 
 
 class PeerChannel:
-    """One channel to one peer, and how many calls are on it."""
+    """One channel to one peer, which has proven itself, and how many calls are on it.
 
-    __slots__ = ("_callables", "calls", "channel")
+    Args:
+        addresses: where to look for it.
+        certificate: this peer's own.
+        limits: bounds.
+        group: owns the task that looks.
 
-    def __init__(self, target: str, limits: WireLimits) -> None:
-        """Do not connect yet; the first call does."""
-        self.channel = grpc.aio.insecure_channel(target, options=limits.channel_options())
+    Attributes:
+        calls: how many are under way.
+    """
+
+    __slots__ = ("_callables", "_channel", "_failure", "_opening", "calls")
+
+    def __init__(
+        self, addresses: Sequence[Address], certificate: Certificate, limits: WireLimits, group: asyncio.TaskGroup
+    ) -> None:
+        """Look for the peer; the first call connects."""
         self.calls = 0
         self._callables: dict[str, Call] = {}
+        self._channel: grpc.aio.Channel | None = None
+        self._failure: CallFailed | None = None
+        self._opening = group.create_task(self._open(addresses, certificate, limits))
 
-    def callable(self, rpc: Rpc) -> Call:
-        """How this RPC is called here: bytes in, bytes out."""
+    async def _open(self, addresses: Sequence[Address], certificate: Certificate, limits: WireLimits) -> None:
+        try:
+            found = await find_peer(addresses, limits.connect_s)
+        except CallFailed as error:
+            self._failure = error
+            return
+        credentials = certificate.channel_credentials(found.certificate)
+        self._channel = grpc.aio.secure_channel(found.address.grpc_target, credentials, options=limits.channel_options())
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is not lost: a connection that broke is made again only after the peer has been looked for once more."""
+        if self._channel is None:
+            return self._failure is None
+        state = self._channel.get_state()
+        return state in _STANDING or (state is grpc.ChannelConnectivity.IDLE and self.calls > 0)
+
+    async def callable(self, rpc: Rpc) -> Call:
+        """How this RPC is called here: bytes in, bytes out.
+
+        Raises:
+            CallFailed: nobody answers, or not who is meant.
+        """
         made = self._callables.get(rpc.name)
         if made is None:
+            if self._channel is None:
+                await asyncio.wait((self._opening,))
+            if self._channel is None:
+                raise self._failure or PeerUnreachable("this peer is closing")
             make = {
-                CallShape.UNARY: self.channel.unary_unary,
-                CallShape.WATCHED: self.channel.unary_stream,
-                CallShape.FRAMED: self.channel.stream_stream,
+                CallShape.UNARY: self._channel.unary_unary,
+                CallShape.WATCHED: self._channel.unary_stream,
+                CallShape.FRAMED: self._channel.stream_stream,
             }[rpc.shape]
             made = self._callables[rpc.name] = make(rpc.path)
         return made
+
+    async def close(self) -> None:
+        """Break off its calls."""
+        self._opening.cancel()
+        if self._channel is not None:
+            await self._channel.close()
 
 
 class Client:
@@ -82,17 +130,19 @@ class Client:
 
     Args:
         limits: bounds.
-        group: owns the tasks that send payloads and that close channels.
+        group: owns the tasks that send payloads, and that open and close channels.
+        certificate: this peer's own.
 
     Attributes:
         frames_received: of payloads, in answers.
     """
 
-    def __init__(self, limits: WireLimits, group: asyncio.TaskGroup) -> None:
+    def __init__(self, limits: WireLimits, group: asyncio.TaskGroup, certificate: Certificate) -> None:
         """Know nobody yet."""
+        self._certificate = certificate
         self._limits = limits
         self._group = group
-        self._lines: dict[str, PeerChannel] = {}
+        self._lines: dict[tuple[Address, ...], PeerChannel] = {}
         self._open: set[PeerChannel] = set()  # Also those that are no more called but still have calls under way.
         self._is_closing = False
         self.frames_received = 0
@@ -103,8 +153,8 @@ class Client:
         """Send an encoded request and its payload; see `protocol.ports.Network.call`."""
         if self._is_closing:
             raise PeerUnreachable(f"{rpc.name}: this peer is closing")
-        target = target_of(to)
-        line = self._line(target)
+        addresses = addresses_of(to)
+        line = self._line(addresses)
         line.calls += 1
         conversation = Conversation(line, rpc, str(to.member), self._limits, self._group, self._receive)
         try:
@@ -112,7 +162,7 @@ class Client:
                 return await conversation.unary(request, silence_s)
             return await conversation.stream(request, payload, silence_s, header_first=header_first)
         except PeerUnreachable:
-            self._forget(target, line)
+            self._forget(addresses, line)
             raise
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -121,7 +171,7 @@ class Client:
             raise
         finally:
             line.calls -= 1
-            if not line.calls and self._lines.get(target) is not line:
+            if not line.calls and self._lines.get(addresses) is not line:
                 self._hang_up(line)
 
     async def close(self) -> None:
@@ -134,20 +184,26 @@ class Client:
     def _receive(self) -> None:
         self.frames_received += 1
 
-    def _line(self, target: str) -> PeerChannel:
-        line = self._lines.pop(target, None) or PeerChannel(target, self._limits)
-        self._lines[target] = line  # At the end: the dictionary is ordered by last use.
+    def _line(self, addresses: tuple[Address, ...]) -> PeerChannel:
+        line = self._lines.pop(addresses, None)
+        if line is not None and not line.is_usable:
+            if not line.calls:
+                self._hang_up(line)
+            line = None
+        if line is None:
+            line = PeerChannel(addresses, self._certificate, self._limits, self._group)
+        self._lines[addresses] = line  # At the end: the dictionary is ordered by last use.
         self._open.add(line)
         if len(self._lines) > self._limits.channels_max:
-            unused = next((t for t, other in self._lines.items() if not other.calls and other is not line), None)
+            unused = next((a for a, other in self._lines.items() if not other.calls and other is not line), None)
             if unused is not None:
                 self._hang_up(self._lines.pop(unused))
         return line
 
-    def _forget(self, target: str, line: PeerChannel) -> None:
+    def _forget(self, addresses: tuple[Address, ...], line: PeerChannel) -> None:
         """The next call connects anew at once and does not wait for the channel's own attempts."""
-        if self._lines.get(target) is line:
-            del self._lines[target]
+        if self._lines.get(addresses) is line:
+            del self._lines[addresses]
 
     def _hang_up(self, line: PeerChannel) -> None:
         if not self._is_closing:
@@ -155,7 +211,7 @@ class Client:
 
     async def _close(self, line: PeerChannel) -> None:
         self._open.discard(line)
-        await line.channel.close()
+        await line.close()
 
 
 class Download:
@@ -280,9 +336,15 @@ class Conversation:
 
     async def unary(self, request: bytes, silence_s: float) -> Reply:
         """One request, one response; the limit on silence is the deadline."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + silence_s
         try:
-            data = await self._line.callable(self._rpc)(request, timeout=silence_s)
+            async with asyncio.timeout_at(end_s):
+                start = await self._line.callable(self._rpc)
+            data = await start(request, timeout=end_s - loop.time())
             response, _ = decode_response(self._rpc, data)
+        except TimeoutError:
+            raise PeerSilent(f"{self._rpc.name}: peer {self._peer} did not answer in time") from None
         except grpc.aio.AioRpcError as error:
             raise self._error(error) from None
         except Malformed as error:
@@ -299,7 +361,7 @@ class Conversation:
                 def heard() -> None:
                     limit.reschedule(loop.time() + silence_s)
 
-                start = self._line.callable(self._rpc)
+                start = await self._line.callable(self._rpc)
                 call = start(request) if self._rpc.shape is CallShape.WATCHED else start()
                 try:
                     if self._rpc.shape is CallShape.WATCHED:

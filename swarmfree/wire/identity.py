@@ -84,8 +84,25 @@ def load_or_create_identity(folder: str | Path) -> Identity:
 
 def peer_id_of(public_key: bytes) -> str:
     """The libp2p peer id of an RSA public key (DER SubjectPublicKeyInfo): base58 of the SHA-256 multihash of its protobuf."""
-    message = _RSA_KEY_HEADER + _varint(len(public_key)) + public_key
-    return base58_encode(_SHA256_MULTIHASH + hashlib.sha256(message).digest())
+    return base58_encode(_SHA256_MULTIHASH + hashlib.sha256(public_key_message(public_key)).digest())
+
+
+def public_key_message(public_key: bytes) -> bytes:
+    """The libp2p `PublicKey` protobuf of an RSA public key (DER SubjectPublicKeyInfo)."""
+    return _RSA_KEY_HEADER + _varint(len(public_key)) + public_key
+
+
+def public_key_from_message(message: bytes) -> bytes:
+    """The RSA public key (DER SubjectPublicKeyInfo) in a libp2p `PublicKey` protobuf.
+
+    Raises:
+        ValueError: it is none, or of another kind or size than ours.
+    """
+    public_key = _read_key_message(message)
+    key = serialization.load_der_public_key(public_key)
+    if not isinstance(key, rsa.RSAPublicKey) or key.key_size != KEY_SIZE_BITS:
+        raise ValueError(f"an RSA key of {KEY_SIZE_BITS} bits is expected")
+    return public_key
 
 
 def peer_id_of_ssh(public_key: bytes) -> str:
@@ -178,15 +195,19 @@ def _file_bytes(key: rsa.RSAPrivateKey) -> bytes:
 
 
 def _read_file_bytes(content: bytes) -> rsa.RSAPrivateKey:
-    if not content.startswith(_RSA_KEY_HEADER):
-        raise ValueError("it does not begin like a libp2p RSA key")
-    length, start = _read_varint(content, len(_RSA_KEY_HEADER))
-    if len(content) - start != length:
-        raise ValueError(f"{length} bytes of key expected, {len(content) - start} found")
-    key = serialization.load_der_private_key(content[start:], password=None)
+    key = serialization.load_der_private_key(_read_key_message(content), password=None)
     if not isinstance(key, rsa.RSAPrivateKey) or key.key_size != KEY_SIZE_BITS:
         raise ValueError(f"an RSA key of {KEY_SIZE_BITS} bits is expected")
     return key
+
+
+def _read_key_message(message: bytes) -> bytes:
+    if not message.startswith(_RSA_KEY_HEADER):
+        raise ValueError("it does not begin like a libp2p RSA key")
+    length, start = _read_varint(message, len(_RSA_KEY_HEADER))
+    if len(message) - start != length:
+        raise ValueError(f"{length} bytes of key expected, {len(message) - start} found")
+    return message[start:]
 
 
 def _varint(number: int) -> bytes:

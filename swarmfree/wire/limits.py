@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from swarmfree.wire.certificate import SERVER_NAME
 from swarmfree.wire.frames import CHUNK_BYTES, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 
-Option = tuple[str, int]
+Option = tuple[str, int | str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class WireLimits:
             ("grpc.min_reconnect_backoff_ms", _ms(self.connect_s)),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.enable_http_proxy", 0),
+            ("grpc.ssl_target_name_override", SERVER_NAME),
         ]
 
     def server_options(self) -> list[Option]:

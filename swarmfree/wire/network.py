@@ -1,7 +1,7 @@
 """Network: the `Network` port over grpc.aio, both calling and being called.
 
 It binds one port, names this peer by it, checks that who calls means this run, this protocol and this life, and owns every task of `server` and
-`client`. What is said is the trainer's affair. Connections are plaintext: transport encryption is not here yet.
+`client`. What is said is the trainer's affair. Connections are TLS 1.3, and both ends prove which peer they are (`certificate`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from swarmfree.protocol.messages import Header, Request
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.protocol.ports import Handler, Reply
 from swarmfree.wire.addresses import address_of
+from swarmfree.wire.certificate import make_certificate
 from swarmfree.wire.client import Client
 from swarmfree.wire.codec_messages import Rpc, encode_request, rpc_of
+from swarmfree.wire.identity import Identity
 from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.packing import Packer, is_packed
 from swarmfree.wire.port_check import require_listening
@@ -35,7 +37,8 @@ class GrpcNetwork:
 
     Args:
         run: fingerprint of the manifest; calls of other runs are refused.
-        member: who this peer is.
+        identity: who this peer is.
+        incarnation: which of its lives this is.
         host: address or name to listen on, and to be called at unless `announced` says otherwise.
         port: 0 = given by the system.
         announced: host and port that others are told to call, where they are not those listened on; port 0 = the one listened on.
@@ -46,7 +49,8 @@ class GrpcNetwork:
     def __init__(
         self,
         run: str,
-        member: Member,
+        identity: Identity,
+        incarnation: str,
         host: str = "127.0.0.1",
         port: int = 0,
         *,
@@ -56,7 +60,7 @@ class GrpcNetwork:
     ) -> None:
         """Keep the choices; `start` opens the port."""
         self._run = run
-        self._member = member
+        self._member = Member(identity.peer_id, incarnation)
         self._host = host
         self._port = port
         self._announced = announced
@@ -64,7 +68,8 @@ class GrpcNetwork:
         self._revision = revision
         self._group = asyncio.TaskGroup()
         self._server = Server(self._limits, self._group, self.admit)
-        self._client = Client(self._limits, self._group)
+        self._certificate = make_certificate(identity)
+        self._client = Client(self._limits, self._group, self._certificate)
         self._packer = Packer()
         self._listener: grpc.aio.Server | None = None
         self._here: Endpoint | None = None
@@ -92,7 +97,7 @@ class GrpcNetwork:
         listener = grpc.aio.server(options=self._limits.server_options())
         listener.add_generic_rpc_handlers((self._server.generic_handler(),))
         try:
-            self._port = listener.add_insecure_port(f"{shown_host}:{self._port}")
+            self._port = listener.add_secure_port(f"{shown_host}:{self._port}", self._certificate.server_credentials())
             host, announced_port = self._announced or (self._host, 0)
             address = address_of(host, announced_port or self._port, self._member.peer_id)
         except (RuntimeError, ConfigError) as error:

@@ -23,6 +23,8 @@ from swarmfree.protocol.messages import Header, Request
 from swarmfree.protocol.pieces import recut
 from swarmfree.protocol.ports import Handler
 from swarmfree.wire import frames
+from swarmfree.wire.addresses import ADDRESS_LETTERS_MAX
+from swarmfree.wire.certificate import proven_caller
 from swarmfree.wire.codec_messages import RPCS, SERVICE, CallShape, ReceivedRequest, Rpc, decode_request, encode_response
 from swarmfree.wire.frames import FrameKind, Malformed, PayloadReader, chunk_frame, decode_frame, encode_frame
 from swarmfree.wire.limits import WireLimits
@@ -238,7 +240,7 @@ class Server:
     async def _unary(self, rpc: Rpc, data: bytes, context: Context) -> bytes:
         outcome = Outcome()
         try:
-            self._begin(self._admitted(decode_request(rpc, data)), Nothing(), outcome)
+            self._begin(self._admitted(decode_request(rpc, data), context), Nothing(), outcome)
         except (Malformed, Refused) as error:
             await self._refuse(context, error)
         await outcome.bell.wait()
@@ -249,7 +251,7 @@ class Server:
     async def _watched(self, rpc: Rpc, data: bytes, context: Context) -> None:
         outcome = Outcome()
         try:
-            self._begin(self._admitted(decode_request(rpc, data)), Nothing(), outcome)
+            self._begin(self._admitted(decode_request(rpc, data), context), Nothing(), outcome)
         except (Malformed, Refused) as error:
             await self._refuse(context, error)
         await self._show_progress(context, outcome, None)
@@ -261,7 +263,7 @@ class Server:
         outcome = Outcome()
         upload = Upload(context, self._group, outcome.bell)
         try:
-            self._open(rpc, await self._first(context), upload, outcome)
+            self._open(rpc, context, await self._first(context), upload, outcome)
         except (Malformed, Refused) as error:
             await self._end(context, upload, error)
         try:
@@ -277,14 +279,14 @@ class Server:
         except TimeoutError:
             raise Malformed(f"no frame within {self._limits.drain_s:g} s") from None
 
-    def _open(self, rpc: Rpc, data: Any, upload: Upload, outcome: Outcome) -> None:
+    def _open(self, rpc: Rpc, context: Context, data: Any, upload: Upload, outcome: Outcome) -> None:
         """Begin the work that the first frame asks for; its bytes are not kept longer than that."""
         if data is grpc.aio.EOF:
             raise Malformed("nothing where REQUEST was expected")
         content, chunk = _content(data, FrameKind.REQUEST)
         received = decode_request(rpc, content)
         upload.expect(PayloadReader(received.payload_size_bytes, self._limits.payload_bytes_max), chunk, waits=received.waits)
-        self._begin(self._admitted(received), upload, outcome)
+        self._begin(self._admitted(received, context), upload, outcome)
 
     async def _finish_framed(self, rpc: Rpc, context: Context, outcome: Outcome, upload: Upload) -> None:
         if upload.violation is not None or outcome.error is not None:
@@ -293,7 +295,8 @@ class Server:
         if not upload.is_complete:
             await self._drain(upload)
 
-    def _admitted(self, received: ReceivedRequest) -> tuple[Rpc, Header, Request, Handler]:
+    def _admitted(self, received: ReceivedRequest, context: Context) -> tuple[Rpc, Header, Request, Handler]:
+        _require_own_name(received.header, proven_caller(context.auth_context()))
         self._doorkeeper(received.header)
         if self._is_closing:
             raise Refused(RefusalKind.NOT_YET, "this peer is closing")
@@ -374,6 +377,16 @@ class Server:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this peer is closing")
         status = status_of(error)
         await context.abort(status.code, status.detail, status.metadata)
+
+
+def _require_own_name(header: Header, caller: str) -> None:
+    """A caller speaks in its own name, and names its own addresses."""
+    sender = header.sender
+    if sender.member.peer_id != caller:
+        raise Malformed(f"a header of peer {sender.member.peer_id} over a connection of peer {caller}")
+    for address in sender.addresses:
+        if not address.endswith(f"/p2p/{caller}"):
+            raise Malformed(f"a header with an address of another peer than {caller}: {address[:ADDRESS_LETTERS_MAX]!r}")
 
 
 def _content(data: bytes, expected: FrameKind) -> tuple[memoryview, memoryview | None]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from wire_world import answer_to, member
+from wire_world import answer_to, network
 
 from swarmfree.protocol.messages import Header, Hello, Request
 from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.wire.limits import WireLimits
-from swarmfree.wire.network import GrpcNetwork
 
 
 async def _never(_header: Header, request: Request, _incoming: Incoming) -> Reply:
@@ -26,9 +25,9 @@ async def _never(_header: Header, request: Request, _incoming: Incoming) -> Repl
 
 async def main(run: str, name: str, port: int) -> None:
     """Serve until this process is ended, or its starter goes away."""
-    async with GrpcNetwork(run, member(name), port=port, limits=WireLimits(progress_s=0.05)) as network:
-        network.serve(_never)
-        sys.stdout.write(f"{network.here.addresses[0]}\n")
+    async with network(name, run, port=port, limits=WireLimits(progress_s=0.05)) as here:
+        here.serve(_never)
+        sys.stdout.write(f"{here.here.addresses[0]}\n")
         sys.stdout.flush()
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from wire_world import RUN, member
+from wire_world import member, network
 
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.manifest import TimingSection
@@ -18,7 +18,6 @@ from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.trainer.coordinator.reachability import Reachability
 from swarmfree.wire.addresses import address_of
 from swarmfree.wire.announcement_record import ADDRESSES_MAX
-from swarmfree.wire.network import GrpcNetwork
 
 TIMING = TimingSection()
 MANY = 200
@@ -27,8 +26,8 @@ MANY = 200
 async def hello_from(port: int) -> CallFailed:
     """What a newcomer hears from its coordinator that says it is at this port of this machine."""
     async with (
-        GrpcNetwork(RUN, member("coordinator")) as coordinator,
-        GrpcNetwork(RUN, member("newcomer"), announced=("127.0.0.1", port)) as newcomer,
+        network("coordinator") as coordinator,
+        network("newcomer", announced=("127.0.0.1", port)) as newcomer,
     ):
         reaching = Reachability(cast("Any", SimpleNamespace(timing=TIMING, call=coordinator.call, tell=lambda _: None)))
 
@@ -75,7 +74,7 @@ async def test_one_that_names_many_addresses_has_few_of_them_called() -> None:
 
     async with (
         await asyncio.start_server(count, "0.0.0.0") as server,  # noqa: S104 - all of 127.0.0.0/8
-        GrpcNetwork(RUN, member("coordinator")) as coordinator,
+        network("coordinator") as coordinator,
     ):
         port, newcomer = server.sockets[0].getsockname()[1], member("newcomer")
         named = [str(address_of(f"127.0.1.{k + 1}", port, newcomer.peer_id)) for k in range(MANY)]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from wire_samples import REQUESTS
-from wire_world import RUN, answer_to, echo, endpoint, fail_with, give, member, peers, raw_channel, raw_peer, train
+from wire_world import RUN, answer_to, echo, endpoint, fail_with, give, member, network, peers, raw_channel, raw_peer, train
 
 from swarmfree.protocol import messages
 from swarmfree.protocol.errors import PeerUnreachable, RefusalKind, Refused, SwarmfreeError
@@ -23,7 +23,6 @@ from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.wire.codec import to_proto
 from swarmfree.wire.frames import CHUNK_BYTES
 from swarmfree.wire.limits import WireLimits
-from swarmfree.wire.network import GrpcNetwork
 from swarmfree.wire.v1 import messages_pb2, swarm_pb2
 
 
@@ -36,9 +35,9 @@ def pattern(size_bytes: int) -> bytes:
 
 async def test_here_is_a_multiaddr_with_the_peer_id() -> None:
     """A started network is named by its member and the port that the system gave it."""
-    async with GrpcNetwork(RUN, member("one")) as network:
-        (address,) = network.here.addresses
-        assert network.here.member == member("one")
+    async with network("one") as peer:
+        (address,) = peer.here.addresses
+        assert peer.here.member == member("one")
         start, port, end = address.rpartition("/p2p/")[0], int(address.split("/")[4]), address.rpartition("/p2p/")[2]
         assert start == f"/ip4/127.0.0.1/tcp/{port}"
         assert 0 < port < 65536
@@ -104,7 +103,7 @@ async def test_header_first_sends_nothing_that_is_not_asked_for() -> None:
         while data := await context.read():
             arrived.append(len(data))
 
-    async with GrpcNetwork(RUN, member("caller")) as caller, raw_peer(behaviour) as there:
+    async with network("caller") as caller, raw_peer(behaviour) as there:
         reply = await caller.call(there, train(there), bytes(10_000_000), silence_s=5, header_first=True)
     assert reply == Reply(messages.Trained())
     assert len(arrived) == 1
@@ -178,7 +177,7 @@ async def test_a_wrong_reply_is_a_failed_call(caplog: pytest.LogCaptureFixture) 
 @pytest.mark.parametrize("request_name", ["get_manifest", "heartbeat", "train"])
 async def test_another_run_is_refused(request_name: str) -> None:
     """A peer of another run hears both runs by their short names."""
-    async with GrpcNetwork("cd" * 32, member("stranger")) as stranger, GrpcNetwork(RUN, member("peer")) as peer:
+    async with network("stranger", "cd" * 32) as stranger, network("peer") as peer:
         peer.serve(echo)
         with pytest.raises(Refused, match=r"trains run abababab, the call of peer \S+ is for run cdcdcdcd") as caught:
             await stranger.call(peer.here, REQUESTS[request_name], silence_s=5)
@@ -188,7 +187,7 @@ async def test_another_run_is_refused(request_name: str) -> None:
 @pytest.mark.parametrize(("revision", "who"), [(PROTOCOL_REVISION + 1, "this peer"), (PROTOCOL_REVISION - 1, "peer ")])
 async def test_another_revision_is_refused(revision: int, who: str) -> None:
     """A peer of another protocol revision hears both revisions and who is to be upgraded."""
-    async with GrpcNetwork(RUN, member("newer"), revision=revision) as other, GrpcNetwork(RUN, member("peer")) as peer:
+    async with network("newer", revision=revision) as other, network("peer") as peer:
         peer.serve(echo)
         with pytest.raises(
             Refused, match=f"speaks protocol revision {revision}, this run speaks {PROTOCOL_REVISION}: upgrade {who}"
@@ -247,19 +246,19 @@ async def test_a_peer_may_call_itself_and_nest() -> None:
 
 async def test_a_peer_behind_a_forwarded_port_announces_that_one() -> None:
     """It listens where it was told to, and names the announced address: that is where others call it."""
-    announced = GrpcNetwork(RUN, member("peer"), announced=("example.org", 4711))
+    announced = network("peer", announced=("example.org", 4711))
     async with announced as peer:
         assert peer.here.addresses == (f"/dns/example.org/tcp/4711/p2p/{member('peer').peer_id}",)
         with pytest.raises(SwarmfreeError, match="is taken"):
-            await GrpcNetwork(RUN, member("second"), port=peer._port).start()
+            await network("second", port=peer._port).start()
 
 
 async def test_a_taken_port_is_one_clear_line() -> None:
     """A second peer at the same port is told so and does not share it."""
-    async with GrpcNetwork(RUN, member("first")) as first:
+    async with network("first") as first:
         port = int(first.here.addresses[0].split("/")[4])
         with pytest.raises(SwarmfreeError, match=f"port {port} on 127.0.0.1 is taken by another process: .* or 0 to"):
-            await GrpcNetwork(RUN, member("second"), port=port).start()
+            await network("second", port=port).start()
 
 
 async def test_a_port_that_others_hold_without_grpc_is_taken_too() -> None:
@@ -269,20 +268,20 @@ async def test_a_port_that_others_hold_without_grpc_is_taken_too() -> None:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         with pytest.raises(SwarmfreeError, match="is taken"):
-            await GrpcNetwork(RUN, member("second"), port=holder.getsockname()[1]).start()
+            await network("second", port=holder.getsockname()[1]).start()
 
 
 @pytest.mark.parametrize(("host", "why"), [("192.0.2.1", "it is no address of this machine"), ("no such host", "no such host")])
 async def test_a_foreign_host_is_one_clear_line(host: str, why: str) -> None:
     """A host that is not this machine's is refused with a sentence."""
     with pytest.raises(SwarmfreeError, match=f"cannot listen on host {host}: .*{why}"):
-        await GrpcNetwork(RUN, member("one"), host=host).start()
+        await network("one", host=host).start()
 
 
 async def test_the_longest_unused_connection_goes_first() -> None:
     """With more peers than channels everybody can still be called."""
-    async with GrpcNetwork(RUN, member("caller"), limits=WireLimits(channels_max=2)) as caller:
-        others = [GrpcNetwork(RUN, member(f"peer {index}")) for index in range(4)]
+    async with network("caller", limits=WireLimits(channels_max=2)) as caller:
+        others = [network(f"peer {index}") for index in range(4)]
         for other in others:
             await other.start()
             other.serve(echo)
@@ -303,7 +302,7 @@ async def test_a_second_address_is_tried() -> None:
 @pytest.mark.parametrize("addresses", [(), ("/ip4/127.0.0.1/udp/1",)])
 async def test_a_peer_without_usable_address_is_unreachable(addresses: tuple[str, ...]) -> None:
     """No address, or one that cannot be read, is an unreachable peer and not a crash."""
-    async with GrpcNetwork(RUN, member("caller")) as caller:
+    async with network("caller") as caller:
         with pytest.raises(PeerUnreachable):
             await caller.call(Endpoint(member("nowhere"), addresses), REQUESTS["get_plan"], silence_s=5)
 

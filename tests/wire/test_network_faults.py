@@ -15,16 +15,15 @@ from typing import Any
 
 import pytest
 from wire_samples import REQUESTS
-from wire_world import RUN, answer_to, echo, endpoint, member, peers, raw_channel, raw_peer, train, train_request
+from wire_world import LIFE, RUN, answer_to, echo, endpoint, network, peers, raw_channel, raw_peer, train, train_request
 
 from swarmfree.protocol.errors import PeerSilent, PeerUnreachable, ProtocolViolation
 from swarmfree.protocol.messages import Header, Request
-from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.wire.codec_messages import rpc_of
 from swarmfree.wire.frames import FrameKind, encode_frame
 from swarmfree.wire.limits import WireLimits
-from swarmfree.wire.network import GrpcNetwork
 
 HERE = Path(__file__).parent
 REQUEST_OF_SHAPE = ["get_plan", "pull", "train"]
@@ -46,7 +45,7 @@ async def lonely_peer(port: int = 0) -> AsyncIterator[tuple[Endpoint, int]]:
     assert process.stdout is not None
     try:
         address = (await process.stdout.readline()).decode().strip()
-        yield Endpoint(member("lonely"), (address,)), process.pid
+        yield Endpoint(Member(address.rpartition("/")[2], LIFE), (address,)), process.pid
     finally:
         if process.returncode is None:
             process.kill()
@@ -57,7 +56,7 @@ async def lonely_peer(port: int = 0) -> AsyncIterator[tuple[Endpoint, int]]:
 async def test_nobody_at_the_port_is_noticed_at_once(request_name: str) -> None:
     """A refused connection is an unreachable peer within moments, the first time and every time after."""
     there = endpoint("nobody", free_port())
-    async with GrpcNetwork(RUN, member("caller")) as caller:
+    async with network("caller") as caller:
         for _ in range(5):
             begin_s = time.monotonic()
             with pytest.raises(PeerUnreachable, match=there.member.peer_id[-6:]):
@@ -68,12 +67,12 @@ async def test_nobody_at_the_port_is_noticed_at_once(request_name: str) -> None:
 async def test_a_peer_that_comes_back_is_found_at_once() -> None:
     """Failed calls to an address do not delay the first call after somebody listens there again."""
     port = free_port()
-    async with GrpcNetwork(RUN, member("caller")) as caller:
+    async with network("caller") as caller:
         for _ in range(10):
             with pytest.raises(PeerUnreachable):
                 await caller.call(endpoint("peer", port), REQUESTS["get_plan"], silence_s=30)
         for _ in range(2):
-            async with GrpcNetwork(RUN, member("peer"), port=port) as peer:
+            async with network("peer", port=port) as peer:
                 peer.serve(echo)
                 begin_s = time.monotonic()
                 assert await caller.call(peer.here, REQUESTS["get_plan"], silence_s=30)
@@ -84,7 +83,7 @@ async def test_a_peer_that_comes_back_is_found_at_once() -> None:
 
 async def test_a_killed_peer_is_noticed_at_once() -> None:
     """SIGKILL of the peer ends its calls as unreachable within moments, whatever the limit on silence."""
-    async with GrpcNetwork(RUN, member("caller")) as caller, lonely_peer() as (there, process_id):
+    async with network("caller") as caller, lonely_peer() as (there, process_id):
         await caller.call(there, REQUESTS["hello"], silence_s=5)
 
         async def outcome(name: str) -> None:
@@ -102,7 +101,7 @@ async def test_a_killed_peer_is_noticed_at_once() -> None:
 
 async def test_a_frozen_peer_is_noticed_by_its_silence() -> None:
     """SIGSTOP of the peer ends its calls soon after the limit on silence, in every shape and while a payload is sent."""
-    async with GrpcNetwork(RUN, member("caller")) as caller, lonely_peer() as (there, process_id):
+    async with network("caller") as caller, lonely_peer() as (there, process_id):
         await caller.call(there, REQUESTS["hello"], silence_s=5)
 
         async def outcome(request: Request, payload: bytes) -> None:
@@ -123,7 +122,7 @@ async def test_a_frozen_peer_is_noticed_by_its_silence() -> None:
 async def test_a_frozen_peer_breaks_its_connection() -> None:
     """Where a call allows long silence, unanswered pings end it: the peer is unreachable after a few seconds."""
     limits = WireLimits(keepalive_s=0.5, ping_timeout_s=0.5)
-    async with GrpcNetwork(RUN, member("caller"), limits=limits) as caller, lonely_peer() as (there, process_id):
+    async with network("caller", limits=limits) as caller, lonely_peer() as (there, process_id):
         await caller.call(there, REQUESTS["hello"], silence_s=5)
         os.kill(process_id, signal.SIGSTOP)
         stopped_s = time.monotonic()
@@ -139,7 +138,7 @@ async def test_a_peer_that_says_nothing_is_silent(request_name: str) -> None:
     async def behaviour(_context: Any) -> None:
         await asyncio.get_running_loop().create_future()
 
-    async with GrpcNetwork(RUN, member("caller")) as caller, raw_peer(behaviour) as there:
+    async with network("caller") as caller, raw_peer(behaviour) as there:
         begin_s = time.monotonic()
         with pytest.raises(PeerSilent):
             await caller.call(there, REQUESTS[request_name], silence_s=0.3)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from wire_samples import REQUESTS
-from wire_world import RUN, answer_to, member, peers, train
+from wire_world import answer_to, network, peers, train
 
 from swarmfree.protocol.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.messages import Header, Request
@@ -96,8 +96,8 @@ async def test_closing_leaves_nothing() -> None:
         raise AssertionError
 
     before = asyncio.all_tasks()
-    async with GrpcNetwork(RUN, member("caller")) as caller:
-        peer = GrpcNetwork(RUN, member("peer"))
+    async with network("caller") as caller:
+        peer = network("peer")
         await peer.start()
         peer.serve(handler)
         port = int(peer.here.addresses[0].split("/")[4])
@@ -108,7 +108,7 @@ async def test_closing_leaves_nothing() -> None:
             await peer.close()
         assert isinstance(call.result(), PeerUnreachable)
         assert was_cancelled.is_set()
-        async with GrpcNetwork(RUN, member("next"), port=port):
+        async with network("next", port=port):
             pass
     assert asyncio.all_tasks() == before
 

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 from wire_samples import REQUESTS
-from wire_world import RUN, echo, member, peers, raw_channel, raw_peer, train, train_request
+from wire_world import echo, network, peers, raw_channel, raw_peer, train, train_request
 
 from swarmfree.protocol import messages
 from swarmfree.protocol.errors import PeerUnreachable, ProtocolViolation, RefusalKind
@@ -167,7 +167,7 @@ def _says(*said: bytes) -> Callable[[Any], Awaitable[None]]:
 )
 async def test_nonsense_from_a_peer_is_its_violation(said: list[bytes], sentence: str) -> None:
     """A malformed answer names the peer, what was expected and what was found."""
-    async with GrpcNetwork(RUN, member("caller")) as caller, raw_peer(_says(*said)) as there:
+    async with network("caller") as caller, raw_peer(_says(*said)) as there:
         with pytest.raises(ProtocolViolation, match=sentence) as caught:
             await caller.call(there, train(there), silence_s=5)
         assert str(there.member) in str(caught.value)
@@ -177,7 +177,7 @@ async def test_an_absurd_answer_is_refused() -> None:
     """A peer that announces more than the limit is stopped before its bytes are taken."""
     limits = WireLimits(payload_bytes_max=99_999)
     behaviour = _says(encode_frame(FrameKind.RESPONSE, _TRAINED_AND_MORE))
-    async with GrpcNetwork(RUN, member("caller"), limits=limits) as caller, raw_peer(behaviour) as there:
+    async with network("caller", limits=limits) as caller, raw_peer(behaviour) as there:
         with pytest.raises(ProtocolViolation, match="a payload of 100,000 bytes; at most 99,999 are taken"):
             await caller.call(there, train(there), silence_s=5)
 
@@ -188,7 +188,7 @@ async def test_garbage_in_a_unary_answer_is_a_violation() -> None:
     async def behaviour(_context: Any) -> bytes:
         return b"\xff"
 
-    async with GrpcNetwork(RUN, member("caller")) as caller, raw_peer(behaviour) as there:
+    async with network("caller") as caller, raw_peer(behaviour) as there:
         with pytest.raises(ProtocolViolation, match=r"1 bytes that are no swarmfree\.v1\.SealResponse"):
             await caller.call(there, REQUESTS["seal"], silence_s=5)
 
@@ -214,6 +214,6 @@ async def test_statuses_are_understood(
             await context.read()
         await context.abort(code, "for a reason", metadata)
 
-    async with GrpcNetwork(RUN, member("caller")) as caller, raw_peer(behaviour) as there:
+    async with network("caller") as caller, raw_peer(behaviour) as there:
         with pytest.raises(error, match=sentence):
             await caller.call(there, REQUESTS[request_name], silence_s=5)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from wire_world import RUN, member, raw_peer, train
+from wire_world import network, raw_peer, train
 
 from swarmfree.protocol.messages import Trained
 from swarmfree.wire import frames
 from swarmfree.wire.codec_messages import encode_response, rpc_of
 from swarmfree.wire.frames import CHUNK_BYTES_MIN, FrameKind, encode_frame
-from swarmfree.wire.network import GrpcNetwork
 
 
 async def test_frames_of_a_payload_count_as_they_come() -> None:
@@ -27,7 +26,7 @@ async def test_frames_of_a_payload_count_as_they_come() -> None:
         await held.wait()
         await context.write(encode_frame(FrameKind.CHUNK, chunk))
 
-    async with GrpcNetwork(RUN, member("caller")) as caller, raw_peer(behaviour) as there, asyncio.TaskGroup() as group:
+    async with network("caller") as caller, raw_peer(behaviour) as there, asyncio.TaskGroup() as group:
         assert caller.frames_received == 0
         call = group.create_task(caller.call(there, train(there), silence_s=5))
         async with asyncio.timeout(5):

@@ -2,33 +2,51 @@
 
 from __future__ import annotations
 
-import hashlib
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from wire_samples import RESPONSES
 
 from swarmfree.protocol import messages
 from swarmfree.protocol.messages import Header, Request
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member, WorkKey, WorkKind
 from swarmfree.protocol.ports import Handler, Incoming, Reply
-from swarmfree.wire.addresses import address_of
-from swarmfree.wire.base58 import base58_encode
+from swarmfree.wire.addresses import address_of, parse_address
+from swarmfree.wire.certificate import SERVER_NAME, make_certificate
 from swarmfree.wire.codec_messages import RPCS, SERVICE, CallShape, encode_request, rpc_of
+from swarmfree.wire.identity import KEY_SIZE_BITS, Identity, peer_id_of
 from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.network import GrpcNetwork
+from swarmfree.wire.server_certificate import find_peer
 
 RUN = "ab" * 32
+LIFE = "00000000000000aa"
 KEY = WorkKey(3, "0123456789abcdef", WorkKind.TRAIN, 7, 2)
 GRPC_LIMITS = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 1 << 24), ("grpc.max_send_message_length", 1 << 24)]
 _ANSWERS = dict(reversed(RESPONSES.values()))
 
 
-def member(name: str, incarnation: str = "00000000000000aa") -> Member:
-    """A member whose peer id has the form of a real one."""
-    return Member(base58_encode(b"\x12\x20" + hashlib.sha256(name.encode()).digest()), incarnation)
+@functools.cache
+def identity(name: str) -> Identity:
+    """A peer's key, drawn when its name first comes up in this process."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_SIZE_BITS)
+    public = key.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return Identity(peer_id_of(public), public, "", key)
+
+
+def member(name: str, incarnation: str = LIFE) -> Member:
+    """A member with a real peer id."""
+    return Member(identity(name).peer_id, incarnation)
+
+
+def network(name: str, run: str = RUN, **choices: Any) -> GrpcNetwork:
+    """The network of a peer with this name."""
+    return GrpcNetwork(run, identity(name), LIFE, **choices)
 
 
 def endpoint(name: str, port: int) -> Endpoint:
@@ -73,8 +91,8 @@ def fail_with(error: Exception) -> Handler:
 async def peers(handler: Handler | None, limits: WireLimits | None = None) -> AsyncIterator[tuple[GrpcNetwork, GrpcNetwork]]:
     """A caller and a peer that serves `handler`, both closed at the end."""
     async with (
-        GrpcNetwork(RUN, member("caller"), limits=limits) as caller,
-        GrpcNetwork(RUN, member("peer"), limits=limits) as peer,
+        network("caller", limits=limits) as caller,
+        network("peer", limits=limits) as peer,
     ):
         if handler is not None:
             peer.serve(handler)
@@ -102,7 +120,7 @@ async def raw_peer(behaviour: RawBehaviour) -> AsyncIterator[Endpoint]:
     server = grpc.aio.server(options=GRPC_LIMITS)
     handlers = {rpc.name: make[rpc.shape]() for rpc in RPCS}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE.full_name, handlers),))
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = server.add_secure_port("127.0.0.1:0", make_certificate(identity("raw")).server_credentials())
     await server.start()
     try:
         yield endpoint("raw", port)
@@ -112,9 +130,11 @@ async def raw_peer(behaviour: RawBehaviour) -> AsyncIterator[Endpoint]:
 
 @asynccontextmanager
 async def raw_channel(there: Endpoint) -> AsyncIterator[Any]:
-    """A gRPC channel to a peer, to say what no correct peer says."""
-    port = there.addresses[0].split("/")[4]
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=GRPC_LIMITS) as channel:
+    """A gRPC channel of the peer "caller" to another one, to say what no correct peer says."""
+    found = await find_peer([parse_address(there.addresses[0])], 5)
+    credentials = make_certificate(identity("caller")).channel_credentials(found.certificate)
+    options = [*GRPC_LIMITS, ("grpc.ssl_target_name_override", SERVER_NAME)]
+    async with grpc.aio.secure_channel(found.address.grpc_target, credentials, options=options) as channel:
         yield channel
 
 

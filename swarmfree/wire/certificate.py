@@ -1,0 +1,184 @@
+"""Certificates: what a peer shows when a connection is made, and who is proven by what another one shows.
+
+Each life of a peer draws a key for its connections. Its certificate carries the libp2p extension: the peer's public key, by which its peer id
+follows, and that key's signature over the connection's key. TLS proves that whoever shows a certificate has its key, so the extension proves
+which peer is at the other end; nothing else in a certificate is believed. Nothing here talks to the network.
+
+Source: libp2p specification, TLS handshake.
+
+Differs: libp2p's certificates are signed by themselves. gRPC in Python takes only a caller whose certificate comes from an authority that the server
+knows beforehand, so that all of ours come from the *open authority*, whose key anybody can compute: it satisfies that check and proves nothing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import grpc
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from swarmfree.wire.frames import Malformed
+from swarmfree.wire.identity import Identity, peer_id_of, public_key_from_message, public_key_message, verify
+
+EXTENSION = x509.ObjectIdentifier("1.3.6.1.4.1.53594.1.1")
+PURPOSE = b"libp2p-tls-handshake:"
+SERVER_NAME = "peer.swarmfree"
+"""The one name that all certificates bear, and that callers ask for: names are for gRPC, peers are told apart by the extension."""
+OPEN_AUTHORITY = "swarmfree open authority"
+TLS_VERSION = "TLSv1.3"
+_CURVE = ec.SECP256R1()
+_BEFORE = dt.timedelta(days=1)
+_AFTER = dt.timedelta(days=3650)
+"""A life may last long, and its key dies with it; clocks may be wrong by a day."""
+_DER_SEQUENCE, _DER_OCTETS = 0x30, 0x04
+_PROVEN_MAX = 1024
+_UNREADABLE = (x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A peer's certificate in one life, with its private key.
+
+    Args:
+        pem: the certificate.
+        key_pem: the private key that belongs to it; it lies in memory only.
+    """
+
+    pem: bytes
+    key_pem: bytes = field(repr=False)
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """To be called by: callers without a certificate, or without the key that belongs to theirs, get no connection."""
+        return grpc.ssl_server_credentials(
+            [(self.key_pem, self.pem)], root_certificates=_authority_pem(), require_client_auth=True
+        )
+
+    def channel_credentials(self, pinned: bytes) -> grpc.ChannelCredentials:
+        """To call whoever shows exactly the certificate `pinned`."""
+        return grpc.ssl_channel_credentials(pinned, self.key_pem, self.pem)
+
+
+def make_certificate(identity: Identity) -> Certificate:
+    """Draw a key, and have the identity vouch for it."""
+    key = ec.generate_private_key(_CURVE)
+    signature = identity.sign(PURPOSE + _public_bytes(key.public_key()))
+    signed_key = _octets(public_key_message(identity.public_key)) + _octets(signature)
+    extension = x509.UnrecognizedExtension(EXTENSION, _der(_DER_SEQUENCE, signed_key))
+    names = x509.SubjectAlternativeName([x509.DNSName(SERVER_NAME)])
+    builder = _builder(identity.peer_id, key.public_key()).add_extension(extension, critical=False)
+    made = builder.add_extension(names, critical=False).sign(_authority_key(), hashes.SHA256())
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return Certificate(made.public_bytes(serialization.Encoding.PEM), private)
+
+
+@functools.lru_cache(maxsize=_PROVEN_MAX)
+def proven_peer_id(pem: bytes) -> str:
+    """The peer that vouches for this certificate's key; looked at once, however often it is shown.
+
+    Raises:
+        Malformed: one sentence on why it proves nobody.
+    """
+    try:
+        shown = x509.load_pem_x509_certificate(pem)
+        key = _public_bytes(shown.public_key())
+        extension = shown.extensions.get_extension_for_oid(EXTENSION).value
+        now = dt.datetime.now(dt.UTC)
+        if not shown.not_valid_before_utc <= now <= shown.not_valid_after_utc:
+            raise Malformed(f"a certificate that holds from {shown.not_valid_before_utc} to {shown.not_valid_after_utc} only")
+        assert isinstance(extension, x509.UnrecognizedExtension), "the library knows no such extension"
+        message, signature = _signed_key(extension.value)
+        public_key = public_key_from_message(message)
+    except x509.ExtensionNotFound:
+        raise Malformed("a certificate without the libp2p extension: it names no peer") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm, *_UNREADABLE) as error:
+        raise Malformed(f"a certificate that cannot be read: {error}") from error
+    peer_id = peer_id_of(public_key)
+    if not verify(public_key, PURPOSE + key, signature):
+        raise Malformed(f"a certificate with another's key in it: peer {peer_id} has not signed it")
+    return peer_id
+
+
+def proven_caller(context: Mapping[str, Iterable[bytes]]) -> str:
+    """The peer at the other end of a connection, from what gRPC knows about that (`auth_context`).
+
+    Raises:
+        Malformed: nobody is proven.
+    """
+    version, pem = (next(iter(context.get(key, ())), b"") for key in ("ssl_tls_version", "x509_pem_cert"))
+    if version != TLS_VERSION.encode():
+        raise Malformed(f"a call over {version.decode(errors='replace') or 'no TLS'}; {TLS_VERSION} is expected")
+    return proven_peer_id(pem)
+
+
+@functools.cache
+def _authority_key() -> ec.EllipticCurvePrivateKey:
+    """The open authority's, which everybody computes; half of 2^256 is below the order of the curve."""
+    return ec.derive_private_key(int.from_bytes(hashlib.sha256(OPEN_AUTHORITY.encode()).digest(), "big") >> 1, _CURVE)
+
+
+def _authority_pem() -> bytes:
+    key = _authority_key()
+    builder = _builder(OPEN_AUTHORITY, key.public_key())
+    made = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(key, hashes.SHA256())
+    return made.public_bytes(serialization.Encoding.PEM)
+
+
+def _builder(subject: str, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = dt.datetime.now(dt.UTC)
+    return x509.CertificateBuilder(
+        issuer_name=_named(OPEN_AUTHORITY),
+        subject_name=_named(subject),
+        public_key=key,
+        serial_number=x509.random_serial_number(),
+        not_valid_before=now - _BEFORE,
+        not_valid_after=now + _AFTER,
+    )
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+
+
+def _public_bytes(key: object) -> bytes:
+    """SubjectPublicKeyInfo of a certificate's key."""
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise TypeError("its key is of another kind than ours")
+    return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def _der(tag: int, content: bytes) -> bytes:
+    size = len(content)
+    if size < 0x80:
+        return bytes((tag, size)) + content
+    length = size.to_bytes((size.bit_length() + 7) // 8, "big")
+    return bytes((tag, 0x80 | len(length))) + length + content
+
+
+def _octets(content: bytes) -> bytes:
+    return _der(_DER_OCTETS, content)
+
+
+def _signed_key(data: bytes) -> tuple[bytes, bytes]:
+    """Public key message and signature of the extension; ValueError for what is no sequence of two octet strings and nothing else."""
+    content, rest = _take(_DER_SEQUENCE, data)
+    message, following = _take(_DER_OCTETS, content)
+    signature, end = _take(_DER_OCTETS, following)
+    if rest or end:
+        raise ValueError("its extension has something behind its end")
+    return message, signature
+
+
+def _take(tag: int, data: bytes) -> tuple[bytes, bytes]:
+    """The first value in `data`, which has this tag, and what follows it."""
+    start = 2 + (data[1] & 0x7F if len(data) > 1 and data[1] & 0x80 else 0)
+    size = int.from_bytes(data[2:start], "big") if start > 2 else data[1] if len(data) > 1 else 0
+    if len(data) < start + size or data[0] != tag:
+        raise ValueError("its extension is no signed key")
+    return data[start : start + size], data[start + size :]

@@ -1,0 +1,107 @@
+"""The certificate that answers at a peer's address, looked at before anything is said there.
+
+gRPC in Python lets nobody look at a server's certificate, but takes one as the only one it talks to. So a TLS handshake of our own comes first; it
+ends before our half of it is sent, and the certificate that came then has to prove the peer that is meant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from swarmfree.protocol.errors import CallFailed, PeerUnreachable, ProtocolViolation
+from swarmfree.wire.addresses import Address
+from swarmfree.wire.certificate import SERVER_NAME, proven_peer_id
+from swarmfree.wire.frames import Malformed
+
+_READ_BYTES = 1 << 14
+_HANDSHAKE_BYTES_MAX = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenAddress:
+    """Where a peer answers, with the proof.
+
+    Args:
+        address: one of its addresses.
+        certificate: PEM, the one that is shown there and proves the peer.
+    """
+
+    address: Address
+    certificate: bytes
+
+
+async def find_peer(addresses: Sequence[Address], limit_s: float) -> ProvenAddress:
+    """Of a peer's addresses the first where that peer answers; each has its part of the time.
+
+    Raises:
+        PeerUnreachable: nobody answers; `refused` where all addresses show that nobody, or another peer, is there.
+        ProtocolViolation: what answers is no peer.
+    """
+    failures: list[CallFailed] = []
+    for address in addresses:
+        try:
+            async with asyncio.timeout(limit_s / len(addresses)):
+                return ProvenAddress(address, await _proven(address))
+        except TimeoutError:
+            failures.append(PeerUnreachable(f"{_shown(address)}: nothing answers"))
+        except CallFailed as error:
+            failures.append(error)
+    assert failures, "a peer that is called has an address"
+    raise next((f for f in failures if not (isinstance(f, PeerUnreachable) and f.refused)), failures[0])
+
+
+def _shown(address: Address) -> str:
+    return f"peer {address.peer_id[-6:]} at {address.host_and_port}"
+
+
+async def _proven(address: Address) -> bytes:
+    where = _shown(address)
+    try:
+        pem = ssl.DER_cert_to_PEM_cert(await _certificate_at(address)).encode()
+        found = proven_peer_id(pem)
+    except ssl.SSLError as error:
+        raise ProtocolViolation(
+            f"{where}: no TLS 1.3 handshake with what answers ({error.reason or error}): it is no peer, or one of a protocol revision "
+            "before 11, which has to be upgraded"
+        ) from error
+    except OSError as error:
+        is_refused = isinstance(error, ConnectionRefusedError)
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        raise PeerUnreachable(f"{where}: {why}", refused=is_refused) from error
+    except Malformed as error:
+        raise ProtocolViolation(f"{where}: what answers shows {error}") from error
+    if found != address.peer_id:
+        raise PeerUnreachable(f"{where}: another peer answers there, {found}, and not {address.peer_id}", refused=True)
+    return pem
+
+
+async def _certificate_at(address: Address) -> bytes:
+    """DER of the certificate whose key the server proves to have."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # Whoever looks at the certificate decides.
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_alpn_protocols(["h2"])
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    handshake = context.wrap_bio(incoming, outgoing, server_hostname=SERVER_NAME)
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    try:
+        taken = 0
+        while True:
+            try:
+                handshake.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                writer.write(outgoing.read())
+            data = await reader.read(_READ_BYTES)
+            taken += len(data)
+            if not data or taken > _HANDSHAKE_BYTES_MAX:
+                raise ConnectionError("the connection was closed in the TLS handshake")
+            incoming.write(data)
+        return handshake.getpeercert(binary_form=True) or b""
+    finally:
+        writer.close()
