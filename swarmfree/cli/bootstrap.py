@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from ipaddress import ip_address
 from pathlib import Path
@@ -66,6 +67,7 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
     through any of them. Other lines go to stderr, with --log json to stdout.
     """
     bind_to_parent(parent)
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else strangers that knock write into its log
     from swarmfree.cli.bootstrap_node import Founding  # noqa: PLC0415 - help is fast
     from swarmfree.cli.early_checks import require_folder  # noqa: PLC0415 - help is fast
     from swarmfree.cli.event_output import open_journal  # noqa: PLC0415 - help is fast

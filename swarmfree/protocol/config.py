@@ -32,10 +32,12 @@ from swarmfree.protocol.config_values import (
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import SECTIONS, Manifest
+from swarmfree.protocol.names import PROTOCOL_REVISION
 
 MANIFEST_SIZE_BYTES_MAX = 1 << 16
 _DATA_PATH = "data.path"
 _ORGANISER = "organiser"
+_REVISION = "revision"
 _LOCAL_PATHS = frozenset({"folder", "data_path", "weights_folder"})
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -131,6 +133,10 @@ def manifest_from_bytes(content: bytes) -> Manifest:
         fields = json.loads(content)
     except (ValueError, RecursionError):
         source.fail("", "not JSON; the canonical bytes of a manifest expected")
+    revision = fields.pop(_REVISION, None) if isinstance(fields, dict) else None
+    if isinstance(fields, dict) and revision != PROTOCOL_REVISION:
+        found = f"{revision!r:.12}" if revision is not None else "before 11"
+        source.fail("", f"of protocol revision {found}; this swarmfree speaks {PROTOCOL_REVISION}: update the older of the two")
     if not isinstance(fields, dict) or set(fields) != {*SECTIONS, _ORGANISER}:
         source.fail("", f"must have exactly the sections {', '.join((*SECTIONS, _ORGANISER))}")
     values: dict[str, Any] = {}

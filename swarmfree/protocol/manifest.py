@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from swarmfree.protocol.actions import MergeMode
 from swarmfree.protocol.errors import ConfigError
+from swarmfree.protocol.names import PROTOCOL_REVISION
 
 PAPERS_LEASES = 4
 STALL_FACTOR = 1.5
@@ -305,6 +306,7 @@ class Manifest:
 
     Args:
         organiser: peer id of who made it; signs the genesis record. Empty in a run config.
+        revision: of the protocol that its peers speak; nobody chooses it.
     """
 
     run: RunSection = field(default_factory=RunSection)
@@ -317,6 +319,7 @@ class Manifest:
     recovery: RecoverySection = field(default_factory=RecoverySection)
     timing: TimingSection = field(default_factory=TimingSection)
     organiser: str = ""
+    revision: int = PROTOCOL_REVISION
 
     def __post_init__(self) -> None:
         if self.stages.body > self.model.blocks:

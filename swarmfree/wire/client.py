@@ -98,18 +98,22 @@ class PeerChannel:
         state = self._channel.get_state()
         return state in _STANDING or (state is grpc.ChannelConnectivity.IDLE and self.calls > 0)
 
-    async def callable(self, rpc: Rpc) -> Call:
-        """How this RPC is called here: bytes in, bytes out.
+    async def opened(self) -> None:
+        """Wait until the peer has been found.
 
         Raises:
             CallFailed: nobody answers, or not who is meant.
         """
+        if self._channel is None:
+            await asyncio.wait((self._opening,))
+        if self._channel is None:
+            raise self._failure or PeerUnreachable("this peer is closing")
+
+    def callable(self, rpc: Rpc) -> Call:
+        """How this RPC is called here, once it is opened: bytes in, bytes out."""
         made = self._callables.get(rpc.name)
         if made is None:
-            if self._channel is None:
-                await asyncio.wait((self._opening,))
-            if self._channel is None:
-                raise self._failure or PeerUnreachable("this peer is closing")
+            assert self._channel is not None, "calls wait until it is opened"
             make = {
                 CallShape.UNARY: self._channel.unary_unary,
                 CallShape.WATCHED: self._channel.unary_stream,
@@ -340,8 +344,8 @@ class Conversation:
         end_s = loop.time() + silence_s
         try:
             async with asyncio.timeout_at(end_s):
-                start = await self._line.callable(self._rpc)
-            data = await start(request, timeout=end_s - loop.time())
+                await self._line.opened()
+            data = await self._line.callable(self._rpc)(request, timeout=end_s - loop.time())
             response, _ = decode_response(self._rpc, data)
         except TimeoutError:
             raise PeerSilent(f"{self._rpc.name}: peer {self._peer} did not answer in time") from None
@@ -361,7 +365,8 @@ class Conversation:
                 def heard() -> None:
                     limit.reschedule(loop.time() + silence_s)
 
-                start = await self._line.callable(self._rpc)
+                await self._line.opened()
+                start = self._line.callable(self._rpc)
                 call = start(request) if self._rpc.shape is CallShape.WATCHED else start()
                 try:
                     if self._rpc.shape is CallShape.WATCHED:
