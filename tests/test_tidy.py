@@ -182,6 +182,7 @@ PLANTED: list[tuple[Callable[[Path], Found], str, str, str]] = [
     (tidy.banned, "wire/x.py", "import pickle", ":1: import of pickle: "),
     (tidy.banned, "trainer/x.py", "import time\n\ntime.sleep(1)", ":3: time.sleep: "),
     (tidy.banned, "wire/x.py", "import os\nos.environ['A']", ":2: os.environ: only the commands"),
+    (tidy.banned, "wire/x.py", "def f(server):\n    server.add_insecure_port('')", ":2: add_insecure_port: peers speak TLS"),
     (tidy.blind_handlers, "protocol/x.py", "try:\n    f()\nexcept Exception:\n    g()", ":3: except Exception"),
     (
         tidy.blind_handlers,

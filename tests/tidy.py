@@ -466,6 +466,8 @@ def banned(path: Path) -> Found:
                 yield f"{relative(path)}:{node.lineno}: {name}: {BANNED_CALLS[name]}"
             if name in {"os.environ", "os.getenv"} and path.is_relative_to(ROOT / PACKAGE) and room != "cli":
                 yield f"{relative(path)}:{node.lineno}: {name}: only the commands look at the environment"
+            if isinstance(node, ast.Attribute) and "insecure" in node.attr and path.is_relative_to(ROOT / PACKAGE):
+                yield f"{relative(path)}:{node.lineno}: {node.attr}: peers speak TLS, there is no plain text"
     for line, name in imports_of(path):
         if reason := BANNED_IMPORTS.get(name.partition(".")[0]):
             yield f"{relative(path)}:{line}: import of {name}: {reason}"
