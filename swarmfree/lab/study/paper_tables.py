@@ -90,8 +90,15 @@ def target_rows(results: Results) -> list[Reached]:
 
 
 def text_rows(results: Results) -> list[TextLoss]:
-    """Table 3."""
+    """Table 3; of each kind of traces those that all its strategies were played under."""
     tried = [r for r in results if r.get("texts")]
+    played: dict[str, dict[str, set[tuple[str, int]]]] = {}
+    for trial in (r["trial"] for r in tried):
+        played.setdefault(kind_of(trial["trace"]), {}).setdefault(trial["strategy"], set()).add(
+            (trial["trace"], trial["base_seed"])
+        )
+    shared = {kind: set.intersection(*by_strategy.values()) for kind, by_strategy in played.items()}
+    tried = [r for r in tried if (r["trial"]["trace"], r["trial"]["base_seed"]) in shared[kind_of(r["trial"]["trace"])]]
     plain = {r["trial"]["base_seed"]: r["texts"] for r in tried if r["trial"]["strategy"] == BASELINE}
     groups: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     for result in tried:
