@@ -102,6 +102,33 @@ def test_differences_are_of_the_same_traces() -> None:
     assert found.t == pytest.approx(3 / (2 / math.sqrt(3)))
 
 
+def test_traces_of_one_base_are_not_taken_for_independent() -> None:
+    """The means of the bases differ by more than their many traces tell: the last line has the smaller t."""
+    results = [result("none", "none", [1.0] * 7, seed=seed) for seed in (1, 2)]
+    for seed, mean in ((1, 0.01), (2, 0.03)):
+        for trace, more in (("middle-1", -0.001), ("middle-2", 0.001)):
+            results += [result(name, trace, [1.1] * 7, seed=seed) for name in ("norm2", "refit", "shadow-10", "replay")]
+            results.append(result("uniform", trace, [1.1 + mean + more] * 7, seed=seed))
+            results.append(result("random", trace, [1.5 + mean] * 7, seed=seed))
+    (found, *_) = pairs_of(rows_of(results))
+    assert (found.pairs, found.bases, found.difference_percent) == (4, 2, pytest.approx(2.0))
+    assert found.bases_t == pytest.approx(2 / (math.sqrt(2) / math.sqrt(2)))
+    assert found.t > 3 > found.least_t == found.bases_t
+    assert last_line(rows_of(results))["order_t"] == pytest.approx(2.0)
+    (one, *_) = pairs_of(rows_of([r for r in results if r["trial"]["base_seed"] == 1]))
+    assert (one.bases, one.bases_t, one.least_t) == (1, 0.0, one.t)
+
+
+def test_a_strategy_is_set_over_checkfree_under_the_same_traces() -> None:
+    """A trace that struck CheckFree alone makes nobody else look better; where CheckFree was not played nothing is said."""
+    results = [*study(), result("norm2", "middle-3", [2.0] + [1.9] * 6), result("copy", "middle-4", [2.0] + [1.2] * 6)]
+    found = {s.strategy: s for s in summaries(rows_of(results)) if s.kind == "middle"}
+    assert found["norm2"].gap_percent == pytest.approx((9 + 11 + 90) / 3)
+    assert found["refit"].checkfree_percent == pytest.approx(10.0)
+    assert math.isnan(found["copy"].checkfree_percent)
+    assert last_line(rows_of(results))["refit_over_checkfree"] == pytest.approx(0.4)
+
+
 def test_a_loss_is_made_good_when_the_held_out_loss_is_what_it_was() -> None:
     """At once where it never rose, never where the trial is over before."""
     curve = [(0, 2.0), (20, 2.4), (40, 2.1), (60, 1.9)]
@@ -166,6 +193,18 @@ def test_table_3_sets_finished_models_beside_that_of_the_same_seed() -> None:
     assert found["a", "norm2"].error_percent == pytest.approx(0.0, abs=1e-9)
     assert found["a", "norm2"].perplexity == pytest.approx(math.exp(1.65))
     assert found["b", "norm2"].gap_percent == pytest.approx(0.0)
+
+
+def test_table_3_is_of_traces_that_all_were_played_under() -> None:
+    """What one strategy lost under a trace that another was spared is in no mean."""
+    results = [result("none", "none", [1.0] * 7, texts={"a": 1.0})]
+    for strategy, trace, loss in (("norm2", "middle-1", 1.1), ("norm2", "middle-2", 1.5), ("shadow-100", "middle-1", 1.02)):
+        results.append(result(strategy, trace, [1.0] * 7, texts={"a": loss}))
+    assert {row.strategy: (row.trials, row.loss) for row in text_rows(results)} == {
+        "none": (1, 1.0),
+        "norm2": (1, 1.1),
+        "shadow-100": (1, 1.02),
+    }
 
 
 def test_a_report_has_tables_figures_and_a_page(tmp_path: Path) -> None:

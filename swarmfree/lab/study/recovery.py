@@ -259,17 +259,18 @@ class RecoveryStudy:
             f"{len(self._bases())} bases of {size.base_iterations} iterations, {len(self._trials)} trials of {size.iterations} or, from scratch, "
             f"{size.scratch_iterations}; seeds {size.seeds}; a stage is lost with {100 * RATE:.0f} % an hour, iterations of 91.3 s; {seconds:.0f} s."
         )
+        refit_stalled = pipeline_stall(rows, "refit", BODY)
         full = (
             "In a full pipeline a replayed iteration of a stage takes as long as one of the swarm: replays would have stalled "
             f"{stalled:.0f} iterations of {size.iterations} and have cost {pipeline:.2f} % at equal time, and refits have stalled "
-            f"{pipeline_stall(rows, 'refit', BODY):.0f}: what refits cost stands above for one process that computes all stages."
+            f"{refit_stalled:.0f}: what refits cost stands above for one process that computes all stages."
         )
         about = [
             what,
             f"Swapped routes cost {swap.gap_percent:+.2f} % of held-out loss without any loss of a stage; the gaps of checkfree+ hold it.",
             f"Replayed stages differ from the lost ones by {exact:g} at most.",
             full,
-            f"Paired differences are taken as independent; traces of one seed share its base, and there are {len(size.seeds)}.",
+            f"Traces of one seed share its base: of paired differences t takes them for independent, bases_t has the {len(size.seeds)} bases' means.",
             *_bound_sentences(rows, run_of_study(1).recovery.weight_ratio_max),
             SMALL,
         ]
@@ -281,12 +282,13 @@ class RecoveryStudy:
             gaps = f"{s.gap_percent:>9.3f}{s.error_percent:>8.3f}{s.time_percent:>9.3f}{s.learned_percent:>9.3f}{s.spike_percent:>9.2f}"
             self._say(f"{s.kind:<10}{s.strategy:<16}{gaps}{s.redone:>8.0f}{s.stalled:>9.0f}")
         for pair in pairs_of(rows):
-            found = f"{pair.difference_percent:+.3f} +- {pair.error_percent:.3f} %, t = {pair.t:.2f}, {pair.pairs} pairs"
+            found = f"{pair.difference_percent:+.3f} +- {pair.error_percent:.3f} %, t = {pair.t:.2f}, by bases {pair.bases_t:.2f}, {pair.pairs} pairs"
             self._say(f"{pair.kind}: {pair.worse} over {pair.better}: {found}")
         for sentence in about:
             self._say(sentence)
         self._say(f"report: {written[-1]}")
-        self._say(json.dumps({**last_line(rows), "replay_pipeline_gap_percent": round(pipeline, 4)}))
+        pipelined = {"refit_pipeline_stall": round(refit_stalled, 1), "replay_pipeline_gap_percent": round(pipeline, 4)}
+        self._say(json.dumps(last_line(rows) | pipelined))
 
 
 def _bound_sentences(rows: Sequence[TrialRow], ratio_max: float) -> list[str]:
