@@ -195,7 +195,10 @@ def machine_busy_seconds() -> float:
 PLAIN_ONE, PLAIN_TWO, SWARM, PIPELINING = "PyTorch, 1 thread", "PyTorch, 2 threads", "swarm", "pipelining 1F1B"
 AS_IT_COMES = ", as it comes"
 """How a side is called whose processes leave allocator and garbage collector as they find them; all others set them as the swarm does."""
-SIDES = (PLAIN_ONE, PLAIN_TWO, SWARM, PIPELINING, PLAIN_TWO + AS_IT_COMES, PIPELINING + AS_IT_COMES)
+SIDES = (
+    *(PLAIN_ONE, PLAIN_TWO, SWARM, PIPELINING),
+    *(PLAIN_ONE + AS_IT_COMES, PLAIN_TWO + AS_IT_COMES, PIPELINING + AS_IT_COMES),
+)
 
 Rounds = Sequence[dict[str, Measurement]]
 """A measurement of every side, per round."""
@@ -222,17 +225,20 @@ class Ratio:
 
 
 def ratios(rounds: Rounds) -> dict[str, Ratio]:
-    """What is reported: the swarm's speed and cost over the others' of the same round."""
+    """What is reported: the swarm's speed and cost over the others' of the same round; of the plain processes over the faster and the cheaper one."""
+    single = (PLAIN_ONE, PLAIN_TWO)
 
-    def over(other: str, figure: str) -> float:
-        values = [getattr(r[SWARM], figure) / getattr(r[other], figure) for r in rounds]
+    def over(others: Sequence[str], figure: str, *, small_is_good: bool) -> float:
+        worst = max if small_is_good else min
+        values = [worst(getattr(r[SWARM], figure) / getattr(r[other], figure) for other in others) for r in rounds]
         return round(float(statistics.median(values)), 4)
 
-    def both(other: str, figure: str, *, small_is_good: bool = False) -> Ratio:
-        return Ratio(over(other + AS_IT_COMES, figure), over(other, figure), small_is_good)
+    def both(others: Sequence[str], figure: str, *, small_is_good: bool = False) -> Ratio:
+        as_it_comes = over([other + AS_IT_COMES for other in others], figure, small_is_good=small_is_good)
+        return Ratio(as_it_comes, over(others, figure, small_is_good=small_is_good), small_is_good)
 
     return {
-        "over_single": both(PLAIN_TWO, "tokens_per_s"),
-        "cpu_over_single": both(PLAIN_TWO, "cpu_s_per_token", small_is_good=True),
-        "over_pipelining": both(PIPELINING, "tokens_per_s"),
+        "over_single": both(single, "tokens_per_s"),
+        "cpu_over_single": both(single, "cpu_s_per_token", small_is_good=True),
+        "over_pipelining": both((PIPELINING,), "tokens_per_s"),
     }

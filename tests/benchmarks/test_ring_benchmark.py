@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-from benchmarks.ring import TABLE_WIDTH, compare, table_of
+from benchmarks.ring import TABLE_WIDTH, _require_same_losses, compare, table_of
 from benchmarks.ring_runs import (
     AS_IT_COMES,
     PIPELINING,
@@ -29,6 +30,7 @@ from benchmarks.ring_runs import (
     parameter_count,
     ratios,
 )
+from benchmarks.ring_sides import SideFailed
 from swarmfree.model.layout import layout_of
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RingSection, StagesSection
 
@@ -68,8 +70,9 @@ def test_ratios_are_medians_of_the_rounds() -> None:
     """Each round gives a ratio of its own, and the median of them is reported: a disturbed round moves nothing."""
 
     def one(seconds: float, cpu_s: float) -> dict[str, Measurement]:
-        plain = {PLAIN_ONE: _measurement(2.0, 1.0), PLAIN_TWO: _measurement(1.0, 1.0), PIPELINING: _measurement(1.25, 1.0)}
+        plain = {PLAIN_ONE: _measurement(2.0, 2.0), PLAIN_TWO: _measurement(1.0, 1.0), PIPELINING: _measurement(1.25, 1.0)}
         as_it_comes = {PLAIN_TWO + AS_IT_COMES: _measurement(1.25, 1.1), PIPELINING + AS_IT_COMES: _measurement(1.0, 1.0)}
+        as_it_comes[PLAIN_ONE + AS_IT_COMES] = _measurement(2.0, 2.0)
         return {**plain, **as_it_comes, SWARM: _measurement(seconds, cpu_s)}
 
     assert ratios([one(1.25, 1.1), one(50.0, 9.0), one(1.0, 1.0)]) == {
@@ -77,6 +80,24 @@ def test_ratios_are_medians_of_the_rounds() -> None:
         "cpu_over_single": Ratio(1.0, 1.1, small_is_good=True),
         "over_pipelining": Ratio(0.8, 1.0),
     }
+
+
+def test_the_swarm_is_set_over_the_faster_and_the_cheaper_plain_process() -> None:
+    """Two threads that wait for each other cost more than one: that makes the swarm no cheaper; where they are slower it is no faster."""
+    names = (SWARM, *(side + come for side in (PLAIN_ONE, PLAIN_TWO, PIPELINING) for come in ("", AS_IT_COMES)))
+    found = {name: _measurement(1.0, 1.0) for name in names}
+    found |= {name: _measurement(0.8, 0.5) for name in names if name.startswith(PLAIN_ONE)}
+    told = ratios([found])
+    assert told["cpu_over_single"] == Ratio(2.0, 2.0, small_is_good=True)
+    assert told["over_single"] == Ratio(0.8, 0.8)
+
+
+def test_a_loss_that_is_no_number_is_other_work() -> None:
+    """Wherever it stands."""
+    right, wrong = (dataclasses.replace(_measurement(1.0, 1.0), losses=losses) for losses in ((2.0, 1.9), (2.0, math.nan)))
+    _require_same_losses(SWARM, right, right)
+    with pytest.raises(SideFailed, match="other work"):
+        _require_same_losses(SWARM, wrong, right)
 
 
 def test_the_definition_that_makes_the_swarm_look_worse_is_reported() -> None:
