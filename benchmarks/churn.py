@@ -9,8 +9,8 @@ It is rehearsed in virtual time, since a machine of two cores does not carry mor
 replicas in real processes (`churn_live`), where starting processes take the time of those that train. In the rehearsal the trainer is the real
 one, and devices take a table of seconds (`churn_rehearsal`). A newcomer counts as live from the moment its process is up, before it has any
 state, and a leaver until its end, after it was told to leave: both count against the swarm. Falls come at exponential times, each a kill or a leave
-by a fair coin; somebody takes the place 10 to 40 s later. The source is spared. The real run is played once per seed; when its falls come, which is
-kinder, `churn_live` says.
+by a fair coin; somebody takes the place 10 to 40 s later. The source is spared, and so is the only replica that is left. The real run is played once
+per seed; when its falls come, which is kinder, `churn_live` says.
 
 Source: the elastic harness's "throughput retention, 95 % after topology change". Differs: it says neither over which time nor against what, and
 has it as implemented, not measured; here it is the whole trace, transitions included, against the live capacity, so that fewer peers are

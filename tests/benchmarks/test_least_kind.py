@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import psutil
@@ -36,6 +37,9 @@ class _Played:
     async def pass_time(self, _: float) -> None:
         pass
 
+    async def ended(self, _: str) -> int:
+        return 0
+
     async def until(self, _: str, is_so: Callable[[], bool]) -> None:
         assert is_so()
 
@@ -49,13 +53,56 @@ class _Played:
         return ((time_s, event) for time_s, event in self._events if isinstance(event, kind) and time_s >= since_s)
 
 
-@pytest.mark.parametrize(("leaves", "until_s"), [(False, 10.0), (True, 13.0)])
-async def test_a_replica_that_leaves_is_capacity_until_it_has_left(leaves: bool, until_s: float) -> None:  # noqa: FBT001 - a case
-    """What it still trains after SIGTERM is no gift; who is killed is gone at once."""
+@pytest.mark.parametrize(("leaves", "until_s"), [(False, 10.0), (True, 15.0)])
+async def test_a_replica_that_leaves_is_capacity_until_its_process_has_ended(
+    leaves: bool,  # noqa: FBT001 - a case
+    until_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it still trains after SIGTERM is no gift, nor is what it does after its goodbye; who is killed is gone at once."""
+    monkeypatch.setattr(churn_live.time, "time", lambda: 15.0)
     falls = churn_live._Falls(_Played(leaves=leaves), churn_live.LivePlan())  # type: ignore[arg-type]
     falls.there.append("replica-0")
     await falls.fall(leaves=leaves)
     assert falls.changes == [(until_s, -1), (20.0, +1)]
+
+
+class _Watched(_Played):
+    """A live swarm that becomes faster as it goes."""
+
+    def __init__(self, *_: object) -> None:
+        super().__init__(leaves=True)
+        self.said: list[Any] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def start(self, name: str, *, feeds: bool = False) -> float:
+        return await super().start(name) if not feeds else 0.0
+
+    def cpu_s(self) -> float:
+        return 0.0
+
+    def told(self, kind: type, since_s: float = 0.0, name: str = "") -> Iterator[tuple[float, Any]]:
+        return super().told(kind, since_s, name)
+
+
+async def test_of_each_number_of_replicas_the_faster_time_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The ideal is not what a swarm does that has just been started: one is watched again after the trace, as two are."""
+    rates = iter([100.0, 180.0, 190.0, 110.0])
+
+    async def watch(*_: object) -> float:
+        return next(rates)
+
+    monkeypatch.setattr(churn_live, "prepare_job", lambda *_: SimpleNamespace(run_file="", text_file=""))
+    monkeypatch.setattr(churn_live, "LiveSwarm", _Watched)
+    monkeypatch.setattr(churn_live, "_watch", watch)
+    monkeypatch.setattr(churn_live.Commits, "by", lambda *_: 0.0)
+    story = await churn_live.measure(churn_live.RUN, tmp_path, churn_live.LivePlan(falls=0))
+    assert story.speeds == {1: 110.0, 2: 190.0}
 
 
 def test_weights_of_a_merge_are_checked_beyond_their_bound() -> None:
