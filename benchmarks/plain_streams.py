@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.plain_streams serve KIND BYTES`` serves one stream of that many bytes, in chunks as the swarm sends them, prints its port and
 ends with its parent's pipe; ``pull KIND BYTES PORT...`` reads several such servers at once, in one process, as whoever rebuilds a stage reads two
-neighbours, and prints the seconds. `pull` starts them all and returns the rate.
+neighbours, and prints the seconds. `pull` starts them all and returns the rate. A server cuts its chunks out of one buffer within that time,
+as a donor does: one that had them ready would be faster.
 """
 
 from __future__ import annotations

@@ -13,10 +13,13 @@ it started until the stage is there, what it took for a stage beforehand include
 gradient, 4 bytes more, is taken afterwards. *memory_over_gradient_too* is over weights, moments and gradient, as before. Losses are repeated in one
 swarm; medians.
 
+The standby is up and has taken its memory: where nobody stands by, the start of a process comes before all of it. A process that is killed is missed
+at once, by its closed port; a machine that is gone without a word is missed seconds later.
+
 With ``--full`` the stage is replayed from its full shadow and activation logs instead; with ``--large-parts`` parts are a 48th of a stage, as before.
 
-Prints a table and, as the last line, one JSON object for the largest stage, where bytes weigh most; `transfer_over_plain_SIZE` is of each. Progress
-goes to stderr.
+Prints a table and, as the last line, one JSON object for the largest stage, where bytes weigh most; `transfer_over_plain_SIZE` and
+`memory_over_state_SIZE` are of each. Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -234,6 +237,16 @@ def report(model: ModelSection, losses: Sequence[Loss], plain: Mapping[Kind, flo
     }
 
 
+def last_line(found: Mapping[str, dict[str, float]]) -> dict[str, float]:
+    """What is reported of the last size, and of each what a small stage makes worse: calls weigh more there, and so does memory beside the state."""
+    each = {
+        f"{figure}_{name.replace(' ', '_')}": figures[figure]
+        for name, figures in found.items()
+        for figure in ("transfer_over_plain", "memory_over_state")
+    }
+    return each | list(found.values())[-1]
+
+
 async def pull_all(size_bytes: int, rates: dict[Kind, list[float]]) -> None:
     """Every kind of plain streams in turn, some times."""
     for turn in range(PULLS):
@@ -271,8 +284,7 @@ async def run(models: dict[str, ModelSection], losses: int, *, full: bool, large
     assert task is not None, "runs in a task"
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
     when, what = tables()
-    figures: dict[str, float] = {}
-    others: dict[str, float] = {}
+    found_of: dict[str, dict[str, float]] = {}
     for name, model in models.items():
         say(f"{name}: {stage_parameters(model) / 1e6:.1f} million parameters per stage")
         size_bytes, rates = FLOAT_BYTES * stage_parameters(model), dict[Kind, list[float]]()
@@ -285,8 +297,7 @@ async def run(models: dict[str, ModelSection], losses: int, *, full: bool, large
         for kind in Kind:
             say(f"two plain streams, {kind}: {', '.join(f'{rate / 1e6:.0f}' for rate in sorted(rates[kind]))} MB/s")
         plain = {kind: statistics.median(rates[kind]) for kind in Kind}
-        figures = report(model, found, plain)
-        others[f"transfer_over_plain_{name.replace(' ', '_')}"] = figures["transfer_over_plain"]
+        figures = found_of[name] = report(model, found, plain)
         seconds = (figures[f"{moment}_s"] for moment in ("noticed", "decided", "transferred", "resumed"))
         when.add_row(name, found[0].action, *(f"{each:.2f}" for each in seconds))
         what.add_row(
@@ -300,7 +311,7 @@ async def run(models: dict[str, ModelSection], losses: int, *, full: bool, large
     console = Console(width=150, highlight=False)
     console.print(when)
     console.print(what)
-    return others | figures
+    return last_line(found_of)
 
 
 def main() -> int:

@@ -156,6 +156,17 @@ def test_the_most_memory_is_not_missed_between_two_looks() -> None:
     assert recovery.peak_bytes(os.getpid()) >= held - (1 << 20)
 
 
+def test_what_a_small_stage_makes_worse_is_told_of_each_size() -> None:
+    """Beside the figures of the largest one."""
+    small, large = ({"transfer_over_plain": a, "memory_over_state": b, "resumed_s": 1.0} for a, b in ((0.3, 1.3), (0.5, 1.1)))
+    assert recovery.last_line({"20 MB": small, "400 MB": large}) == large | {
+        "transfer_over_plain_20_MB": 0.3,
+        "memory_over_state_20_MB": 1.3,
+        "transfer_over_plain_400_MB": 0.5,
+        "memory_over_state_400_MB": 1.1,
+    }
+
+
 def test_throughput_is_kept_of_the_faster_training_without_failures() -> None:
     """Whichever of the two it was."""
     slow, fast = (flexitrain.Story(2.0, rate, 0, 0, 0, (), 0.0) for rate in (900.0, 1000.0))
