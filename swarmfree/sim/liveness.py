@@ -15,6 +15,7 @@ from swarmfree.protocol.events import Event, IterationCommitted, LineageDropped,
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Member
 from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.records import Record
 from swarmfree.sim import bounds
 from swarmfree.sim.bounds import Bounds
 from swarmfree.sim.network import MemoryHub
@@ -92,18 +93,19 @@ class Liveness:
                 pass
 
     # -- looked at
-    def look(self, electorate: tuple[Member, ...]) -> None:
+    def look(self, newest: Record) -> None:
         """Once in a while, as long as the run goes on.
 
         Args:
-            electorate: of the run's last record.
+            newest: the run's last record. Where it is of another lineage than the newest plan, its side counts more since a moment ago, and
+                who leads there is not seen before its next plan.
         """
         now_s = self._hub.loop.time()
         if self._loses and self._hub.calm:
             self._calm_s = min(self._calm_s, now_s)
-        if self._plan is None:
+        if self._plan is None or self._plan[0].lineage not in {newest.before, newest.lineage()}:
             return
-        scene = Scene(now_s, *self._plan, electorate)
+        scene = Scene(now_s, *self._plan, newest.electorate)
         limits = Bounds.of(self._manifest.timing, is_lossy=self._is_lossy())
         self._look_for_takeover(scene, limits)
         self._look_for_fencing(scene, limits)

@@ -178,7 +178,7 @@ class _Rehearsal:
                 self._over.set_result(None)
             newest = self.checks.newest
             if self._liveness is not None and newest is not None and not self.checks.is_complete:
-                self._liveness.look(newest.electorate)
+                self._liveness.look(newest)
             if self.loop.time() % bounds.SIZES_EVERY_S < TICK_S:
                 self._look_at_sizes(cast)
             since_s = self.loop.time() - max(self._changed_s, cast.changed_s, self._committed_s)

@@ -24,6 +24,7 @@ from swarmfree.sim.loop import VirtualLoop
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.peer_ports import Pace
 from swarmfree.sim.population import Cast
+from tests.mutants.alone import record
 from tests.sim.network_world import RUN, Seen
 
 MANIFEST = Manifest(
@@ -31,6 +32,7 @@ MANIFEST = Manifest(
     stages=StagesSection(body=2, replicas_max=2, sources_max=2),
 )
 NAMES = ("leader", "source", "one", "sibling", "two", "other")
+BEFORE = "1" * 64
 LIMITS = Bounds.of(MANIFEST.timing, is_lossy=False)
 
 
@@ -66,14 +68,15 @@ class Scene:
         for name in NAMES:
             self.come(name)
         members = [Member(name, "1") for name in NAMES]
-        self.leader, self.electorate = members[0], tuple(members)
+        self.leader = members[0]
+        self.newest = replace(record(before=BEFORE), electorate=tuple(members))
         self.plan(*([members[k], members[k + 1]] for k in (0, 2, 4)))
 
     def plan(self, *stages: list[Member], revision: int = 1) -> None:
         """The leader sends this plan."""
         replicas = tuple(tuple(Replica(Endpoint(member, ())) for member in stage) for stage in stages)
         position = Position(Term(1, self.leader), 5, 0, revision)
-        self.watch.see(Plan(position, "0" * 16, "1" * 64, replicas, (), None, 4), self.leader)
+        self.watch.see(Plan(position, "0" * 16, BEFORE, replicas, (), None, 4), self.leader)
 
     def come(self, name: str, *, standby: bool = False, can_feed: bool = False) -> Member:
         """A life begins."""
@@ -93,7 +96,7 @@ class Scene:
             for _ in range(seconds):
                 if leads and self.hub.is_alive(self.leader):
                     self.watch.told(self.leader, IterationCommitted(4, 0, 1.0, None, 9, 1.0, [], "1" * 64))
-                self.watch.look(self.electorate)
+                self.watch.look(self.newest)
                 await asyncio.sleep(1.0)
 
         self.loop.run_until_complete(self.loop.create_task(looks(), name="looks"))
@@ -123,6 +126,14 @@ def test_a_dead_coordinator_has_a_successor(survivors: int) -> None:
     found = scene.play(int(LIMITS.takeover_s) + 10)
     assert bool(found) == (survivors == 4)
     assert not found or "nobody took over" in found[0]
+
+
+def test_another_lineage_that_counts_more_has_a_coordinator_of_its_own() -> None:
+    """The dead one led a side that has lost, and needs no successor among the majority of the side that goes on, whose plan is yet to come."""
+    scene = Scene()
+    scene.after(5.0, lambda: scene.hub.detach(scene.leader))
+    scene.after(LIMITS.takeover_s, lambda: setattr(scene, "newest", replace(scene.newest, before="2" * 64)))
+    assert scene.play(int(LIMITS.takeover_s) + 10) == []
 
 
 def test_a_takeover_in_time_is_fine() -> None:
