@@ -49,7 +49,7 @@ LAYERS: dict[str, tuple[set[str], ...]] = {
         {"recovery"},
         {"pipeline"},
         {"member", "coordinator"},
-        {"election", "run_end", "founder_watch"},
+        {"election", "run_end", "founder_watch", "access_control"},
         {"membership"},
         {"peer"},
         {"peer_status"},

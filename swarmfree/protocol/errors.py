@@ -82,6 +82,7 @@ class RefusalKind(enum.StrEnum):
     TOO_SLOW = "too_slow"
     DISPUTED = "disputed"
     UNREACHED = "unreached"
+    FORBIDDEN = "forbidden"
     UNKNOWN_DICTIONARY = "unknown_dictionary"
 
 
@@ -97,7 +98,7 @@ class Refused(CallFailed):
     kept), `behind` (sender must fetch), `exhausted` (no replica of a later stage could do it), `failed` (an exception in the work),
     `wrong_*` (other run, protocol or life), `superseded` (a newer round took its place), `fresh` (the receiver hears
     its coordinator, and follows no other one), `too_slow` (the work would take longer than it may), `disputed` (what others have signed
-    says otherwise), `unreached` (the receiver could not call the sender back),
+    says otherwise), `unreached` (the receiver could not call the sender back), `forbidden` (the sender may not say that here),
     `unknown_dictionary` (the wire's own: the request comes again, packed alone).
     """
 

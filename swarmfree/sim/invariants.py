@@ -63,7 +63,7 @@ class Violation:
     """An invariant that did not hold.
 
     Args:
-        invariant: "I1" to "I8", "N1" or "N2".
+        invariant: "I1" to "I8", "N1" to "N3".
         time_s: virtual.
         text: what was found, with iteration, stage, microbatch and count where they apply.
     """

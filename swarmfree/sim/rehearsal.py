@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.events import Event, IterationCommitted, StageBuilt, StageLost, TookOver
-from swarmfree.protocol.messages import Open, Request
+from swarmfree.protocol.messages import Loss, Open, Pull, Reduce, Request, Train
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.sim import bounds, sizes
@@ -77,6 +78,7 @@ class RehearsalStatistics:
     calls: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     events: Counter[str] = field(default_factory=Counter)
+    forbidden: Counter[str] = field(default_factory=Counter)
     traffic: Traffic = field(default_factory=Traffic)
 
 
@@ -257,9 +259,19 @@ class _Rehearsal:
             return
         shown = type(outcome.message).__name__ if isinstance(outcome, Reply) else str(outcome)
         self.transcript.trace(f"{receiver.member} -> {sender.member}: {shown}")
+        if isinstance(outcome, Refused) and outcome.kind is RefusalKind.FORBIDDEN:
+            self._forbidden(sender.member, receiver.member, request, outcome)
         self.checks.answered(receiver, request, outcome)
         if self._director is not None:
             self._script.see(self._director, Moment(sender, receiver, request, outcome))
+
+    def _forbidden(self, sender: Member, receiver: Member, request: Request, refusal: Refused) -> None:
+        """All peers here are honest. Whoever has no place in the newest plan may still believe that it has one, and do the work of it."""
+        self.statistics.forbidden[type(request).__name__] += 1
+        plan = self._mischief.plan if self._mischief is not None else None
+        is_placed = plan is not None and plan.stage_of(sender) is not None
+        if is_placed or not isinstance(request, Train | Loss | Pull | Reduce):
+            self.checks.violated("N3", f"{sender} is honest, and {receiver} refuses it: {refusal.detail}")
 
     def befell(self, what: str) -> None:
         """The network did something to a call."""

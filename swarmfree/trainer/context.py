@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from swarmfree.protocol.errors import PeerUnreachable
 from swarmfree.protocol.events import Event
@@ -14,6 +16,8 @@ from swarmfree.protocol.messages import Header, Request
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.protocol.ports import Handler, Ports, Reply
 from swarmfree.trainer.incarnations import Incarnations
+
+ASKED_MAX = 256
 
 
 class PayloadAtHand:
@@ -40,6 +44,7 @@ class Context:
         run: the manifest's fingerprint, which goes into every header.
         handler: who answers calls to this peer; set once the peer is assembled.
         incarnations: of other peers, as far as this one has heard.
+        asked: whom this peer has asked for a place, at most `ASKED_MAX`, the latest last.
     """
 
     ports: Ports
@@ -49,6 +54,7 @@ class Context:
     run: str
     handler: Handler | None = None
     incarnations: Incarnations = field(default_factory=Incarnations)
+    asked: deque[Member] = field(default_factory=partial(deque, maxlen=ASKED_MAX))
 
     @property
     def here(self) -> Endpoint:

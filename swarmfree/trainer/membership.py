@@ -154,6 +154,8 @@ class Membership:
         timing, replica_state = self._context.timing, self._stage_member.replica_state
         for _ in range(2):
             hello, before = self.hello(), replica_state.coordinator
+            if endpoint.member not in self._context.asked:
+                self._context.asked.append(endpoint.member)
             try:
                 reply = await self._context.call(endpoint, hello, silence_s=timing.silence_s / 2)
             except (PeerUnreachable, PeerSilent):

@@ -59,6 +59,7 @@ from swarmfree.protocol.messages import (
 from swarmfree.protocol.names import ENDS_STAGE, NEWEST, NO_STAGE, PROTOCOL_REVISION, Endpoint
 from swarmfree.protocol.ports import Incoming, Ports, Reply
 from swarmfree.protocol.records import bits_float32
+from swarmfree.trainer.access_control import AccessControl
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.handoff import end_run
@@ -105,6 +106,7 @@ class Peer:
         self.stage_member.after_step = self.shadows.after_step
         self._coordination = Tasks(group)
         self.ending = RunEnd(context, self.stage_member, self.tasks)
+        self.access_control = AccessControl(context, self.stage_member, lambda: self.coordinator)
         self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
 
     def start(self) -> None:
@@ -138,6 +140,7 @@ class Peer:
         Raises:
             Refused: no.
         """
+        await self.access_control.require(header.sender.member, request)
         stage_member = self.stage_member
         match request:
             case Train():

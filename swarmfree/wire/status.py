@@ -37,6 +37,7 @@ CODES: dict[RefusalKind, StatusCode] = {
     RefusalKind.TOO_SLOW: StatusCode.ABORTED,
     RefusalKind.DISPUTED: StatusCode.ABORTED,
     RefusalKind.UNREACHED: StatusCode.FAILED_PRECONDITION,
+    RefusalKind.FORBIDDEN: StatusCode.PERMISSION_DENIED,
     RefusalKind.UNKNOWN_DICTIONARY: StatusCode.FAILED_PRECONDITION,
 }
 VIOLATION_CODE = StatusCode.INVALID_ARGUMENT

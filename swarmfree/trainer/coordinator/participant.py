@@ -5,6 +5,7 @@ Source: protocol sections 3.3, 6 (Heartbeat).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from swarmfree.protocol.messages import HeartbeatAnswer, Hello
@@ -180,6 +181,10 @@ class Participants:
     def participants(self) -> tuple[Participant, ...]:
         """Everyone, senior first."""
         return tuple(sorted(self._participants.values(), key=lambda g: g.admitted))
+
+    def names(self) -> Collection[Member]:
+        """Everyone's name."""
+        return self._participants.keys()
 
     def of_stage(self, stage: int) -> tuple[Participant, ...]:
         """Everyone with a place in this stage who stays, built or not, senior first."""

@@ -1,0 +1,225 @@
+"""Who may say what: one table of every message, the roles that may send it, and what it must match. Pure; what has no row is refused.
+
+The connection proves which peer calls (`wire.certificate`); what that peer is to the receiver is read from the receiver's own books, never from the
+message. Whether the word can be obeyed now (terms, bases, rounds) others decide: `policy.promises`, and the handlers.
+Source: protocol, "Who may say what".
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from swarmfree.protocol.messages import (
+    Build,
+    Claim,
+    Goodbye,
+    Heartbeat,
+    Loss,
+    Meet,
+    Open,
+    Pull,
+    Redo,
+    Request,
+    Seal,
+    TakeRoll,
+    Train,
+)
+from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Member, Term, WorkKey, WorkKind
+from swarmfree.protocol.routes import Routes
+
+TERM_STEP_MAX = 1_000_000
+"""So much higher than the promised one may the number of a term be: no number from which one cannot count on."""
+
+
+class Role(enum.StrEnum):
+    """What a caller is to the peer that it calls."""
+
+    COORDINATOR = "coordinator"
+    """Whom the receiver follows, or was told by its coordinator to follow."""
+    MEMBER = "member"
+    """In the newest plan that the receiver knows, an elector of its last record, or with a place in the swarm that it coordinates."""
+    ASKED = "asked"
+    """Whom the receiver itself has asked for a place."""
+    BEFORE = "before"
+    """A replica of the stage before, on this microbatch's route."""
+    AFTER = "after"
+    """A replica of the stage after, on this microbatch's route."""
+    SIBLING = "sibling"
+    """A replica of the receiver's stage."""
+    PEER = "peer"
+    """Any peer of the run, with a place or without; the organiser is one."""
+
+
+class Match(enum.StrEnum):
+    """What a message must agree with, besides its sender's role."""
+
+    OWN_TERM = "own term"
+    """The term that it names is the sender's own."""
+    NEAR_TERM = "near term"
+    """Its number is at most `TERM_STEP_MAX` above the promised one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Who may send a message, and what it must match."""
+
+    roles: frozenset[Role]
+    matches: tuple[Match, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the receiver knows of the swarm.
+
+    Args:
+        stage: held by the receiver, -1 for none.
+        iteration: the one that its state is ready for.
+        term_number: of the term that it has promised, 0 before the first.
+        followed: its coordinator, and the successor that this one named.
+        stages: of each member of the newest plan that it knows, and of those before it that began with the same base.
+        electors: who decides on the next record.
+        participants: who has a place in the swarm that it coordinates; nobody where it does not.
+        asked: whom it has asked for a place.
+        routes: of the run's microbatches.
+    """
+
+    stage: int
+    iteration: int
+    term_number: int
+    followed: Collection[Member]
+    stages: Mapping[Member, int]
+    electors: Collection[Member]
+    participants: Collection[Member]
+    asked: Collection[Member]
+    routes: Routes
+
+
+LEADERS = frozenset({Role.COORDINATOR, Role.MEMBER, Role.ASKED})
+ANYBODY = frozenset({Role.PEER})
+_IN_ITS_TERM = Row(LEADERS, (Match.OWN_TERM, Match.NEAR_TERM))
+
+TABLE: Mapping[str, Row] = MappingProxyType(
+    {
+        "Hello": Row(ANYBODY),
+        "Build": _IN_ITS_TERM,
+        "Claim": _IN_ITS_TERM,
+        "Claim, only asking": Row(ANYBODY, (Match.OWN_TERM, Match.NEAR_TERM)),
+        "Open": _IN_ITS_TERM,
+        "Heartbeat": _IN_ITS_TERM,
+        "Redo": _IN_ITS_TERM,
+        "TakeRoll": _IN_ITS_TERM,
+        "Seal": _IN_ITS_TERM,
+        "Commit": Row(LEADERS),
+        "Train": Row(frozenset({Role.BEFORE})),
+        "Loss": Row(frozenset({Role.BEFORE})),
+        "Pull of an output": Row(frozenset({Role.AFTER})),
+        "Pull of an answer": Row(frozenset({Role.BEFORE})),
+        "Pull of the past": Row(ANYBODY),
+        "Reduce": Row(frozenset({Role.MEMBER, Role.SIBLING})),  # who is in the roll the handler knows
+        "GetAverage": Row(ANYBODY),
+        "GetState": Row(ANYBODY),
+        "GetShadow": Row(ANYBODY),
+        "GetRecord": Row(ANYBODY),
+        "GetPlan": Row(ANYBODY),
+        "GetManifest": Row(ANYBODY),
+        "Goodbye, the run is over": Row(LEADERS),
+        "Goodbye to who has no place": Row(ANYBODY),
+        "Goodbye, rejoin": Row(LEADERS),
+        "Goodbye, a successor": Row(frozenset({Role.COORDINATOR})),
+        "Goodbye": Row(ANYBODY),
+        "Meet": Row(ANYBODY, (Match.OWN_TERM,)),
+    }
+)
+"""By the name of the message, and after it what kind of it is meant."""
+
+
+def refusal(request: Request, sender: Member, view: View) -> str | None:
+    """Why this caller may not send this message to a peer that knows this; None where it may."""
+    kind = kind_of(request, view)
+    row = TABLE.get(kind)
+    if row is None:
+        return f"{kind}: nobody may send it"
+    roles = roles_of(request, sender, view)
+    if not row.roles & roles:
+        return f"{kind} from {sender}: that is none of {', '.join(sorted(row.roles))} here"
+    term = term_of(request)
+    if Match.OWN_TERM in row.matches and (term is None or term.member != sender):
+        return f"{kind} from {sender}: the term is {term.member if term else 'nobody'}'s"
+    if Match.NEAR_TERM in row.matches and term is not None and term.number > view.term_number + TERM_STEP_MAX:
+        return f"{kind} from {sender}: its term is more than {TERM_STEP_MAX:,} above {view.term_number}"
+    return None
+
+
+def kind_of(request: Request, view: View) -> str:
+    """Which row of the table a message has, at a peer that knows this."""
+    name = type(request).__name__
+    match request:
+        case Claim(only_asking=True):
+            return f"{name}, only asking"
+        case Pull(key=key) if key.iteration < view.iteration:
+            return f"{name} of the past"
+        case Pull(side=side):
+            return f"{name} of an {side}"
+        case Goodbye(run_over=True, write_weights=False) if view.stage == NO_STAGE:
+            return f"{name} to who has no place"
+        case Goodbye(run_over=True):
+            return f"{name}, the run is over"
+        case Goodbye(rejoin=True):
+            return f"{name}, rejoin"
+        case Goodbye(successor=successor) if successor is not None:
+            return f"{name}, a successor"
+        case _:
+            return name
+
+
+def term_of(request: Request) -> Term | None:
+    """The term that a message names, if it does."""
+    match request:
+        case Build(position=position) | Claim(position=position) | Heartbeat(position=position) | Seal(position=position):
+            return position.term
+        case Redo(position=position) | TakeRoll(position=position):
+            return position.term
+        case Open(plan=plan):
+            return plan.position.term
+        case Meet(term=term):
+            return term
+        case _:
+            return None
+
+
+def roles_of(request: Request, sender: Member, view: View) -> frozenset[Role]:
+    """What the sender is to the receiver, as far as this message goes."""
+    found = {Role.PEER}
+    if sender in view.followed:
+        found.add(Role.COORDINATOR)
+    stage = view.stages.get(sender)
+    if stage is not None or sender in view.electors or sender in view.participants:
+        found.add(Role.MEMBER)
+    if sender in view.asked:
+        found.add(Role.ASKED)
+    if stage is not None and stage == view.stage:
+        found.add(Role.SIBLING)
+    match request:
+        case Train(key=key) | Loss(key=key) | Pull(key=key):
+            before, after = _neighbours(key, view)
+            if stage == before:
+                found.add(Role.BEFORE)
+            if stage == after:
+                found.add(Role.AFTER)
+        case _:
+            pass
+    return frozenset(found)
+
+
+def _neighbours(key: WorkKey, view: View) -> tuple[int, int]:
+    """The stages before and after this work's, on its microbatch's route; the ends are before the first and after the last."""
+    route = view.routes.route(key.microbatch, trains=key.kind is WorkKind.TRAIN)
+    if key.stage == ENDS_STAGE:
+        return route.last, route.first
+    if key.stage not in route.stages:
+        return -1, -1
+    place = route.position(key.stage)
+    return route.at(place - 1), route.at(place + 1)
