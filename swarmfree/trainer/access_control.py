@@ -41,7 +41,7 @@ class AccessControl:
         What is early is held, as the books hold it: work for a plan that is on its way here, and from a member that is new in that plan.
 
         Raises:
-            Refused: `forbidden`; as `ReplicaState.admit`, of work.
+            Refused: `forbidden`; of work as `ReplicaState.admit`, and `not_yet` from whom no plan of its base has named here so far.
         """
         if sender == self._context.me:
             return
@@ -60,8 +60,10 @@ class AccessControl:
         await replica_state.admit(request.key)
         while why := refusal(request, sender, self.view()):
             left_s = until_s - self._context.now_s()
-            if left_s <= 0:
+            if sender in self._stages:
                 raise Refused(RefusalKind.FORBIDDEN, why)
+            if left_s <= 0:
+                raise Refused(RefusalKind.NOT_YET, why)
             await replica_state.moved.wait(left_s)
             replica_state.check(request.key)
 

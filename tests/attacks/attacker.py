@@ -18,7 +18,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
-from swarmfree.wire.v1 import messages_pb2, names_pb2
+from swarmfree.wire.v1 import messages_pb2, names_pb2, swarm_pb2
 
 DER, PEM = serialization.Encoding.DER, serialization.Encoding.PEM
 SPKI = serialization.PublicFormat.SubjectPublicKeyInfo
@@ -167,15 +167,31 @@ async def get_plan(channel: Any, asked: Any) -> bytes:
     return bytes(await channel.unary_unary("/swarmfree.v1.Swarm/GetPlan")(data, timeout=5))
 
 
+async def say(channel: Any, rpc: str, request: Any) -> bytes:
+    """Send any request, in the shape that the service gives its RPC; the bytes of the response, without what is streamed besides."""
+    method = swarm_pb2.DESCRIPTOR.services_by_name["Swarm"].methods_by_name[rpc]
+    path, data = f"/swarmfree.v1.Swarm/{rpc}", request.SerializeToString()
+    if not method.server_streaming:
+        return bytes(await channel.unary_unary(path)(data, timeout=20))
+    if method.client_streaming:
+        frames = channel.stream_stream(path)(iter([swarm_pb2.Frame(request=data).SerializeToString()]), timeout=20)
+    else:
+        frames = channel.unary_stream(path)(data, timeout=20)
+    async for found in frames:
+        if (frame := swarm_pb2.Frame.FromString(found)).HasField("response"):
+            return bytes(frame.response)
+    return b""
+
+
 @contextlib.asynccontextmanager
-async def listening(papers: Papers | None, asked: list[bytes]) -> AsyncIterator[int]:
-    """A server that keeps what it is asked; its port. Without papers it speaks plain text."""
+async def listening(papers: Papers | None, asked: list[bytes], rpc: str = "GetPlan", says: bytes = b"") -> AsyncIterator[int]:
+    """A server that keeps what it is asked, and says the same every time; its port. Without papers it speaks plain text."""
 
     async def answer(data: bytes, _context: Any) -> bytes:
         asked.append(data)
-        return b""
+        return says
 
-    handlers = {"GetPlan": grpc.unary_unary_rpc_method_handler(answer)}
+    handlers = {rpc: grpc.unary_unary_rpc_method_handler(answer)}
     server = grpc.aio.server(options=OPTIONS)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("swarmfree.v1.Swarm", handlers),))
     if papers is None:
