@@ -26,10 +26,12 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Protocol
 
-from swarmfree.protocol.errors import CallFailed, PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
+from swarmfree.protocol.message_bounds import MessageBounds
 from swarmfree.protocol.messages import Header, Request
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.protocol.ports import Handler, Incoming, Reply
+from swarmfree.protocol.validation import check_fit, check_names, check_request, check_response
 from swarmfree.sim.corrupt_answers import Spoiler
 from swarmfree.sim.faults import TRANSFER_S_MAX, Fate, FaultPlan, draw_fate, stretched_s
 from swarmfree.sim.history import History
@@ -69,6 +71,7 @@ class MemoryHub:
         self.loop, self.run, self.plan, self.rng, self.watch = loop, run, plan, rng, watch
         self.statistics = NetworkStatistics()
         self.calm = False
+        self.bounds = MessageBounds()
         self.spared: set[str] = set()  # peer ids; only asked for membership
         self.breaks, self.links = Breaks(), Links(plan, rng)
         self._spoiler = Spoiler(plan, rng)
@@ -242,6 +245,12 @@ class MemoryHub:
         if refusal is not None:
             self._fail_soon(exchange, copy, refusal)
             return
+        try:
+            check_names(header)
+            check_request(exchange.request, self.bounds)
+        except ProtocolViolation as error:
+            self._fail_soon(exchange, copy, ProtocolViolation(f"{exchange.to.member} says that it was sent {error}"))
+            return
         if exchange.is_answered_by(copy):
             exchange.receiver, exchange.handling = receiver, True
             if exchange.is_heard:
@@ -365,7 +374,10 @@ class MemoryNetwork:
         """Ask another peer; see `ports.Network.call`."""
         exchange = self._hub.begin(self._peer, Question(to, request, payload, silence_s, header_first))
         try:
-            return await exchange.answer
+            reply = await exchange.answer
+            check_response(reply.message, self._hub.bounds)
+            check_fit(request, reply.message)
+            return reply
         finally:
             exchange.close()
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.events import Event, IterationCommitted, StageBuilt, StageLost, TookOver
+from swarmfree.protocol.message_bounds import MessageBounds
 from swarmfree.protocol.messages import Loss, Open, Pull, Reduce, Request, Train
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Reply
@@ -128,6 +129,7 @@ class _Rehearsal:
         self.hub = MemoryHub(loop, manifest.fingerprint(), faults, self._stream("network"), self)
         self.checks = Checks(manifest, reference, loop.time, self._found, self)
         self.hub.overrule, self.hub.scales = script.fate, factories.scales
+        self.hub.bounds = MessageBounds.of(manifest)
         self.written: WrittenWeights = []
         self._stage = Stage(
             setup=setup,

@@ -14,7 +14,7 @@ from swarmfree.policy.fault_attribution import two_faced
 from swarmfree.policy.record import StageAverage, is_norm
 from swarmfree.policy.reduction import Cover, choose_partial_sums
 from swarmfree.policy.repair import Ledger, plan_segments
-from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.protocol.events import Repaired, RoundRetried
 from swarmfree.protocol.messages import Redo, Redone, Report, Response, RoundFailed, Segment, TakeRoll
 from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member
@@ -274,6 +274,8 @@ class Rounds:
                 if refusal.kind is RefusalKind.BEHIND:
                     await self._roster.yield_to(participant.member, refusal)
                 return refusal
+            except ProtocolViolation as violation:
+                return RoundFailed(request.roll.round(), participant.member, str(violation), spoilt=True)
         return failure
 
     def _judge(

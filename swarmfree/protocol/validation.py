@@ -1,0 +1,657 @@
+"""Validation: whether a message can be what a correct peer of this run says. One function per message; each network asks before anybody acts on it.
+
+What passes here may still be wrong, late, or not its sender's to say; it does not break an index, an assertion or a loop of whoever takes it.
+Nothing here knows who spoke: that is told by whoever raises on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from swarmfree.protocol import message_bounds as most
+from swarmfree.protocol import messages as says
+from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
+from swarmfree.protocol.errors import ProtocolViolation
+from swarmfree.protocol.message_bounds import MessageBounds
+from swarmfree.protocol.messages import Header, Request, Response, Segment
+from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member, Position, Term, WorkKey, WorkKind
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.records import MicrobatchSet, PartialSum, Record, StageEntry, StepScalars, bits_float32, bits_float64
+
+Check = Callable[[Any, MessageBounds], None]
+SQUARED_NORM_MAX = 1e300
+REPLICA_SUMS = 4
+"""A member has some kinds of sums, and one for each microbatch that was redone."""
+
+
+def check_names(header: Header) -> None:
+    """Names of usual length, and a few addresses.
+
+    Raises:
+        ProtocolViolation: it is none.
+    """
+    _name("run", header.run)
+    _name("incarnation", header.receiver_incarnation)
+    _endpoint(header.sender)
+
+
+def check_request(request: Request, bounds: MessageBounds) -> None:
+    """Whether a request is one of this run.
+
+    Raises:
+        ProtocolViolation: what was found, and what was expected.
+    """
+    _checked(request, bounds)
+
+
+def check_response(response: Response, bounds: MessageBounds) -> None:
+    """Whether a response is one of this run.
+
+    Raises:
+        ProtocolViolation: what was found, and what was expected.
+    """
+    _checked(response, bounds)
+
+
+def check_fit(request: Request, response: Response) -> None:
+    """Whether a response has no more parts than were asked for.
+
+    Raises:
+        ProtocolViolation: it has.
+    """
+    if isinstance(response, says.State | says.ShadowPart) and isinstance(request, says.GetState | says.GetShadow):
+        _count("parts", response.sizes, max(1, request.count))
+
+
+def payload_bytes_max(message: Request | Response | type[Any], bounds: MessageBounds) -> int:
+    """How many bytes may follow a message of this kind at most."""
+    kind = message if isinstance(message, type) else type(message)
+    if kind in {says.Train, says.Loss, says.Trained, says.LossAnswer}:
+        return bounds.tensor_bytes
+    if kind is says.Pulled:
+        return 2 * bounds.tensor_bytes  # packed for a log, it has scales beside it
+    if kind in {says.Reduce, says.Reduced, says.Average}:
+        return bounds.part_bytes
+    if kind in {says.State, says.ShadowPart}:
+        return bounds.state_bytes
+    return 1 << 20 if kind is says.ManifestAnswer else 0
+
+
+def _checked(message: Request | Response, bounds: MessageBounds) -> None:
+    try:
+        _CHECKS[type(message)](message, bounds)
+    except ProtocolViolation as error:
+        raise ProtocolViolation(f"{type(message).__name__}: {error}") from None
+
+
+# ---- plain values ----------------------------------------------------------------------------------------------------
+
+
+def _within(what: str, value: float, least: float, highest: float) -> None:
+    if not least <= value <= highest:
+        raise ProtocolViolation(f"{what} {value:,}; {least:,} to {highest:,} expected")
+
+
+def _count(what: str, values: Collection[object], highest: int, least: int = 0) -> None:
+    if not least <= len(values) <= highest:
+        raise ProtocolViolation(f"{len(values):,} {what}; {least:,} to {highest:,} expected")
+
+
+def _finite(what: str, value: float) -> None:
+    if not math.isfinite(value):
+        raise ProtocolViolation(f"{what} {value}; a finite number expected")
+
+
+def _text(what: str, value: str) -> None:
+    if len(value) > most.TEXT_LETTERS_MAX:
+        raise ProtocolViolation(f"{what} of {len(value):,} letters; at most {most.TEXT_LETTERS_MAX:,} expected")
+
+
+def _short(what: str, value: str, letters_max: int) -> None:
+    if len(value) > letters_max or not (value.isascii() and value.isprintable()):
+        raise ProtocolViolation(f"{what} of {len(value):,} letters; at most {letters_max} printable ones expected")
+
+
+def _name(what: str, value: str) -> None:
+    _short(what, value, most.NAME_LETTERS_MAX)
+
+
+def _hash(what: str, value: str) -> None:
+    _short(what, value, most.HASH_LETTERS_MAX)
+
+
+def _stage(stage: int, bounds: MessageBounds, least: int = 0) -> None:
+    _within("stage", stage, least, bounds.stage_count - 1)
+
+
+def _iteration(iteration: int, bounds: MessageBounds, least: int = 0) -> None:
+    _within("iteration", iteration, least, bounds.iterations)
+
+
+def _offsets(what: str, offsets: Collection[int], highest: int) -> None:
+    """Different numbers below a bound."""
+    _count(what, offsets, highest)
+    for offset in offsets:
+        _within(what, offset, 0, highest - 1)
+    if len(set(offsets)) != len(offsets):
+        raise ProtocolViolation(f"{what}: one of them twice")
+
+
+def _forced(forced: Collection[int], bounds: MessageBounds) -> None:
+    _count("forced iterations", forced, bounds.iterations)
+    for iteration in forced:
+        _within("forced iteration", iteration, 0, bounds.iterations - 1)
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+def _member(member: Member) -> None:
+    _name("peer id", member.peer_id)
+    _name("incarnation", member.incarnation)
+
+
+def _members(what: str, members: Collection[Member], highest: int) -> None:
+    _count(what, members, highest)
+    for member in members:
+        _member(member)
+
+
+def _endpoint(endpoint: Endpoint) -> None:
+    _member(endpoint.member)
+    _count("addresses", endpoint.addresses, most.ADDRESSES_MAX)
+    for address in endpoint.addresses:
+        _short("address", address, most.ADDRESS_LETTERS_MAX)
+
+
+def _endpoints(what: str, endpoints: Collection[Endpoint], highest: int, least: int = 1) -> None:
+    _count(what, endpoints, highest, least)
+    for endpoint in endpoints:
+        _endpoint(endpoint)
+
+
+def _term(term: Term) -> None:
+    _within("term", term.number, 0, most.TERM_MAX)
+    _member(term.member)
+
+
+def _position(position: Position, bounds: MessageBounds) -> None:
+    _term(position.term)
+    _iteration(position.iteration, bounds)
+    _within("attempt", position.attempt, 0, most.COUNTER_MAX)
+    _within("revision", position.revision, 0, most.COUNTER_MAX)
+
+
+def _key(key: WorkKey, bounds: MessageBounds) -> None:
+    """A microbatch of its iteration, or a held-out window that there is."""
+    _iteration(key.iteration, bounds)
+    _hash("base", key.base)
+    _stage(key.stage, bounds)
+    if key.kind is WorkKind.EVALUATE:
+        _within("window", key.microbatch, 0, bounds.windows - 1)
+    elif bounds.is_exact:
+        first = key.iteration * bounds.microbatches
+        _within("microbatch", key.microbatch, first, first + bounds.microbatches - 1)
+
+
+# ---- books -----------------------------------------------------------------------------------------------------------
+
+
+def _microbatches(microbatches: MicrobatchSet, bounds: MessageBounds) -> None:
+    if microbatches.mask < 0 or microbatches.mask >> bounds.microbatches:
+        raise ProtocolViolation(f"a set with a microbatch beyond the {bounds.microbatches:,} of an iteration")
+
+
+def _partial_sums(partial_sums: Collection[PartialSum], bounds: MessageBounds) -> None:
+    _count("partial sums", partial_sums, REPLICA_SUMS * most.REPLICAS_MAX * bounds.microbatches)
+    for partial_sum in partial_sums:
+        _member(partial_sum.id.member)
+        _within("number of a partial sum", partial_sum.id.number, 0, most.TALLY_MAX)
+        _microbatches(partial_sum.microbatches, bounds)
+        _offsets("offsets of a partial sum", partial_sum.order, bounds.microbatches)
+
+
+def _squared_norm(bits: str) -> None:
+    norm = bits_float64(bits)
+    if not 0 <= norm < SQUARED_NORM_MAX:
+        raise ProtocolViolation(f"squared norm {norm:g}; finite and 0 or more expected")
+
+
+def _entry(entry: StageEntry, bounds: MessageBounds) -> None:
+    _hash("digest of a sum", entry.sum_digest)
+    _hash("digest of a state", entry.state_digest)
+    _squared_norm(entry.squared_norm_bits)
+    _within("steps", entry.step_count, 0, most.COUNTER_MAX)
+    for name in StepScalars.__slots__:
+        _finite(name, bits_float32(getattr(entry.scalars, name)))
+    _finite("rate factor", bits_float32(entry.rate_scale_bits))
+    _members("members", entry.members, most.REPLICAS_MAX)
+    _count("contributions", entry.sums, most.REPLICAS_MAX)
+    for contribution in entry.sums:
+        _count("partial sums", contribution, REPLICA_SUMS * bounds.microbatches)
+        for offsets in contribution:
+            _offsets("offsets of a partial sum", offsets, bounds.microbatches)
+
+
+def _stages(stages: Collection[object], bounds: MessageBounds) -> None:
+    _count("stages", stages, bounds.stage_count, bounds.stage_count if bounds.is_exact else 0)
+
+
+def _record(record: Record | None, bounds: MessageBounds, iteration: int | None = None) -> None:
+    """A whole record, of one iteration where that is known; there may be none."""
+    if record is None:
+        return
+    _within("iteration of a record", record.iteration, 0, bounds.iterations - 1)
+    if bounds.is_exact and iteration is not None and record.iteration != iteration:
+        raise ProtocolViolation(f"the record of iteration {record.iteration}; that of {iteration} expected")
+    _hash("lineage", record.before)
+    _term(record.term)
+    _within("attempt", record.attempt, 0, most.COUNTER_MAX)
+    _hash("base", record.base)
+    _stages(record.stages, bounds)
+    for entry in record.stages:
+        _entry(entry, bounds)
+    _finite("loss", record.loss)
+    _within("tokens", record.tokens, 0, most.TALLY_MAX)
+    _members("voters", record.electorate, bounds.members)
+    _forced(record.forced, bounds)
+
+
+def _plan(plan: Plan | None, bounds: MessageBounds) -> None:
+    """Each share is that of a source of this very plan; the record in it is that of the iteration before."""
+    if plan is None:
+        return
+    _position(plan.position, bounds)
+    _hash("base", plan.base)
+    _hash("lineage", plan.lineage)
+    _stages(plan.replicas, bounds)
+    for replicas in plan.replicas:
+        _endpoints("replicas", [replica.endpoint for replica in replicas], most.REPLICAS_MAX, least=0)
+        for replica in replicas:
+            _within("speed", replica.speed, 0, most.COUNTER_MAX)
+    _count("shares", plan.shares, most.REPLICAS_MAX)
+    for share in plan.shares:
+        _member(share.source)
+        _offsets("offsets of a share", share.offsets, bounds.microbatches)
+        _offsets("windows of a share", share.windows, bounds.windows)
+        _offsets("offsets that were another's", share.taken, bounds.microbatches)
+        _within("credits", share.credits, 1, most.COUNTER_MAX)
+    _within("microbatches", plan.microbatches, 0, bounds.microbatches)
+    _record(plan.last_record, bounds, plan.iteration - 1)
+    _count("rebuilt stages", plan.rebuilt, bounds.stage_count)
+    for rebuilt in plan.rebuilt:
+        _stage(rebuilt.stage, bounds)
+        _hash("digest of a state", rebuilt.state_digest)
+        _within("steps", rebuilt.steps, -1, most.COUNTER_MAX)
+        _within("disputes", rebuilt.disputes, 0, most.COUNTER_MAX)
+
+
+# ---- joining ---------------------------------------------------------------------------------------------------------
+
+
+def _hello(hello: says.Hello, bounds: MessageBounds) -> None:
+    _hash("hash of a corpus", hello.corpus_hash)
+    _stage(hello.stage, bounds, -1)
+    _iteration(hello.iteration, bounds)
+    _hash("lineage", hello.lineage)
+    if hello.forced != (-1,):
+        _forced(hello.forced, bounds)
+
+
+def _place(place: says.Place, bounds: MessageBounds) -> None:
+    _endpoint(place.coordinator)
+    _stage(place.stage, bounds, -1)
+    _text("what is waited for", place.waiting_for)
+
+
+def _build(build: says.Build, bounds: MessageBounds) -> None:
+    _position(build.position, bounds)
+    _iteration(build.iteration, bounds)
+    _hash("lineage", build.lineage)
+    _record(build.record, bounds, build.iteration - 1)
+    _count("lineages", build.past, min(build.iteration, most.PAST_MAX))
+    for lineage in build.past:
+        _hash("lineage", lineage)
+    _action(build.action, build.iteration, bounds)
+
+
+def _action(action: BuildAction, iteration: int, bounds: MessageBounds) -> None:
+    _stage(action.stage, bounds)
+    _text("reason", action.reason)
+    if isinstance(action, CopyKept | Stay | Restore | Replay):
+        _within("iteration of what is kept", action.iteration, 0, iteration)
+    match action:
+        case Fresh():
+            _within("salt", action.salt, 0, most.TALLY_MAX)
+        case Copy():
+            _endpoints("donors", action.donors, most.REPLICAS_MAX)
+        case Merge():
+            _neighbours((action.before, action.after), (action.stage, action.before_stage, action.after_stage), bounds)
+            for name in ("weight_before", "weight_after"):
+                _within(name, bits_float32(getattr(action, name)), 0, 1)
+        case CopyNeighbour():
+            _neighbours((action.donor,), (action.stage, action.donor_stage), bounds)
+        case CopyKept() | Restore():
+            _endpoint(action.holder)
+            if isinstance(action, CopyKept):
+                _hash("lineage", action.lineage)
+        case Replay():
+            _within("first stage of a replay", action.first, 1, action.stage)
+            _endpoints("holders", action.holders, bounds.stage_count)
+            _within("last stage of a replay", action.last, action.stage, bounds.stage_count - 1)
+            _endpoints("members before", action.before, most.REPLICAS_MAX)
+            _endpoints("members after", action.after, most.REPLICAS_MAX)
+
+
+def _neighbours(donors: Collection[Endpoint], stages: Iterable[int], bounds: MessageBounds) -> None:
+    """Of the body alone: the ends have no blocks that could stand for others."""
+    _endpoints("donors", donors, most.REPLICAS_MAX)
+    for stage in stages:
+        _stage(stage, bounds, 1)
+
+
+def _built(built: says.Built, bounds: MessageBounds) -> None:
+    _hash("digest of a state", built.state_digest)
+    _within("seconds", built.seconds, 0, most.SECONDS_MAX)
+    _within("bytes", built.received_bytes, 0, most.TALLY_MAX)
+    _iteration(built.iteration, bounds)
+
+
+# ---- claims, heartbeats, records -------------------------------------------------------------------------------------
+
+
+def _claim(claim: says.Claim, bounds: MessageBounds) -> None:
+    _position(claim.position, bounds)
+
+
+def _open(request: says.Open, bounds: MessageBounds) -> None:
+    _plan(request.plan, bounds)
+
+
+def _promise(promise: says.Promise, bounds: MessageBounds) -> None:
+    _iteration(promise.iteration, bounds)
+    _record(promise.sealed, bounds)
+    if promise.sealed_at is not None:
+        _position(promise.sealed_at, bounds)
+    _plan(promise.plan, bounds)
+    _stage(promise.stage, bounds, -1)
+    _hash("base", promise.base)
+    _members("newer lives", promise.newer_lives, bounds.members)
+
+
+def _heartbeat(heartbeat: says.Heartbeat, bounds: MessageBounds) -> None:
+    _position(heartbeat.position, bounds)
+    _within("news", heartbeat.seen, 0, most.TALLY_MAX)
+    _within("seconds to hold it", heartbeat.hold_s, 0, bounds.hold_s)
+    _text("what is waited for", heartbeat.waiting_for)
+    _within("progress", heartbeat.progress, 0, most.TALLY_MAX)
+
+
+def _heartbeat_answer(answer: says.HeartbeatAnswer, bounds: MessageBounds) -> None:
+    _within("news", answer.news, 0, most.TALLY_MAX)
+    if answer.position is not None:
+        _position(answer.position, bounds)
+    _iteration(answer.iteration, bounds)
+    _hash("base", answer.base)
+    _partial_sums(answer.partial_sums, bounds)
+    _microbatches(answer.stored, bounds)
+    _offsets("losses", [loss.offset for loss in answer.losses], bounds.microbatches)
+    if answer.evaluation is not None:
+        _within("tokens", answer.evaluation.tokens, 0, most.TALLY_MAX)
+        _offsets("windows", answer.evaluation.windows, bounds.windows)
+    _within("seconds per microbatch", answer.seconds_per_microbatch, 0, most.SECONDS_MAX)
+    _stage(answer.stage, bounds, -1)
+    for iteration in (answer.ends_iteration, answer.borders_since):
+        _iteration(iteration, bounds, -1)
+    _count("shadows", answer.shadows, 2 * bounds.stage_count)
+    for shadow in answer.shadows:
+        _stage(shadow.stage, bounds)
+        _iteration(shadow.iteration, bounds)
+        _hash("lineage", shadow.lineage)
+    _hash("lineage", answer.ends_lineage)
+    _within("lateness", answer.lateness, 0, most.SECONDS_MAX)
+    _within("work", answer.work_done, 0, most.TALLY_MAX)
+
+
+def _seal(seal: says.Seal, bounds: MessageBounds) -> None:
+    _position(seal.position, bounds)
+    _record(seal.record, bounds)
+
+
+def _sealed(sealed: says.Sealed, _: MessageBounds) -> None:
+    _hash("lineage", sealed.lineage)
+
+
+def _commit(commit: says.Commit, bounds: MessageBounds) -> None:
+    _record(commit.record, bounds)
+
+
+def _committed(committed: says.Committed, bounds: MessageBounds) -> None:
+    _iteration(committed.iteration, bounds)
+
+
+# ---- repair and averaging --------------------------------------------------------------------------------------------
+
+
+def _segment(segment: Segment, bounds: MessageBounds) -> None:
+    _within("offset", segment.offset, 0, bounds.microbatches - 1)
+    _within("number of a redo", segment.number, 1, most.NUMBER_MAX)
+    _within("first position", segment.first, 1, bounds.stage_count - 1)
+    _endpoints("redoers", segment.redoers, bounds.stage_count - segment.first)
+    _endpoint(segment.before)
+    _endpoint(segment.after)
+    _count("wanted stages", segment.wanted, bounds.stage_count)
+    for stage in segment.wanted:
+        _stage(stage, bounds)
+
+
+def _redo(redo: says.Redo, bounds: MessageBounds) -> None:
+    _position(redo.position, bounds)
+    _hash("base", redo.base)
+    _count("segments", redo.segments, bounds.microbatches * bounds.stage_count)
+    for segment in redo.segments:
+        _segment(segment, bounds)
+
+
+def _redone(redone: says.Redone, bounds: MessageBounds) -> None:
+    _microbatches(redone.done, bounds)
+    _count("tensors that are gone", redone.gone, 2 * bounds.microbatches * bounds.stage_count)
+    for offset, stage in redone.gone:
+        _within("offset", offset, 0, bounds.microbatches - 1)
+        _stage(stage, bounds)
+
+
+def _take_roll(request: says.TakeRoll, bounds: MessageBounds) -> None:
+    roll = request.roll
+    _position(request.position, bounds)
+    _iteration(roll.iteration, bounds)
+    _hash("base", roll.base)
+    _stage(roll.stage, bounds)
+    _partial_sums(roll.partial_sums, bounds)
+    _endpoints("members of a roll", roll.members, most.REPLICAS_MAX)
+    _within("rotation", roll.rotation, 0, most.NUMBER_MAX)
+
+
+def _report(report: says.Report, _: MessageBounds) -> None:
+    """Its norm may be no number: then training diverges, which is for all members of a stage to say."""
+    _hash("round", report.round)
+    _hash("digest of a sum", report.sum_digest)
+    _hash("digest of a state", report.state_digest)
+    _may_be_norm(report.squared_norm_bits)
+    _count("digests of parts", report.part_digests, most.PARTS_MAX)
+    for digest in report.part_digests:
+        _hash("digest of a part", digest)
+
+
+def _may_be_norm(bits: str) -> None:
+    norm = bits_float64(bits)
+    if norm < 0:
+        raise ProtocolViolation(f"squared norm {norm:g}; 0 or more expected")
+
+
+def _other_partial_sums(answer: says.OtherPartialSums, bounds: MessageBounds) -> None:
+    _partial_sums(answer.partial_sums, bounds)
+
+
+def _round_failed(failed: says.RoundFailed, _: MessageBounds) -> None:
+    _hash("round", failed.round)
+    _member(failed.suspect)
+    _text("why", failed.why)
+
+
+def _reduce(reduce: says.Reduce, _: MessageBounds) -> None:
+    _hash("round", reduce.round)
+    _within("part", reduce.part, 0, most.PARTS_MAX)
+
+
+def _reduced(reduced: says.Reduced, _: MessageBounds) -> None:
+    _may_be_norm(reduced.squared_norm_bits)
+
+
+# ---- work ------------------------------------------------------------------------------------------------------------
+
+
+def _train(train: says.Train, bounds: MessageBounds) -> None:
+    """Where it is part of a redo, its stage lies in the segment."""
+    key, segment = train.key, train.segment
+    _key(key, bounds)
+    _within("tries", train.attempt_number, 0, most.COUNTER_MAX)
+    _endpoint(train.source)
+    if segment is None:
+        return
+    _segment(segment, bounds)
+    if bounds.routes is None:
+        return
+    if key.kind is not WorkKind.TRAIN or key.stage == ENDS_STAGE:
+        raise ProtocolViolation("a redo of an evaluation, or of the ends; one of a body stage expected")
+    _within("position in a redo", bounds.routes.route(key.microbatch).position(key.stage), segment.first, segment.last)
+
+
+def _loss(loss: says.Loss, bounds: MessageBounds) -> None:
+    _key(loss.key, bounds)
+
+
+def _pull(pull: says.Pull, bounds: MessageBounds) -> None:
+    _key(pull.key, bounds)
+
+
+# ---- averages and state ----------------------------------------------------------------------------------------------
+
+
+def _get_average(request: says.GetAverage, bounds: MessageBounds) -> None:
+    _iteration(request.iteration, bounds)
+    _hash("digest of a sum", request.sum_digest)
+    _within("part", request.part, 0, most.PARTS_MAX)
+
+
+def _get_parts(request: says.GetState | says.GetShadow, bounds: MessageBounds) -> None:
+    _stage(request.stage, bounds)
+    _iteration(request.iteration, bounds, -1)
+    _within("part", request.part, 0, most.PARTS_MAX)
+    _within("count of parts", request.count, 0, most.PARTS_MAX)
+    if isinstance(request, says.GetState):
+        _hash("lineage", request.lineage)
+
+
+def _state(state: says.State, bounds: MessageBounds) -> None:
+    _within("parts", state.part_count, 0, most.PARTS_MAX)
+    _iteration(state.iteration, bounds)
+    _count("parts", state.sizes, most.PARTS_MAX)
+
+
+def _shadow_part(part: says.ShadowPart, bounds: MessageBounds) -> None:
+    _iteration(part.iteration, bounds)
+    _hash("lineage", part.lineage)
+    _count("parts", part.sizes, most.PARTS_MAX)
+
+
+def _get_record(request: says.GetRecord, bounds: MessageBounds) -> None:
+    _iteration(request.iteration, bounds, -1)
+
+
+def _record_answer(answer: says.RecordAnswer, bounds: MessageBounds) -> None:
+    _record(answer.record, bounds)
+
+
+def _plan_answer(answer: says.PlanAnswer, bounds: MessageBounds) -> None:
+    _plan(answer.plan, bounds)
+    _text("what is waited for", answer.waiting_for)
+    if answer.coordinator is not None:
+        _endpoint(answer.coordinator)
+    _within("records", answer.records, 0, bounds.iterations)
+
+
+# ---- endings and other lineages --------------------------------------------------------------------------------------
+
+
+def _goodbye(goodbye: says.Goodbye, _: MessageBounds) -> None:
+    _text("why", goodbye.why)
+    if goodbye.successor is not None:
+        _endpoint(goodbye.successor)
+
+
+def _farewell(farewell: says.Farewell, _: MessageBounds) -> None:
+    _text("note", farewell.note)
+
+
+def _meet(meet: says.Meet | says.Met, bounds: MessageBounds) -> None:
+    _iteration(meet.iteration, bounds)
+    _hash("lineage", meet.lineage)
+    _forced(meet.forced, bounds)
+    if meet.term is not None:
+        _term(meet.term)
+    if isinstance(meet, says.Met) and meet.coordinator is not None:
+        _endpoint(meet.coordinator)
+
+
+def _nothing(_: object, __: MessageBounds) -> None:
+    """It says nothing."""
+
+
+_CHECKS: dict[type[Any], Check] = {
+    says.Hello: _hello,
+    says.Place: _place,
+    says.Build: _build,
+    says.Built: _built,
+    says.Claim: _claim,
+    says.Open: _open,
+    says.Promise: _promise,
+    says.Heartbeat: _heartbeat,
+    says.HeartbeatAnswer: _heartbeat_answer,
+    says.Redo: _redo,
+    says.Redone: _redone,
+    says.TakeRoll: _take_roll,
+    says.Report: _report,
+    says.OtherPartialSums: _other_partial_sums,
+    says.RoundFailed: _round_failed,
+    says.Seal: _seal,
+    says.Sealed: _sealed,
+    says.Commit: _commit,
+    says.Committed: _committed,
+    says.Train: _train,
+    says.Trained: _nothing,
+    says.Loss: _loss,
+    says.LossAnswer: _nothing,
+    says.Pull: _pull,
+    says.Pulled: _nothing,
+    says.Reduce: _reduce,
+    says.Reduced: _reduced,
+    says.GetAverage: _get_average,
+    says.Average: _nothing,
+    says.GetState: _get_parts,
+    says.State: _state,
+    says.GetShadow: _get_parts,
+    says.ShadowPart: _shadow_part,
+    says.GetRecord: _get_record,
+    says.RecordAnswer: _record_answer,
+    says.GetPlan: _nothing,
+    says.PlanAnswer: _plan_answer,
+    says.GetManifest: _nothing,
+    says.ManifestAnswer: _nothing,
+    says.Goodbye: _goodbye,
+    says.Farewell: _farewell,
+    says.Meet: _meet,
+    says.Met: _meet,
+}
