@@ -29,6 +29,7 @@ from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.genesis import NUMBER_MAX
 from swarmfree.wire.identity import Identity, draw_incarnation, load_or_create_identity
 from swarmfree.wire.invite import Invite, encode_invite
+from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.network import GrpcNetwork
 
 MANIFEST_FILE, PORT_FILE, FOUNDER_FILE = "manifest.json", "port.json", "founder.json"
@@ -129,7 +130,7 @@ class Founding:
         stands = ": has begun" if self._has_begun(manifest) else ""  # else the watch says what it waits for
         self._journal.tell(Note(f"run {manifest.run.name} ({manifest.fingerprint()[:12]}), {manifest.data.name}{stands}"))
         try:
-            network = GrpcNetwork(manifest.fingerprint(), identity, incarnation, self._host)
+            network = GrpcNetwork(manifest.fingerprint(), identity, incarnation, self._host, limits=WireLimits.of(manifest))
             async with network, asyncio.TaskGroup() as group:
                 group.create_task(self._watch(directory, manifest, network))
                 while True:

@@ -36,8 +36,9 @@ from swarmfree.storage.tokens import CorpusTokens
 from swarmfree.storage.weights import FolderWeights
 from swarmfree.trainer.peer import run_peer
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
-from swarmfree.wire.identity import draw_incarnation, load_or_create_identity, next_life_number
+from swarmfree.wire.identity import Identity, draw_incarnation, load_or_create_identity, next_life_number
 from swarmfree.wire.invite import ENTRY_POINTS_MAX, Invite, encode_invite
+from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.network import GrpcNetwork
 
 if TYPE_CHECKING:
@@ -128,11 +129,7 @@ class PeerLife:
             if screen is not None:
                 self._introduce(screen, manifest, self._own_invite(directory))
             incarnation = draw_incarnation(secrets.token_hex, next_life_number(local.folder, time.time()))
-            network = await opened.enter_async_context(
-                GrpcNetwork(
-                    self._order.invite.fingerprint, identity, incarnation, local.host, local.port, announced=announced_of(local)
-                )
-            )
+            network = await opened.enter_async_context(self._network(manifest, identity, incarnation))
             executor = ThreadExecutor()
             opened.callback(executor.close)
             shelf = FolderShelf(Path(local.folder) / KEPT)
@@ -155,6 +152,10 @@ class PeerLife:
             return await run_peer(
                 ports, manifest, local, random.Random(secrets.randbits(64)), self._leave, keep=self._keep, begun=begun
             )
+
+    def _network(self, manifest: Manifest, identity: Identity, incarnation: str) -> GrpcNetwork:
+        local, run, limits = self._order.local, self._order.invite.fingerprint, WireLimits.of(manifest)
+        return GrpcNetwork(run, identity, incarnation, local.host, local.port, announced=announced_of(local), limits=limits)
 
     def _introduce(self, screen: PeerScreen, manifest: Manifest, invite: str) -> None:
         """Say what this peer gives, and where the invite lies by which others join through it."""

@@ -18,6 +18,7 @@ from swarmfree.protocol.errors import CallFailed, ConfigError, PeerSilent, PeerU
 from swarmfree.protocol.messages import Response
 from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.validation import check_response, payload_bytes_max
 from swarmfree.wire.addresses import Address, parse_address
 from swarmfree.wire.announcement_record import ADDRESSES_MAX
 from swarmfree.wire.certificate import Certificate
@@ -218,20 +219,34 @@ class Client:
         await line.close()
 
 
+def checked_response(rpc: Rpc, data: bytes | memoryview, limits: WireLimits) -> tuple[Response, int]:
+    """A response that is one of the run, and the size of the payload that follows it.
+
+    Raises:
+        Malformed: it is none.
+    """
+    response, size_bytes = decode_response(rpc, data)
+    try:
+        check_response(response, limits.bounds)
+    except ProtocolViolation as error:
+        raise Malformed(str(error)) from error
+    return response, size_bytes
+
+
 class Download:
     """What comes back on a stream: progress, then one response, then its payload.
 
     Args:
         rpc: says what the response must be.
-        payload_bytes_max: larger ones are refused.
+        limits: larger ones are refused, and what nobody of the run says.
     """
 
-    __slots__ = ("_assignment", "_payload_bytes_max", "_rpc", "response")
+    __slots__ = ("_assignment", "_limits", "_rpc", "response")
 
-    def __init__(self, rpc: Rpc, payload_bytes_max: int) -> None:
+    def __init__(self, rpc: Rpc, limits: WireLimits) -> None:
         """Expect everything."""
         self._rpc = rpc
-        self._payload_bytes_max = payload_bytes_max
+        self._limits = limits
         self._assignment = PayloadReader(0, 0)
         self.response: Response | None = None
 
@@ -249,8 +264,9 @@ class Download:
         if kind is FrameKind.CHUNK and self.response is not None:
             self._assignment.add(content)
         elif kind is FrameKind.RESPONSE and self.response is None:
-            self.response, size_bytes = decode_response(self._rpc, content)
-            self._assignment = PayloadReader(size_bytes, self._payload_bytes_max)
+            response, size_bytes = checked_response(self._rpc, content, self._limits)
+            most = min(self._limits.payload_bytes_max, payload_bytes_max(response, self._limits.bounds))
+            self.response, self._assignment = response, PayloadReader(size_bytes, most)
         else:
             raise Malformed(f"a {kind.name} frame out of turn")
 
@@ -346,7 +362,7 @@ class Conversation:
             async with asyncio.timeout_at(end_s):
                 await self._line.opened()
             data = await self._line.callable(self._rpc)(request, timeout=end_s - loop.time())
-            response, _ = decode_response(self._rpc, data)
+            response, _ = checked_response(self._rpc, data, self._limits)
         except TimeoutError:
             raise PeerSilent(f"{self._rpc.name}: peer {self._peer} did not answer in time") from None
         except grpc.aio.AioRpcError as error:
@@ -357,7 +373,7 @@ class Conversation:
 
     async def stream(self, request: bytes, payload: bytes, silence_s: float, *, header_first: bool) -> Reply:
         """One request, frames back, and a payload up where the RPC has one."""
-        download = Download(self._rpc, self._limits.payload_bytes_max)
+        download = Download(self._rpc, self._limits)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(silence_s) as limit:

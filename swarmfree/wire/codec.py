@@ -37,6 +37,7 @@ from swarmfree.protocol.records import MicrobatchSet
 from swarmfree.wire.frames import Malformed
 
 T = TypeVar("T")
+LIST_MAX = 1 << 16
 _BITS_DIGITS = 16
 _INTEGERS = (
     FieldDescriptor.TYPE_INT32,
@@ -211,7 +212,7 @@ def _repeated_codec(element: Any, field: FieldDescriptor) -> FieldCodec:
             getattr(message, name).extend(values if to_field is None else map(to_field, values))
 
         def read_scalars(message: Any) -> tuple[Any, ...]:
-            values = getattr(message, name)
+            values = _bounded(getattr(message, name), name)
             return tuple(values if from_field is None else map(from_field, values))
 
         return FieldCodec(write_scalars, read_scalars)
@@ -223,9 +224,16 @@ def _repeated_codec(element: Any, field: FieldDescriptor) -> FieldCodec:
             inner.write(value, target.add())
 
     def read(message: Any) -> tuple[Any, ...]:
-        return tuple(map(inner.read, getattr(message, name)))
+        return tuple(map(inner.read, _bounded(getattr(message, name), name)))
 
     return FieldCodec(write, read)
+
+
+def _bounded(values: Any, name: str) -> Any:
+    """A list that is short enough to make values of; how long each may be in a run is for others to know."""
+    if len(values) > LIST_MAX:
+        raise Malformed(f"a list {name} of {len(values):,}; at most {LIST_MAX:,} are read")
+    return values
 
 
 def _inner_codec(kind: Any, field: FieldDescriptor) -> ValueCodec:

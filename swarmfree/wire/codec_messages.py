@@ -18,6 +18,9 @@ from swarmfree.wire.codec import from_proto, to_proto, value_codec
 from swarmfree.wire.frames import Malformed
 from swarmfree.wire.v1 import messages_pb2, swarm_pb2
 
+HEADER_BYTES_MAX = 2048
+HEADER_TAG = 1 << 3 | 2
+HEADER_PREFIX_BYTES = 4
 SERVICE = swarm_pb2.DESCRIPTOR.services_by_name["Swarm"]
 
 
@@ -156,16 +159,35 @@ class ReceivedRequest:
         return cast("Request", from_proto(self.rpc.request, self.message))
 
 
-def decode_request(rpc: Rpc, data: bytes | memoryview) -> ReceivedRequest:
-    """Read a request's header.
+def decode_header(rpc: Rpc, data: bytes | memoryview, size_bytes_max: int = HEADER_BYTES_MAX) -> Header:
+    """The header with which a request begins; nothing behind it is looked at.
+
+    Raises:
+        Malformed: there is none, it is too long, or it is not whole.
+    """
+    name = f"{rpc.request_message.DESCRIPTOR.full_name}.header"
+    begin = memoryview(data)[: size_bytes_max + HEADER_PREFIX_BYTES]
+    if not begin or begin[0] != HEADER_TAG:
+        raise Malformed(f"{name} is absent, or is not the first field")
+    size_bytes, start, shift = 0, 1, 0
+    while start < min(len(begin), HEADER_PREFIX_BYTES):
+        size_bytes |= (begin[start] & 127) << shift
+        start, shift = start + 1, shift + 7
+        if begin[start - 1] < 128:
+            break
+    if size_bytes > size_bytes_max:
+        raise Malformed(f"{name} of {size_bytes:,} bytes; at most {size_bytes_max:,} are taken")
+    return from_proto(Header, _parse(messages_pb2.Header, begin[start : start + size_bytes]))
+
+
+def decode_request(rpc: Rpc, data: bytes | memoryview, size_bytes_max: int = HEADER_BYTES_MAX) -> ReceivedRequest:
+    """Read a request's header, and what frames it.
 
     Raises:
         Malformed: the bytes are no such message or the header is not whole.
     """
+    header = decode_header(rpc, data, size_bytes_max)
     message: Any = _parse(rpc.request_message, data)
-    if not message.HasField("header"):
-        raise Malformed(f"{message.DESCRIPTOR.full_name}.header is absent")
-    header = from_proto(Header, message.header)
     if not rpc.request_has_payload:
         return ReceivedRequest(rpc, header, message, 0, waits=False)
     return ReceivedRequest(rpc, header, message, message.payload.size_bytes, waits=message.payload.waits)

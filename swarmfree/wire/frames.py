@@ -153,6 +153,10 @@ class PayloadReader:
         self._missing_bytes -= len(chunk)
         self._chunks.append(chunk)
 
+    def drop(self) -> None:
+        """Let the chunks go: the payload will not be asked for."""
+        self._chunks.clear()
+
     def pieces(self) -> tuple[memoryview, ...]:
         """All of it as it came, nothing copied; the chunks are let go."""
         assert self.is_complete, "the payload is asked for before it is there"

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.message_bounds import MessageBounds
 from swarmfree.wire.certificate import SERVER_NAME
 from swarmfree.wire.frames import CHUNK_BYTES, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 
 Option = tuple[str, int | str]
+UNCOMPRESSED = 1
+"""Of gRPC's algorithms that one alone: eight kilobytes unpack to eight megabytes, before anybody could look at them."""
+SMALL = frozenset(
+    {
+        "Claim",
+        "Heartbeat",
+        "Loss",
+        "Pull",
+        "Reduce",
+        "GetAverage",
+        "GetState",
+        "GetShadow",
+        "GetRecord",
+        "GetPlan",
+        "GetManifest",
+        "Goodbye",
+    }
+)
+TENSORS_OF_A_CALLER = 64
+"""Microbatches that one caller may have under way here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +40,19 @@ class WireLimits:
         progress_s: while a handler runs, a progress frame goes out this often.
         drain_s: how long to wait for a caller's first frame, and for it to close its side after it was answered early.
         chunk_bytes: payload bytes per frame sent.
-        payload_bytes_max: larger payloads are refused.
+        bounds: what a message of the run can say.
+        payload_bytes_max: larger payloads are refused; `bounds` knows less of each kind.
         message_bytes_max: larger protobuf messages and frames are refused.
-        calls_max: handlers at work at once, also those whose callers are gone; further calls are refused.
+        small_bytes_max: the same of requests that hold no plan, record or list of members.
+        header_bytes_max: of a request's header, which is read before all else.
+        metadata_bytes_max: of what HTTP carries beside a message.
+        streams_max: calls of one connection at once.
+        calls_max: calls open at once, their handlers at work or their answers under way, also those whose callers are gone; others are refused.
+        caller_calls_max: the same of one caller.
+        held_bytes_max: of payloads, come or to go, of calls that are open.
+        caller_held_bytes_max: the same of one caller.
+        write_s: a caller takes a frame of its answer within so long, or the call is over.
+        unread_bytes_max: of answers that are under way to one caller.
         channels_max: connections kept; the longest unused goes first.
         keepalive_s: an otherwise quiet connection is pinged this often.
         ping_timeout_s: a ping without answer for so long breaks the connection. gRPC's keepalive timeout alone does not see a frozen peer.
@@ -31,9 +63,19 @@ class WireLimits:
     progress_s: float = 0.5
     drain_s: float = 10.0
     chunk_bytes: int = CHUNK_BYTES
+    bounds: MessageBounds = field(default_factory=MessageBounds)
     payload_bytes_max: int = 1 << 30
     message_bytes_max: int = 8 << 20
+    small_bytes_max: int = 1 << 16
+    header_bytes_max: int = 2048
+    metadata_bytes_max: int = 8192
+    streams_max: int = 1024
     calls_max: int = 4096
+    caller_calls_max: int = 512
+    held_bytes_max: int = 4 << 30
+    caller_held_bytes_max: int = 2 << 30
+    write_s: float = 30.0
+    unread_bytes_max: int = 16 << 20
     channels_max: int = 256
     keepalive_s: float = 2.0
     ping_timeout_s: float = 1.5
@@ -43,6 +85,20 @@ class WireLimits:
     def __post_init__(self) -> None:
         assert CHUNK_BYTES_MIN <= self.chunk_bytes <= CHUNK_BYTES_MAX, "chunks lie between the bounds that every receiver holds"
         assert self.message_bytes_max > CHUNK_BYTES_MAX, "a chunk must fit a message"
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> WireLimits:
+        """For a peer of one run, whose messages are no larger than it needs."""
+        bounds = MessageBounds.of(manifest)
+        return cls(
+            bounds=bounds,
+            message_bytes_max=max(CHUNK_BYTES_MAX + bounds.message_bytes, 2 * CHUNK_BYTES_MAX),
+            caller_held_bytes_max=max(64 << 20, TENSORS_OF_A_CALLER * bounds.tensor_bytes),
+        )
+
+    def request_bytes_max(self, rpc_name: str) -> int:
+        """How large a request of this RPC may be, without payload."""
+        return self.small_bytes_max if rpc_name in SMALL else self.message_bytes_max
 
     def channel_options(self) -> list[Option]:
         """What a channel is made with: own connections, quick failure, quick return, no silent retries."""
@@ -63,6 +119,7 @@ class WireLimits:
         return [
             *self._common_options(),
             ("grpc.so_reuseport", 0),
+            ("grpc.max_concurrent_streams", self.streams_max),
             ("grpc.http2.min_ping_interval_without_data_ms", _ms(self.keepalive_s) // 4),
             ("grpc.http2.max_ping_strikes", 0),
         ]
@@ -71,6 +128,9 @@ class WireLimits:
         return [
             ("grpc.max_send_message_length", self.message_bytes_max),
             ("grpc.max_receive_message_length", self.message_bytes_max),
+            ("grpc.max_metadata_size", self.metadata_bytes_max),
+            ("grpc.absolute_max_metadata_size", 2 * self.metadata_bytes_max),
+            ("grpc.compression_enabled_algorithms_bitset", UNCOMPRESSED),
             ("grpc.keepalive_time_ms", _ms(self.keepalive_s)),
             ("grpc.keepalive_timeout_ms", _ms(self.ping_timeout_s)),
             ("grpc.http2.ping_timeout_ms", _ms(self.ping_timeout_s)),

@@ -12,10 +12,11 @@ from typing import Self
 
 import grpc
 
-from swarmfree.protocol.errors import ConfigError, RefusalKind, Refused, SwarmfreeError
+from swarmfree.protocol.errors import ConfigError, ProtocolViolation, RefusalKind, Refused, SwarmfreeError
 from swarmfree.protocol.messages import Header, Request
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.protocol.ports import Handler, Reply
+from swarmfree.protocol.validation import check_fit
 from swarmfree.wire.addresses import address_of
 from swarmfree.wire.certificate import make_certificate
 from swarmfree.wire.client import Client
@@ -24,6 +25,7 @@ from swarmfree.wire.identity import Identity
 from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.packing import Packer, is_packed
 from swarmfree.wire.port_check import require_listening
+from swarmfree.wire.quotas import Quotas
 from swarmfree.wire.server import Server
 
 _SHORT = 8
@@ -79,6 +81,11 @@ class GrpcNetwork:
         """This peer's member name and its one address, known once started."""
         assert self._here is not None, "the network has not been started"
         return self._here
+
+    @property
+    def quotas(self) -> Quotas:
+        """What callers use of this peer at present."""
+        return self._server.quotas
 
     @property
     def frames_received(self) -> int:
@@ -149,7 +156,12 @@ class GrpcNetwork:
         if is_packed(rpc):
             return await self._call_packed(to, rpc, header, request, silence_s)
         encoded = encode_request(rpc, header, request, len(payload), waits=header_first)
-        return await self._client.call(to, rpc, encoded, payload, silence_s=silence_s, header_first=header_first)
+        reply = await self._client.call(to, rpc, encoded, payload, silence_s=silence_s, header_first=header_first)
+        try:
+            check_fit(request, reply.message)
+        except ProtocolViolation as error:
+            raise ProtocolViolation(f"{rpc.name}: peer {to.member} sent {error}") from error
+        return reply
 
     async def _call_packed(self, to: Endpoint, rpc: Rpc, header: Header, request: Request, silence_s: float) -> Reply:
         """As what has changed for this receiver; once more alone, where it has not got what that was packed with."""

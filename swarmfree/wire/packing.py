@@ -29,6 +29,8 @@ SLOTS = {"Open": PLAN, "Seal": RECORD, "Commit": RECORD}
 """RPCs that are packed, and which earlier body each of them replaces as a dictionary."""
 LEVEL = 3
 DIGEST_BYTES = 8
+DICTIONARIES_MAX = 2
+"""Of one request: a plan and a record."""
 BODIES_KEPT, SENDERS_KEPT, PACKED_KEPT, RECEIVERS_KEPT = 8, 8, 16, 4096
 
 
@@ -132,6 +134,8 @@ class Unpacker:
         return request
 
     def _unpacked(self, received: ReceivedRequest, packed: bytes, against: Sequence[bytes]) -> bytes:
+        if len(against) > DICTIONARIES_MAX:
+            raise Malformed(f"a request packed with {len(against):,} others; at most {DICTIONARIES_MAX} are taken")
         bodies = self._bodies.get(received.header.sender.member, OrderedDict())
         if any(digest not in bodies for digest in against):
             raise Refused(RefusalKind.UNKNOWN_DICTIONARY, "this peer has not got what the request was packed with")

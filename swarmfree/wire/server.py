@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from itertools import repeat
 from types import TracebackType
 from typing import Any, NoReturn, Protocol, Self, TypeAlias
@@ -22,13 +23,15 @@ from swarmfree.protocol.errors import CallFailed, PeerUnreachable, ProtocolViola
 from swarmfree.protocol.messages import Header, Request
 from swarmfree.protocol.pieces import recut
 from swarmfree.protocol.ports import Handler
+from swarmfree.protocol.validation import check_names, check_request, payload_bytes_max
 from swarmfree.wire import frames
 from swarmfree.wire.addresses import ADDRESS_LETTERS_MAX
 from swarmfree.wire.certificate import proven_caller
-from swarmfree.wire.codec_messages import RPCS, SERVICE, CallShape, ReceivedRequest, Rpc, decode_request, encode_response
+from swarmfree.wire.codec_messages import RPCS, SERVICE, CallShape, Rpc, decode_header, decode_request, encode_response
 from swarmfree.wire.frames import FrameKind, Malformed, PayloadReader, chunk_frame, decode_frame, encode_frame
 from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.packing import Unpacker
+from swarmfree.wire.quotas import AnswerGate, CallSlot, Quotas
 from swarmfree.wire.status import status_of
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -85,6 +88,8 @@ class Upload:
         context: the RPC's stream; after the first frame this object alone reads from it.
         group: owns the task that reads.
         bell: rung when the RPC's coroutine is to ask the caller.
+        slot: counts what has come.
+        silence_s: a caller that is asked sends a chunk within so long.
     """
 
     __slots__ = (
@@ -93,6 +98,8 @@ class Upload:
         "_group",
         "_is_discarding",
         "_payload",
+        "_silence_s",
+        "_slot",
         "_task",
         "_waits",
         "bell",
@@ -100,8 +107,10 @@ class Upload:
         "violation",
     )
 
-    def __init__(self, context: Context, group: asyncio.TaskGroup, bell: asyncio.Event) -> None:
+    def __init__(self, context: Context, group: asyncio.TaskGroup, bell: asyncio.Event, slot: CallSlot, silence_s: float) -> None:
         """Expect nothing yet."""
+        self._slot = slot
+        self._silence_s = silence_s
         self._context = context
         self._assignment: PayloadReader | None = None
         self._group = group
@@ -111,12 +120,12 @@ class Upload:
         self._waits = False
         self.bell = bell
         self.must_ask = False
-        self.violation: Malformed | None = None
+        self.violation: Malformed | Refused | None = None
 
     @property
     def is_complete(self) -> bool:
-        """Nothing more can come: the caller closes its side without being told."""
-        return self._assignment is not None and self._assignment.is_complete
+        """Nothing more can come, or nothing has been expected yet: the caller closes its side without being told."""
+        return self._assignment is None or self._assignment.is_complete
 
     def expect(self, assignment: PayloadReader, chunk: memoryview | None, *, waits: bool) -> None:
         """Know what must come, and take what came with the request.
@@ -128,10 +137,12 @@ class Upload:
 
         Raises:
             Malformed: the chunk does not fit.
+            Refused: its caller has too much under way.
         """
         self._assignment = assignment
         self._waits = waits
         if chunk is not None:
+            self._slot.hold(len(chunk))
             assignment.add(chunk)
         if assignment.is_complete:
             self._payload.set_result(assignment.payload())
@@ -167,9 +178,15 @@ class Upload:
 
     async def _receive(self) -> None:
         try:
-            while (data := await self._context.read()) is not grpc.aio.EOF:
+            while True:
+                async with asyncio.timeout(self._silence_s):
+                    data = await self._context.read()
+                if data is grpc.aio.EOF:
+                    break
                 if not self._is_discarding:
                     self._take(data)
+        except TimeoutError:
+            self._fail(PeerUnreachable(f"the caller sent nothing of its payload for {self._silence_s:g} s"))
         except grpc.aio.BaseError:
             log.debug("a caller's stream broke while its payload was read", exc_info=True)
         self._fail(PeerUnreachable("the caller closed its side before its payload was here"))
@@ -177,19 +194,43 @@ class Upload:
     def _take(self, data: bytes) -> None:
         assert self._assignment is not None, "chunks come after the request"
         try:
-            self._assignment.add(_content(data, FrameKind.CHUNK)[0])
-        except Malformed as error:
+            chunk = _content(data, FrameKind.CHUNK)[0]
+            self._slot.hold(len(chunk))
+            self._assignment.add(chunk)
+        except (Malformed, Refused) as error:
             self.violation = error
             self._is_discarding = True
-            self._fail(ProtocolViolation(f"the caller sent {error}"))
+            self._assignment.drop()
+            self._fail(error if isinstance(error, Refused) else ProtocolViolation(f"the caller sent {error}"))
             return
         if self._assignment.is_complete and not self._payload.done():
             self._payload.set_result(self._assignment.payload())
 
-    def _fail(self, error: PeerUnreachable | ProtocolViolation) -> None:
+    def _fail(self, error: CallFailed) -> None:
         if not self._payload.done():
             self._payload.set_exception(error)
             self._payload.exception()  # Marks it as seen: a handler that never reads does not care.
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that may be handled.
+
+    Args:
+        rpc: which RPC.
+        header: who asks whom.
+        request: what.
+        handler: who answers.
+        payload_size_bytes: how many bytes follow.
+        waits: they follow only when asked for.
+    """
+
+    rpc: Rpc
+    header: Header
+    request: Request
+    handler: Handler
+    payload_size_bytes: int
+    waits: bool
 
 
 class Server:
@@ -206,7 +247,9 @@ class Server:
         self._limits = limits
         self._group = group
         self._doorkeeper = doorkeeper
-        self._unpacker = Unpacker(limits.message_bytes_max)
+        self._unpacker = Unpacker(min(limits.message_bytes_max, limits.bounds.message_bytes))
+        self.quotas = Quotas(limits)
+        self._gates: dict[str, AnswerGate] = {}
         self._handling: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self.handler: Handler | None = None
@@ -239,38 +282,48 @@ class Server:
 
     async def _unary(self, rpc: Rpc, data: bytes, context: Context) -> bytes:
         outcome = Outcome()
-        try:
-            self._begin(self._admitted(decode_request(rpc, data), context), Nothing(), outcome)
-        except (Malformed, Refused) as error:
-            await self._refuse(context, error)
-        await outcome.bell.wait()
-        if outcome.error is not None:
-            await self._refuse(context, self._refusal(rpc, outcome.error))
-        return outcome.response
+        with await self._slot(context) as slot:
+            try:
+                self._begin(self._admitted(rpc, data, context), Nothing(), outcome, slot)
+            except (Malformed, Refused) as error:
+                await self._refuse(context, error)
+            await outcome.bell.wait()
+            if outcome.error is not None:
+                await self._refuse(context, self._refusal(rpc, outcome.error))
+            return outcome.response
 
     async def _watched(self, rpc: Rpc, data: bytes, context: Context) -> None:
         outcome = Outcome()
-        try:
-            self._begin(self._admitted(decode_request(rpc, data), context), Nothing(), outcome)
-        except (Malformed, Refused) as error:
-            await self._refuse(context, error)
-        await self._show_progress(context, outcome, None)
-        if outcome.error is not None:
-            await self._refuse(context, self._refusal(rpc, outcome.error))
-        await self._respond(context, outcome)
+        with await self._slot(context) as slot:
+            try:
+                self._begin(self._admitted(rpc, data, context), Nothing(), outcome, slot)
+            except (Malformed, Refused) as error:
+                await self._refuse(context, error)
+            await self._show_progress(context, outcome, None)
+            if outcome.error is not None:
+                await self._refuse(context, self._refusal(rpc, outcome.error))
+            await self._respond(context, outcome)
 
     async def _framed(self, rpc: Rpc, context: Context) -> None:
         outcome = Outcome()
-        upload = Upload(context, self._group, outcome.bell)
+        with await self._slot(context) as slot:
+            upload = Upload(context, self._group, outcome.bell, slot, self._limits.drain_s)
+            try:
+                self._open(rpc, context, await self._first(context), upload, outcome, slot)
+            except (Malformed, Refused) as error:
+                await self._end(context, upload, error)
+            try:
+                await self._show_progress(context, outcome, upload)
+                await self._finish_framed(rpc, context, outcome, upload)
+            finally:
+                upload.abandon()
+
+    async def _slot(self, context: Context) -> CallSlot:
+        """A place for a call of this caller, or the end of the call."""
         try:
-            self._open(rpc, context, await self._first(context), upload, outcome)
+            return self.quotas.enter(proven_caller(context.auth_context()))
         except (Malformed, Refused) as error:
-            await self._end(context, upload, error)
-        try:
-            await self._show_progress(context, outcome, upload)
-            await self._finish_framed(rpc, context, outcome, upload)
-        finally:
-            upload.abandon()
+            await self._refuse(context, error)
 
     async def _first(self, context: Context) -> Any:
         try:
@@ -279,14 +332,15 @@ class Server:
         except TimeoutError:
             raise Malformed(f"no frame within {self._limits.drain_s:g} s") from None
 
-    def _open(self, rpc: Rpc, context: Context, data: Any, upload: Upload, outcome: Outcome) -> None:
+    def _open(self, rpc: Rpc, context: Context, data: Any, upload: Upload, outcome: Outcome, slot: CallSlot) -> None:
         """Begin the work that the first frame asks for; its bytes are not kept longer than that."""
         if data is grpc.aio.EOF:
             raise Malformed("nothing where REQUEST was expected")
         content, chunk = _content(data, FrameKind.REQUEST)
-        received = decode_request(rpc, content)
-        upload.expect(PayloadReader(received.payload_size_bytes, self._limits.payload_bytes_max), chunk, waits=received.waits)
-        self._begin(self._admitted(received, context), upload, outcome)
+        admitted = self._admitted(rpc, content, context)
+        size_bytes_max = min(self._limits.payload_bytes_max, payload_bytes_max(admitted.request, self._limits.bounds))
+        upload.expect(PayloadReader(admitted.payload_size_bytes, size_bytes_max), chunk, waits=admitted.waits)
+        self._begin(admitted, upload, outcome, slot)
 
     async def _finish_framed(self, rpc: Rpc, context: Context, outcome: Outcome, upload: Upload) -> None:
         if upload.violation is not None or outcome.error is not None:
@@ -295,23 +349,34 @@ class Server:
         if not upload.is_complete:
             await self._drain(upload)
 
-    def _admitted(self, received: ReceivedRequest, context: Context) -> tuple[Rpc, Header, Request, Handler]:
-        _require_own_name(received.header, proven_caller(context.auth_context()))
-        self._doorkeeper(received.header)
+    def _admitted(self, rpc: Rpc, data: bytes | memoryview, context: Context) -> Admitted:
+        """The header before all else, then whether this peer serves, then the request: what costs most is looked at last."""
+        limits = self._limits
+        header = decode_header(rpc, data, limits.header_bytes_max)
+        _require_own_name(header, proven_caller(context.auth_context()))
+        self._doorkeeper(header)
         if self._is_closing:
             raise Refused(RefusalKind.NOT_YET, "this peer is closing")
         if self.handler is None:
             raise Refused(RefusalKind.NOT_YET, "this peer is still starting")
-        if len(self._handling) >= self._limits.calls_max:
-            raise Refused(RefusalKind.NOT_YET, f"this peer works on {len(self._handling)} calls, more than it takes at once")
-        return received.rpc, received.header, self._unpacker.content(received), self.handler
+        if len(data) > limits.request_bytes_max(rpc.name):
+            raise Malformed(f"a {rpc.name} of {len(data):,} bytes; at most {limits.request_bytes_max(rpc.name):,} are taken")
+        received = decode_request(rpc, data, limits.header_bytes_max)
+        request = self._unpacker.content(received)
+        try:
+            check_names(header)
+            check_request(request, limits.bounds)
+        except ProtocolViolation as error:
+            raise Malformed(str(error)) from error
+        return Admitted(rpc, header, request, self.handler, received.payload_size_bytes, received.waits)
 
-    def _begin(self, admitted: tuple[Rpc, Header, Request, Handler], incoming: Upload | Nothing, outcome: Outcome) -> None:
-        rpc, header, request, handler = admitted
+    def _begin(self, admitted: Admitted, incoming: Upload | Nothing, outcome: Outcome, slot: CallSlot) -> None:
+        rpc = admitted.rpc
 
         async def work() -> None:
-            with outcome:
-                reply = await handler(header, request, incoming)
+            with slot, outcome:
+                reply = await admitted.handler(admitted.header, admitted.request, incoming)
+                slot.hold(reply.size_bytes)
                 outcome.response = encode_response(rpc, reply.message, reply.size_bytes)
                 outcome.payload = reply.pieces
             if outcome.error is not None and not isinstance(outcome.error, Refused):
@@ -331,9 +396,9 @@ class Server:
         while not outcome.is_done:
             if upload is not None and upload.must_ask:
                 upload.must_ask = False
-                await context.write(frames.WANT_PAYLOAD)
+                await self._write(context, frames.WANT_PAYLOAD)
             elif loop.time() >= due_s:
-                await context.write(frames.PROGRESS)
+                await self._write(context, frames.PROGRESS)
                 due_s = loop.time() + self._limits.progress_s
             else:
                 outcome.bell.clear()
@@ -345,14 +410,32 @@ class Server:
 
     async def _respond(self, context: Context, outcome: Outcome) -> None:
         chunks = recut(outcome.payload, repeat(self._limits.chunk_bytes))
-        await context.write(encode_frame(FrameKind.RESPONSE, outcome.response, *next(chunks, ())))
+        await self._write(context, encode_frame(FrameKind.RESPONSE, outcome.response, *next(chunks, ())))
         for chunk in chunks:
-            await context.write(chunk_frame(chunk))
+            await self._write(context, chunk_frame(chunk))
+
+    async def _write(self, context: Context, frame: bytes) -> None:
+        """One frame, once there is room among what this caller has not taken yet; a caller that takes nothing for long is cut off."""
+        gate = self._gate(proven_caller(context.auth_context()))
+        try:
+            async with gate.room(len(frame)), asyncio.timeout(self._limits.write_s):
+                await context.write(frame)
+        except TimeoutError:
+            log.warning("a caller took nothing of its answer for %g s", self._limits.write_s)
+            # Any other end sends a status, and that would wait behind what is not read.
+            raise asyncio.CancelledError from None
+
+    def _gate(self, caller: str) -> AnswerGate:
+        gate = self._gates.get(caller)
+        if gate is None:
+            self._gates = {name: other for name, other in self._gates.items() if not other.is_idle}
+            gate = self._gates[caller] = AnswerGate(self._limits.unread_bytes_max)
+        return gate
 
     async def _end(self, context: Context, upload: Upload, error: Refused | Malformed | None) -> NoReturn:
         """Refuse, but first make the caller stop sending: a status that comes while it writes would be lost in its library."""
         if not upload.is_complete:
-            await context.write(frames.HALT)
+            await self._write(context, frames.HALT)
             await self._drain(upload)
         await self._refuse(context, error)
 

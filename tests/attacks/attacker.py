@@ -142,7 +142,7 @@ def port_of(address: str) -> int:
 
 
 @contextlib.asynccontextmanager
-async def dialled(address: str, papers: Papers | None) -> AsyncIterator[Any]:
+async def dialled(address: str, papers: Papers | None, more: tuple[tuple[str, int], ...] = ()) -> AsyncIterator[Any]:
     """A channel to whoever is at an address; without papers it is plain text."""
     target = f"127.0.0.1:{port_of(address)}"
     if papers is None:
@@ -150,7 +150,7 @@ async def dialled(address: str, papers: Papers | None) -> AsyncIterator[Any]:
     else:
         answers = (await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port_of(address)))).encode()
         shown = (papers.private, papers.pem) if papers.name else ()
-        channel = grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(answers, *shown), options=OPTIONS)
+        channel = grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(answers, *shown), options=[*OPTIONS, *more])
     async with channel:
         yield channel
 
