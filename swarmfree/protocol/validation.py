@@ -403,7 +403,7 @@ def _heartbeat_answer(answer: says.HeartbeatAnswer, bounds: MessageBounds) -> No
         _offsets("windows", answer.evaluation.windows, bounds.windows)
     _within("seconds per microbatch", answer.seconds_per_microbatch, 0, most.SECONDS_MAX)
     _stage(answer.stage, bounds, -1)
-    for iteration in (answer.ends_iteration, answer.borders_since):
+    for iteration in (answer.ends_iteration, answer.log_since):
         _iteration(iteration, bounds, -1)
     _count("shadows", answer.shadows, 2 * bounds.stage_count)
     for shadow in answer.shadows:
