@@ -51,7 +51,7 @@ def leaders_words(term: Any, iteration: int, record: Any, plan: Any) -> Iterator
     yield "Build", says.BuildRequest(header=asked, position=position, action=fresh, iteration=0, lineage="0" * 64)
     yield "Claim", says.ClaimRequest(header=asked, position=position)
     yield "Redo", says.RedoRequest(header=asked, position=position, base="0" * 16)
-    yield "Roll", says.RollRequest(header=asked, position=position, roll=records_pb2.Roll())
+    yield "Roll", says.RollRequest(header=asked, position=position, roll=records_pb2.Roll(base="0" * 16, members=[asked.sender]))
     yield "Seal", says.SealRequest(header=asked, position=position, record=record)
     taken = type(plan)()
     taken.CopyFrom(plan)
@@ -74,11 +74,15 @@ async def test_a_stranger_leads_nobody() -> None:
     async with attacked_swarm() as swarm:
         stages = [peer.stage_member.replica_state.stage for peer in swarm.peers]
         number, record, plan = await present(swarm)
-        terms = (own_term(number + 1), own_term(2**64 - 1), plan.position.term)
+        beyond = own_term(2**64 - 1)
         for peer in swarm.peers:
-            for term in terms:
+            for term in (own_term(number + 1), beyond, plan.position.term):
                 for rpc, request in leaders_words(term, plan.position.iteration, record, plan):
-                    assert await said(peer, rpc, request) == FORBIDDEN, rpc
+                    status, kind = await said(peer, rpc, request)
+                    if term is beyond:
+                        assert status is grpc.StatusCode.INVALID_ARGUMENT, rpc
+                    else:
+                        assert (status, kind) == FORBIDDEN, rpc
             assert await said(peer, "Commit", says.CommitRequest(header=own_header(), record=record)) == FORBIDDEN
         await swarm.goes_on()
         assert stages == [peer.stage_member.replica_state.stage for peer in swarm.peers]
