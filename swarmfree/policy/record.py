@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -47,6 +48,18 @@ def is_norm(bits: str) -> bool:
     except (ValueError, struct.error):
         return False
     return not math.isfinite(norm) or 0 <= norm < SQUARED_NORM_MAX
+
+
+def agreed_norm(reported: Sequence[str]) -> str:
+    """The squared norm, float64 bits, that most members of one average report; of as many a finite one, then the senior's.
+
+    They have the same bytes, so honest ones differ in nothing: one that lies about its norm neither ends the run nor turns clipping off.
+
+    Args:
+        reported: by members with one digest, senior first; one at least.
+    """
+    counts = Counter(reported)
+    return max(counts, key=lambda bits: (counts[bits], math.isfinite(bits_float64(bits))))
 
 
 def has_fed(answer: HeartbeatAnswer | None, plan: Plan) -> bool:

@@ -272,8 +272,11 @@ def _plan(plan: Plan | None, bounds: MessageBounds) -> None:
         for replica in replicas:
             _within("speed", replica.speed, 0, most.COUNTER_MAX)
     _count("shares", plan.shares, most.REPLICAS_MAX)
+    sources = {replica.endpoint.member for replica in plan.replicas[ENDS_STAGE]} if bounds.is_exact else None
     for share in plan.shares:
         _member(share.source)
+        if sources is not None and share.source not in sources:
+            raise ProtocolViolation("a share of a peer that is no source of this plan")
         _offsets("offsets of a share", share.offsets, bounds.microbatches)
         _offsets("windows of a share", share.windows, bounds.windows)
         _offsets("offsets that were another's", share.taken, bounds.microbatches)

@@ -266,7 +266,8 @@ class Election:
     async def _catch_up(self, poll: Poll) -> bool:
         """Apply what others have committed already; False where this peer cannot, so that somebody else has to lead."""
         replica_state = self._stage_member.replica_state
-        ahead = sorted(((p.iteration, e.member, e) for e, p in poll.promises.items()), reverse=True)
+        told = ((p.iteration, e.member, e) for e, p in poll.promises.items())
+        ahead = sorted(told, key=lambda one: one[:2], reverse=True)
         while ahead and ahead[0][0] > replica_state.iteration:
             try:
                 answer = (await self._context.call(ahead[0][2], GetRecord(replica_state.iteration))).expect(RecordAnswer)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from grpc import StatusCode
 
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
+from swarmfree.protocol.message_bounds import TERM_MAX
 from swarmfree.wire.frames import Malformed
 
 REFUSAL_KEY = "swarmfree-refusal"
@@ -98,7 +99,10 @@ def _refusal(code: StatusCode, detail: str, told: Mapping[str, str | bytes], pee
         return ProtocolViolation(f"{rpc}: peer {peer} refuses with the unknown kind {name!r}: {detail}")
     if CODES[kind] is not code:
         return ProtocolViolation(f"{rpc}: peer {peer} refuses with {kind} as {code.name}; {CODES[kind].name} was expected")
-    return Refused(kind, detail, int(term) if term.isdecimal() and len(term) <= TERM_DIGITS_MAX else 0)
+    number = int(term) if term.isdecimal() and len(term) <= TERM_DIGITS_MAX else 0
+    if number > TERM_MAX:
+        return ProtocolViolation(f"{rpc}: peer {peer} refuses by term {number:,}; at most {TERM_MAX:,} expected")
+    return Refused(kind, detail, number)
 
 
 def _shortened(sentence: str) -> str:

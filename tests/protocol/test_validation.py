@@ -129,6 +129,7 @@ UNSOUND: tuple[tuple[Request, str], ...] = (
     (with_share(offsets=(1, 1)), "offsets of a share: one of them twice"),
     (with_share(windows=(2**40,)), "windows of a share"),
     (with_share(credits=0), "credits 0"),
+    (with_share(source=Member("QmNobody", "")), "a share of a peer that is no source of this plan"),
     (with_action(replace(MERGE, before_stage=0)), "stage 0; 1 to 4 expected"),
     (with_action(replace(MERGE, weight_before=float32_bits(math.nan))), "weight_before nan"),
     (with_action(actions.Copy(1, (), "nobody")), "0 donors; 1 to 64 expected"),

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from swarmfree.policy.fault_attribution import two_faced
-from swarmfree.policy.record import StageAverage, is_norm
+from swarmfree.policy.record import StageAverage, agreed_norm, is_norm
 from swarmfree.policy.reduction import Cover, choose_partial_sums
 from swarmfree.policy.repair import Ledger, plan_segments
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
@@ -313,7 +313,8 @@ class Rounds:
         for member in kept:
             self._roster.agree(member, roll.iteration)
         first = reports[kept[0]]
-        return StageAverage(first.sum_digest, first.squared_norm_bits, first.state_digest, tuple(sorted(kept)), roll.sums())
+        norm_bits = agreed_norm([reports[member].squared_norm_bits for member in kept])
+        return StageAverage(first.sum_digest, norm_bits, first.state_digest, tuple(sorted(kept)), roll.sums())
 
     def _fence_strays(self, replies: Mapping[Member, Response | CallFailed]) -> None:
         """Who says again and again that it does not know this base was built anew since its Open: it says hello, and is a member again."""

@@ -82,8 +82,8 @@ class Source:
     def follow(self, plan: Plan) -> None:
         """Start this plan's share, or the rest of it that an earlier plan of the same base did not contain."""
         for share in plan.shares:
-            if share.source != self._context.me:
-                continue
+            if share.source != self._context.me or self._context.ports.tokens is None:
+                continue  # nobody deals a share to a peer without a corpus but by mistake, or to harm it
             windows = tuple(window for window in share.windows if window not in self._windows_begun)
             offsets = tuple(offset for offset in share.offsets if offset not in self._begun)
             if self._begun and not offsets and not windows:

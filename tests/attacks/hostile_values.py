@@ -1,0 +1,182 @@
+"""Messages of every type that look right and hold what harms: sound ones in which some values are others of the same type."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import random
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from swarmfree.protocol import actions, messages
+from swarmfree.protocol.messages import Request, Response
+from swarmfree.protocol.names import Endpoint, Side, WorkKey, WorkKind
+from swarmfree.protocol.plan import Rebuilt
+from swarmfree.protocol.records import (
+    GENESIS_LINEAGE,
+    Evaluation,
+    MicrobatchSet,
+    Microloss,
+    PartialSum,
+    PartialSumId,
+    Roll,
+    StepScalars,
+    float32_bits,
+    float64_bits,
+)
+from swarmfree.sim.integer_arithmetic import ACTIVATION, TRAINING, Tensor
+from tests.mutants.alone import LATER, ME, SIBLING, A, D, at, beat_answer, endpoint, plan, record
+
+T = TypeVar("T")
+MALLORY = endpoint("mallory")
+SENDERS = (MALLORY, A, SIBLING, D)
+LINEAGE = record().lineage()
+ONE = float64_bits(1.0)
+SCALARS = StepScalars(*[float32_bits(0.5)] * 9)
+SUM = PartialSum(PartialSumId(SIBLING.member, 0), MicrobatchSet.of((0, 1)), (0, 1))
+MINE = PartialSum(PartialSumId(ME.member, 0), MicrobatchSet())
+SEGMENT = messages.Segment(1, 1, 1, (ME, D), A, A, (1,))
+KEY = WorkKey(0, "b0", WorkKind.TRAIN, 1, 1)
+RECORD = replace(record(), stages=tuple(replace(entry, scalars=SCALARS) for entry in record().stages))
+NEXT = plan(1, iteration=1, lineage=LINEAGE, base="b1")
+BUILD = messages.Build(at(1), actions.Fresh(1, 0, "nobody has it"), 0, GENESIS_LINEAGE, None)
+LATER_BUILD = replace(BUILD, iteration=1, lineage=LINEAGE, record=RECORD, past=(GENESIS_LINEAGE,))
+HALF = float32_bits(0.5)
+BUILT_OF: tuple[actions.BuildAction, ...] = (
+    actions.Copy(1, (SIBLING, MALLORY), "a sibling lives"),
+    actions.Merge(1, A, D, 1, 2, HALF, HALF, 1.0, 1.0, "both neighbours live"),
+    actions.CopyNeighbour(1, D, 2, "one neighbour lives"),
+    actions.CopyKept(0, D, 0, "it keeps a copy", LINEAGE),
+    actions.Stay(1, 0, "its own state"),
+    actions.Restore(1, D, 0, "its shadow"),
+    actions.Restore(1, D, 0, "its shadow", full=True),
+    actions.Replay(1, 1, (D,), 0, (A,), (D,), "logs and a shadow"),
+)
+
+REQUESTS: tuple[Request, ...] = (
+    messages.Hello(can_feed=True, standby=False, corpus_hash=""),
+    messages.Hello(True, False, "", 1, 0, GENESIS_LINEAGE, ()),
+    BUILD,
+    replace(BUILD, action=actions.Fresh(0, 1, "nobody has it")),
+    *(replace(LATER_BUILD, action=action, position=at(3, iteration=1)) for action in BUILT_OF),
+    messages.Claim(at(1, LATER), only_asking=False),
+    messages.Claim(at(1, LATER), only_asking=True),
+    messages.Open(plan(2)),
+    messages.Open(plan(3)),
+    messages.Open(replace(NEXT, last_record=RECORD, rebuilt=(Rebuilt(1, "s", rate_scaled=True),))),
+    messages.Heartbeat(at(2), 0, 0.5),
+    messages.Heartbeat(at(2, LATER), 3, 1.0, "a replica", 9),
+    messages.Redo(at(2), "b0", (SEGMENT,)),
+    messages.TakeRoll(at(2), Roll(0, "b0", 1, (SUM, MINE), (ME, SIBLING))),
+    messages.TakeRoll(at(3), Roll(0, "b0", 1, (SUM,), (ME, SIBLING), 1), detailed=True),
+    messages.Seal(at(2), RECORD),
+    messages.Commit(RECORD),
+    messages.Train(KEY, 0, A),
+    messages.Train(KEY, 1, A, SEGMENT),
+    messages.Train(replace(KEY, kind=WorkKind.EVALUATE), 0, A),
+    messages.Loss(replace(KEY, stage=0)),
+    messages.Pull(KEY, Side.OUTPUT),
+    messages.Pull(replace(KEY, stage=0), Side.ANSWER),
+    messages.Reduce(Roll(0, "b0", 1, (SUM,), (ME, SIBLING), 1).round(), 0, contributes=True),
+    messages.GetAverage(0, "average", 0),
+    messages.GetState(1, 0, GENESIS_LINEAGE, 0, weights_only=True, count=2),
+    messages.GetState(0, 0, "", 0, weights_only=False),
+    messages.GetShadow(1, 0),
+    messages.GetShadow(2, 0, 50, 3),
+    messages.GetRecord(-1),
+    messages.GetPlan(),
+    messages.GetManifest(),
+    messages.Goodbye(run_over=False, finished=False, why="farewell"),
+    messages.Goodbye(run_over=False, finished=False, why="another", successor=D, rejoin=True),
+    messages.Meet(1, LINEAGE, (), LATER, whole=True),
+)
+"""No word that the run is over: whom that is believed from is another matter."""
+
+BEAT = replace(
+    beat_answer(1),
+    partial_sums=(SUM,),
+    stored=MicrobatchSet.of((0, 1)),
+    share_done=True,
+    losses=tuple(Microloss(offset, ONE) for offset in range(4)),
+    evaluation=Evaluation(ONE, 3, (0, 1)),
+    shadows=(messages.KeptShadow(1, 0, full=True),),
+    ends_iteration=0,
+)
+ANSWERS: dict[type[Any], tuple[Response, ...]] = {
+    messages.Hello: (messages.Place(A, -1, "", accepted=True), messages.Place(D, 1, "a replica", accepted=False)),
+    messages.Build: (messages.Built("state", 0.1, 10, 0), messages.Built("other", 0.1, 10, 1, exact=True)),
+    messages.Claim: (messages.Promise(0, None), messages.Promise(1, RECORD, at(2), NEXT, 1, "b0", True, (ME.member,))),
+    messages.Open: (messages.Promise(0, None, stage=1), messages.Promise(0, RECORD, at(2), None, 1, "b0")),
+    messages.Heartbeat: (beat_answer(1), BEAT, replace(BEAT, stage=2), replace(BEAT, stage=0)),
+    messages.Redo: (messages.Redone(MicrobatchSet.of((1,)), ((1, 2),)),),
+    messages.TakeRoll: (
+        messages.Report("round", "average", ONE, "state"),
+        messages.OtherPartialSums((SUM,)),
+        messages.RoundFailed("round", ME.member, "silent", spoilt=True),
+    ),
+    messages.Seal: (messages.Sealed(LINEAGE),),
+    messages.Commit: (messages.Committed(1),),
+    messages.Train: (messages.Trained(),),
+    messages.Loss: (messages.LossAnswer(ONE),),
+    messages.Pull: (messages.Pulled(),),
+    messages.Reduce: (messages.Reduced(ONE),),
+    messages.GetAverage: (messages.Average(),),
+    messages.GetState: (messages.State(4, 0), messages.State(4, 1, (16, 16))),
+    messages.GetShadow: (messages.ShadowPart(0), messages.ShadowPart(0, LINEAGE, (16, 16))),
+    messages.GetRecord: (messages.RecordAnswer(RECORD),),
+    messages.GetPlan: (messages.PlanAnswer(plan(2), ""), messages.PlanAnswer(NEXT, "a replica", D, 3)),
+    messages.GetManifest: (messages.ManifestAnswer(),),
+    messages.Goodbye: (messages.Farewell("well"),),
+    messages.Meet: (messages.Met(1, LINEAGE, (), D, LATER, whole=True),),
+}
+TENSOR = Tensor(ACTIVATION, TRAINING, 1, b"12345678").encode()
+PAYLOADS = (b"", b"x", bytes(16), TENSOR, TENSOR, bytes(64), bytes(1000))
+
+INTEGERS = (-1, 0, 0, 1, 1, 2, 3, 4, 5, 99, 100, 2**31 - 1, 2**32 - 1, 2**53, 2**63 - 1, 2**64 - 1)
+FLOATS = (0.0, -0.0, 0.5, 1.0, 3.0, -1.0, 1e-300, 1e300, math.inf, -math.inf, math.nan)
+TEXTS = ("", "b0", "b1", "x", GENESIS_LINEAGE, LINEAGE, "state", "average", "f" * 64, "\x1b[2J", "\n", "x" * 10_000)
+MASKS = (0, 1, 0b1111, 0b10000, 1 << 40, (1 << 5000) - 1)
+ENDPOINTS = (ME, A, SIBLING, D, MALLORY, Endpoint(ME.member, ()), Endpoint(endpoint("nobody").member, ("",)))
+BITS_32 = frozenset({*StepScalars.__slots__, "rate_scale_bits", "weight_before", "weight_after"})
+
+
+def payload(rng: random.Random) -> bytes:
+    """Of a message that may have one."""
+    return rng.choice(PAYLOADS)
+
+
+def spoiled(value: T, rng: random.Random, rate: float) -> T:
+    """The same message, in which each value is another one of its type at a rate."""
+    found: T = _spoiled(value, rng, rate, "")
+    return found
+
+
+def _spoiled(value: Any, rng: random.Random, rate: float, name: str) -> Any:
+    is_wild = rng.random() < rate
+    if isinstance(value, Endpoint):
+        return rng.choice(ENDPOINTS) if is_wild else value
+    if isinstance(value, MicrobatchSet):
+        return MicrobatchSet(rng.choice(MASKS)) if is_wild else value
+    if dataclasses.is_dataclass(value):
+        changes = {f.name: _spoiled(getattr(value, f.name), rng, rate, f.name) for f in dataclasses.fields(value) if f.init}
+        return replace(value, **changes)  # type: ignore[type-var]
+    if isinstance(value, tuple):
+        several = [_spoiled(each, rng, rate, name) for each in value]
+        return tuple(rng.choices(several, k=rng.choice((0, 1, 2, 5, 100))) if is_wild and several else several)
+    return _wild(value, rng, name) if is_wild else value
+
+
+def _wild(value: Any, rng: random.Random, name: str) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, enum.Enum):
+        return rng.choice(list(type(value)))
+    if isinstance(value, int):
+        return rng.getrandbits(32) if name in BITS_32 else rng.choice(INTEGERS)
+    if isinstance(value, float):
+        return rng.choice(FLOATS)
+    if isinstance(value, str):
+        return float64_bits(rng.choice(FLOATS)) if name.endswith("_bits") else rng.choice(TEXTS)
+    assert value is None, f"{name} is of a type that is not spoiled: {value!r}"
+    return None
