@@ -268,7 +268,7 @@ def _plan(plan: Plan | None, bounds: MessageBounds) -> None:
     _hash("lineage", plan.lineage)
     _stages(plan.replicas, bounds)
     for replicas in plan.replicas:
-        _endpoints("replicas", [replica.endpoint for replica in replicas], most.REPLICAS_MAX, least=0)
+        _endpoints("replicas", [replica.endpoint for replica in replicas], most.REPLICAS_MAX, int(bounds.is_exact))
         for replica in replicas:
             _within("speed", replica.speed, 0, most.COUNTER_MAX)
     _count("shares", plan.shares, most.REPLICAS_MAX)

@@ -121,6 +121,7 @@ UNSOUND: tuple[tuple[Request, str], ...] = (
     (with_entry(squared_norm_bits=float64_bits(-1.0)), "squared norm -1"),
     (with_entry(squared_norm_bits=NAN), "squared norm nan"),
     (with_entry(scalars=replace(ENTRY.scalars, step_size=float32_bits(math.inf))), "step_size inf"),
+    (with_plan(replicas=((), *PLACES[1:])), "0 replicas; 1 to 64 expected"),
     (with_plan(replicas=PLACES[1:]), "4 stages; 5 to 5 expected"),
     (with_plan(replicas=((Replica(MANY),), *PLACES[1:])), "9 addresses"),
     (with_plan(last_record=replace(RECORD_6, iteration=5)), "the record of iteration 5; that of 6 expected"),

@@ -79,7 +79,9 @@ async def test_a_step_in_the_middle_of_an_answer_tears_nothing(steps_after: int)
         serving = group.create_task(donor.device.serve())
         reply = await donor.give(None, ASKED, None)
         outcome.response, outcome.payload = b"response", reply.pieces
-        server = cast("Any", SimpleNamespace(_limits=SimpleNamespace(chunk_bytes=1_000_000)))
+        server = cast(
+            "Any", SimpleNamespace(_limits=SimpleNamespace(chunk_bytes=1_000_000), _write=lambda to, frame: to.write(frame))
+        )
         await Server._respond(server, cast("Any", SimpleNamespace(write=write)), outcome)
         serving.cancel()
     donor.executor.close()

@@ -53,7 +53,7 @@ _SMALL_CHUNK = encode_frame(FrameKind.CHUNK, b"tiny")
         ([_always(b"garbage")], "a frame that begins with 67"),
         ([_always(frames.PROGRESS)], "a PROGRESS frame where REQUEST was expected"),
         ([_always(_SMALL_CHUNK)], "a CHUNK frame where REQUEST was expected"),
-        ([_always(encode_frame(FrameKind.REQUEST, b"\xff\xff"))], "2 bytes that are no swarmfree.v1.TrainRequest"),
+        ([_always(encode_frame(FrameKind.REQUEST, b"\xff\xff"))], "TrainRequest.header is absent, or is not the first field"),
         ([_always(encode_frame(FrameKind.REQUEST))], "TrainRequest.header is absent"),
         ([_good(1 << 40)], "a payload of 1,099,511,627,776 bytes; at most 1,073,741,824 are taken"),
         ([_good(2_000_000), _always(_BIG_CHUNK)], "a chunk of 1,048,577 bytes where 2,000,000 of 2,000,000 were missing"),

@@ -41,7 +41,7 @@ async def test_no_chunk_is_larger_than_this_peer_sends(pieces: tuple[bytes, ...]
 
     outcome = Outcome()
     outcome.response, outcome.payload = b"response", pieces
-    server = cast("Any", SimpleNamespace(_limits=SimpleNamespace(chunk_bytes=4)))
+    server = cast("Any", SimpleNamespace(_limits=SimpleNamespace(chunk_bytes=4), _write=lambda to, frame: to.write(frame)))
     await Server._respond(server, cast("Any", SimpleNamespace(write=write)), outcome)
     kind, content, first = decode_frame(written[0])
     assert (kind, bytes(content)) == (FrameKind.RESPONSE, b"response")
