@@ -153,6 +153,11 @@ def refusal(request: Request, sender: Member, view: View) -> str | None:
     return None
 
 
+def believed_number(told: int, promised: int) -> int:
+    """Of the number of a term that somebody says it has promised: no more than a claim may start above without being refused as too far."""
+    return min(told, promised + TERM_STEP_MAX // 2)
+
+
 def kind_of(request: Request, view: View) -> str:
     """Which row of the table a message has, at a peer that knows this."""
     name = type(request).__name__

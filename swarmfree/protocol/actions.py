@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.remote_text import RemoteText
 
 
 class MergeMode(enum.StrEnum):
@@ -29,7 +30,7 @@ class Fresh:
 
     stage: int
     salt: int
-    reason: str
+    reason: RemoteText
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Copy:
 
     stage: int
     donors: tuple[Endpoint, ...]
-    reason: str
+    reason: RemoteText
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Merge:
     weight_after: int
     norm_before: float
     norm_after: float
-    reason: str
+    reason: RemoteText
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class CopyNeighbour:
     stage: int
     donor: Endpoint
     donor_stage: int
-    reason: str
+    reason: RemoteText
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class CopyKept:
     stage: int
     holder: Endpoint
     iteration: int
-    reason: str
+    reason: RemoteText
     lineage: str = ""
 
 
@@ -106,7 +107,7 @@ class Stay:
 
     stage: int
     iteration: int
-    reason: str
+    reason: RemoteText
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ class Restore:
     stage: int
     holder: Endpoint
     iteration: int
-    reason: str
+    reason: RemoteText
     full: bool = False
 
 
@@ -150,7 +151,7 @@ class Replay:
     iteration: int
     before: tuple[Endpoint, ...]
     after: tuple[Endpoint, ...]
-    reason: str
+    reason: RemoteText
 
     @property
     def last(self) -> int:

@@ -14,6 +14,7 @@ from swarmfree.protocol.actions import BuildAction
 from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Member, Position, Side, Term, WorkKey
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Evaluation, MicrobatchSet, Microloss, PartialSum, Record, Roll
+from swarmfree.protocol.remote_text import RemoteText
 
 GIVEN_UP = (-1,)
 """In place of forced iterations: the sender gives its state up for whatever the receiver has; such a state loses against every other."""
@@ -75,7 +76,7 @@ class Place:
 
     coordinator: Endpoint
     stage: int
-    waiting_for: str
+    waiting_for: RemoteText
     accepted: bool
 
 
@@ -182,7 +183,7 @@ class Heartbeat:
     position: Position
     seen: int
     hold_s: float
-    waiting_for: str = ""
+    waiting_for: RemoteText = ""
     progress: int = 0
 
 
@@ -345,7 +346,7 @@ class RoundFailed:
 
     round: str
     suspect: Member
-    why: str
+    why: RemoteText
     spoilt: bool = False
 
 
@@ -562,7 +563,7 @@ class PlanAnswer:
     """
 
     plan: Plan | None
-    waiting_for: str
+    waiting_for: RemoteText
     coordinator: Endpoint | None = None
     records: int = 0
 
@@ -596,7 +597,7 @@ class Goodbye:
 
     run_over: bool
     finished: bool
-    why: str
+    why: RemoteText
     write_weights: bool = False
     successor: Endpoint | None = None
     rejoin: bool = False
@@ -705,7 +706,7 @@ class Farewell:
         all_written: the weights of every stage are written, as a coordinator has said.
     """
 
-    note: str = field(default="")
+    note: RemoteText = field(default="")
     all_written: bool = False
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from swarmfree.policy.answer_checks import fitting_plan, fitting_record
 from swarmfree.policy.election import electorate_of, founders_term, rank
+from swarmfree.policy.permissions import believed_number
 from swarmfree.policy.quorum import is_majority, may_decide
 from swarmfree.policy.takeover import Takeover, newest_plan, newest_sealed
 from swarmfree.protocol.announcement import Announcement, PeerState
@@ -249,7 +250,8 @@ class Election:
                 reply = await self._context.call(endpoint, claim, silence_s=timing.silence_s / 2)
         except Refused as refusal:
             if refusal.kind is RefusalKind.BEHIND:
-                poll.behind = max(poll.behind, refusal.term_number, claim.position.term.number)
+                told = believed_number(refusal.term_number, self._next_number())
+                poll.behind = max(poll.behind, told, claim.position.term.number)
             elif refusal.kind is RefusalKind.FRESH:
                 poll.fresh = True
                 is_led = endpoint == self._stage_member.replica_state.coordinator or refusal.term_number >= self._next_number()

@@ -8,6 +8,7 @@ value                        proto                           how
 ===========================  ==============================  =====================================================================
 str, int, float, bool        string, integers, double, bool  as it is
 str of 16 hex digits         fixed64                         float64 bits; an absent `optional` one is the empty string
+RemoteText                   string                          as it is; made fit to be shown as it is read
 StrEnum                      enum                            by name; zero and unknown numbers are refused
 MicrobatchSet                bytes                           the mask, little endian, without zero bytes at the end
 dataclass                    message                         field by field; must be present
@@ -28,7 +29,7 @@ import enum
 import functools
 import types
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
@@ -103,7 +104,7 @@ def _made_codec(kind: Any, descriptor: Descriptor) -> ValueCodec:
         return _union_codec(kind, descriptor)
     assert dataclasses.is_dataclass(kind), f"{kind} is no dataclass; {descriptor.full_name} cannot hold it"
     make = cast("Callable[..., Any]", kind)
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     names = [f.name for f in dataclasses.fields(kind) if f.init]
     fields = [_field_codec(hints[name], descriptor.fields_by_name[name]) for name in names]
     writers = tuple(zip(names, (f.write for f in fields), strict=True))
@@ -146,6 +147,9 @@ def _union_codec(kind: Any, descriptor: Descriptor) -> ValueCodec:
 
 def _field_codec(kind: Any, field: FieldDescriptor) -> FieldCodec:
     """Choose by the two types; see the table of this module."""
+    if get_origin(kind) is Annotated:
+        inner, made_fit = get_args(kind)
+        return _annotated_codec(inner, made_fit, field)
     if get_origin(kind) is tuple:
         return _repeated_codec(get_args(kind)[0], field)
     if get_origin(kind) in (types.UnionType, Union) and type(None) in get_args(kind):
@@ -156,6 +160,16 @@ def _field_codec(kind: Any, field: FieldDescriptor) -> FieldCodec:
     if kind is str and field.type == FieldDescriptor.TYPE_FIXED64 and field.has_presence:
         return _optional_bits_codec(field.name)
     return _single_codec(_scalar(kind, field), field.name)
+
+
+def _annotated_codec(kind: Any, made_fit: Callable[[Any], Any], field: FieldDescriptor) -> FieldCodec:
+    """What comes in is made fit as it is read; what goes out is the reader's affair."""
+    inner = _field_codec(kind, field)
+
+    def read(message: Any) -> Any:
+        return made_fit(inner.read(message))
+
+    return FieldCodec(inner.write, read)
 
 
 def _single_codec(scalar: Scalar, name: str) -> FieldCodec:

@@ -13,6 +13,7 @@ from grpc import StatusCode
 
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.protocol.message_bounds import TERM_MAX
+from swarmfree.protocol.remote_text import shown
 from swarmfree.wire.frames import Malformed
 
 REFUSAL_KEY = "swarmfree-refusal"
@@ -80,6 +81,8 @@ def error_of(code: StatusCode, detail: str, metadata: Iterable[tuple[str, str | 
         rpc: which RPC, for people.
     """
     told = dict(metadata)
+    if code not in _BROKEN or REFUSAL_KEY in told:
+        detail = shown(detail)  # else it is gRPC's own
     if REFUSAL_KEY in told:
         return _refusal(code, detail, told, peer, rpc)
     if code in _BROKEN:
@@ -96,7 +99,7 @@ def _refusal(code: StatusCode, detail: str, told: Mapping[str, str | bytes], pee
     try:
         kind = RefusalKind(str(name))
     except ValueError:
-        return ProtocolViolation(f"{rpc}: peer {peer} refuses with the unknown kind {name!r}: {detail}")
+        return ProtocolViolation(f"{rpc}: peer {peer} refuses with the unknown kind {shown(str(name))!r}: {detail}")
     if CODES[kind] is not code:
         return ProtocolViolation(f"{rpc}: peer {peer} refuses with {kind} as {code.name}; {CODES[kind].name} was expected")
     number = int(term) if term.isdecimal() and len(term) <= TERM_DIGITS_MAX else 0

@@ -9,7 +9,18 @@ from typing import get_args
 
 import pytest
 
-from swarmfree.policy.permissions import TABLE, TERM_STEP_MAX, Match, Role, View, kind_of, refusal, roles_of, term_of
+from swarmfree.policy.permissions import (
+    TABLE,
+    TERM_STEP_MAX,
+    Match,
+    Role,
+    View,
+    believed_number,
+    kind_of,
+    refusal,
+    roles_of,
+    term_of,
+)
 from swarmfree.protocol.actions import Fresh
 from swarmfree.protocol.messages import (
     Build,
@@ -171,6 +182,14 @@ def test_terms_grow_by_steps(name: str) -> None:
     assert refusal(messages(position(PROMISED + TERM_STEP_MAX))[name], SENDER, view) is None
     assert refusal(messages(position(PROMISED + TERM_STEP_MAX + 1))[name], SENDER, view)
     assert refusal(messages(position(2**64 - 1))[name], SENDER, view)
+
+
+def test_a_lie_about_what_was_promised_leaves_the_next_claim_in_reach() -> None:
+    """A candidate that is told of a term far above its own claims in one that others take."""
+    view = VIEWS[Role.MEMBER]
+    assert believed_number(PROMISED + 3, PROMISED) == PROMISED + 3
+    claim = Claim(position(believed_number(10**15, PROMISED) + 1), only_asking=False)
+    assert refusal(claim, SENDER, view) is None
 
 
 def test_rows_with_a_term_check_it() -> None:

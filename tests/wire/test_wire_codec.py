@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import types
 from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
@@ -30,6 +30,7 @@ from swarmfree.protocol.actions import BuildAction
 from swarmfree.protocol.messages import Header, Request, Response
 from swarmfree.protocol.names import Endpoint, Side, WorkKey
 from swarmfree.protocol.records import MicrobatchSet, PartialSum, Roll
+from swarmfree.protocol.remote_text import shown
 from swarmfree.wire.codec import from_proto, to_proto
 from swarmfree.wire.codec_messages import (
     RPCS,
@@ -71,7 +72,7 @@ def _values(kind: Any, descriptor: Any) -> st.SearchStrategy[Any]:
         (oneof,) = descriptor.oneofs
         by_name = {branch.message_type.name: branch.message_type for branch in oneof.fields}
         return st.one_of([values(member, by_name[member.__name__]) for member in get_args(kind)])
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     names = [f.name for f in dataclasses.fields(kind) if f.init]
     return st.builds(kind, **{name: _field(hints[name], descriptor.fields_by_name[name]) for name in names})
 
@@ -91,6 +92,8 @@ def _element(kind: Any, field: Any) -> st.SearchStrategy[Any]:
         if get_args(kind)[-1] is Ellipsis:
             return _field(kind, fields[0])
         return st.tuples(*[_element(k, f) for k, f in zip(get_args(kind), fields, strict=True)])
+    if get_origin(kind) is Annotated:
+        return _TEXT.map(shown)
     if kind is MicrobatchSet:
         return st.integers(0, (1 << 70) - 1).map(MicrobatchSet)
     if isinstance(kind, enum.EnumMeta):
@@ -247,3 +250,14 @@ def test_what_cannot_be_said_is_a_programmers_error() -> None:
         encode_response(BY_NAME["Loss"], messages.LossAnswer("0.5"))
     with pytest.raises(AssertionError, match="PullRequest has no payload"):
         encode_request(BY_NAME["Pull"], HEADER, messages.Pull(KEY, Side.OUTPUT), 5)
+
+
+def test_what_another_peer_wrote_for_people_is_made_fit_as_it_is_read() -> None:
+    """Terminal escapes and long texts end at the wire, wherever they would have been shown."""
+    rpc = rpc_of(messages.GetPlan())
+    said = messages.PlanAnswer(None, "\x1b[2J" + 300 * "x")
+    read, _ = decode_response(rpc, encode_response(rpc, said))
+    assert isinstance(read, messages.PlanAnswer)
+    assert read.waiting_for == shown(said.waiting_for)
+    assert read.waiting_for.startswith("\N{MIDDLE DOT}[2J")
+    assert len(read.waiting_for) == 200
