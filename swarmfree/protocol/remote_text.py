@@ -11,7 +11,8 @@ _END = 56
 
 def shown(text: str) -> str:
     """The text on one line, at most `LETTERS_MAX` letters of it, with a dot for each letter that is none: it draws nothing on a terminal."""
-    printable = "".join(letter if letter.isprintable() else "\N{MIDDLE DOT}" for letter in text[: 4 * LETTERS_MAX])
+    plain = (" " if letter.isspace() else letter for letter in text[: 4 * LETTERS_MAX])
+    printable = "".join(letter if letter.isprintable() else "\N{MIDDLE DOT}" for letter in plain)
     return printable if len(printable) <= LETTERS_MAX else f"{printable[: LETTERS_MAX - _END - 2]}..{printable[-_END:]}"
 
 

@@ -133,12 +133,12 @@ async def test_a_refusal_is_heard_while_the_payload_is_sent(*, header_first: boo
 @pytest.mark.parametrize("request_name", ["get_plan", "pull", "train"])
 @pytest.mark.parametrize("kind", list(RefusalKind))
 async def test_a_refusal_keeps_its_kind_and_sentence(kind: RefusalKind, request_name: str) -> None:
-    """Every kind of no comes out as it went in, in every shape of call, whatever its sentence."""
+    """Every kind of no comes out as it went in, in every shape of call, and its sentence on one line."""
     detail = f"nicht jetzt: 100 % später\n{kind} \N{SNOWMAN}"
     async with peers(fail_with(Refused(kind, detail))) as (caller, peer):
         with pytest.raises(Refused) as caught:
             await caller.call(peer.here, REQUESTS[request_name], silence_s=5)
-    assert (caught.value.kind, caught.value.detail) == (kind, detail)
+    assert (caught.value.kind, caught.value.detail) == (kind, detail.replace("\n", " "))
 
 
 async def test_an_endless_sentence_is_cut() -> None:
