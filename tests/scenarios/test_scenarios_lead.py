@@ -81,14 +81,14 @@ def test_a_successor_claims_above_what_was_promised_in_one_go() -> None:
     def strike(director: Director, _: Moment) -> None:
         (voter,) = director.members(2)
         voters.append(voter)
-        (standby,) = set(director.peers()) - {member for stage in range(4) for member in director.members(stage)}
+        (other,) = director.members(3)  # of anybody without a place the claim would be refused
         assert director.coordinator is not None, "somebody leads"
         director.cut(voter, director.coordinator, duration_s=6.0)
 
         def promise() -> None:
             peers = director.hub._peers
-            claim = Claim(Position(Term(7, standby), 3, 0, 1), only_asking=False)
-            late = director.hub.begin(peers[standby], Question(peers[voter].endpoint, claim, b"", 2.0, header_first=False))
+            claim = Claim(Position(Term(7, other), 3, 0, 1), only_asking=False)
+            late = director.hub.begin(peers[other], Question(peers[voter].endpoint, claim, b"", 2.0, header_first=False))
             director.after(1.0, late.close)
 
         director.after(5.0, promise)
