@@ -60,16 +60,10 @@ def zero_floats(count: int) -> Tensor:
     return torch.from_numpy(whole[start : start + count])
 
 
-def float_view(tensor: Tensor) -> memoryview:
-    """The bytes of a contiguous float32 tensor, where they lie."""
-    assert tensor.dtype is torch.float32, "state and sums are float32"
-    assert tensor.is_contiguous(), "state and sums are contiguous"
-    return tensor.detach().numpy().data.cast("B")
-
-
 def float_bytes(*tensors: Tensor) -> bytes:
     """The bytes of contiguous float32 tensors, one after the other, copied once."""
-    return b"".join(map(float_view, tensors))
+    assert all(t.dtype is torch.float32 and t.is_contiguous() for t in tensors), "state and sums are contiguous float32"
+    return b"".join(t.detach().numpy().data for t in tensors)
 
 
 def write_floats(target: Tensor, data: bytes | memoryview) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from swarmfree.model import passes
-from swarmfree.model.codec import float_bytes, float_view, floats, write_floats
+from swarmfree.model.codec import float_bytes, floats, write_floats
 from swarmfree.model.layout import FLOAT_BYTES, Layout, Part, layout_of
 from swarmfree.model.memory import Digests, Reserve, vector_digest
 from swarmfree.model.merge import merge_floats
@@ -88,11 +88,6 @@ class TorchEngine:
         """One part's weights, or weights and both moments."""
         where = self._part(part)
         return float_bytes(*(v[where.start : where.stop] for v in self._held().vectors(weights_only=weights_only)))
-
-    def view_state(self, part: int, *, weights_only: bool) -> Pieces:
-        """Views of the same bytes, where they lie."""
-        where = self._part(part)
-        return [float_view(v[where.start : where.stop]) for v in self._held().vectors(weights_only=weights_only)]
 
     def write_state(self, part: int, data: bytes, *, weights_only: bool) -> None:
         """Inverse of `read_state`.

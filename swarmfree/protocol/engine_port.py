@@ -22,7 +22,7 @@ Writable = bytearray | mmap
 class Engine(Protocol):
     """The port of one stage's tensors and arithmetic; the device thread calls it, one call at a time.
 
-    Only `view_state` and `unpack` may be called from elsewhere, beside a forward or backward pass.
+    Only `read_state` and `unpack` may be called from elsewhere, beside a forward or backward pass.
     State is weights and two moments of the stage, cut into parts; part sizes depend on the manifest and stage alone, and parts never straddle
     blocks. Tickets are numbers chosen by the caller that name a microbatch's kept graph. Partial sums are numbered gradient sums.
     """
@@ -53,10 +53,6 @@ class Engine(Protocol):
 
     def read_state(self, part: int, *, weights_only: bool) -> bytes:
         """Return one part: weights, or weights, first and second moment; float32 little endian."""
-        ...
-
-    def view_state(self, part: int, *, weights_only: bool) -> Pieces:
-        """Return the same as `read_state` without a copy; valid until the state changes."""
         ...
 
     def write_state(self, part: int, data: bytes, *, weights_only: bool) -> None:

@@ -74,10 +74,6 @@ class IntegerEngine:
         state = self._state[part]
         return state.weights if weights_only else state.weights + state.first + state.second
 
-    def view_state(self, part: int, *, weights_only: bool) -> Pieces:
-        """Return the same bytes as `read_state`."""
-        return (self.read_state(part, weights_only=weights_only),)
-
     def write_state(self, part: int, data: bytes, *, weights_only: bool) -> None:
         """Inverse of `read_state`."""
         expected = STATE_BYTES if weights_only else 3 * STATE_BYTES

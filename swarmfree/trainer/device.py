@@ -13,17 +13,12 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
-from weakref import WeakSet
 
 from swarmfree.policy.deadline import alike_limit_s, lateness, mixed_limit_s
-from swarmfree.protocol.engine_port import Pieces
 from swarmfree.protocol.errors import CallFailed
-from swarmfree.protocol.pieces import Lent
 from swarmfree.protocol.ports import Clock, Executor
 
 T = TypeVar("T")
-Queued = tuple[int, int, int, bool, Callable[[], Any], asyncio.Future[Any]]
-"""Rank, age, number, whether it may change the state, and the work itself."""
 
 MEASURED_MAX = 64
 
@@ -57,13 +52,12 @@ class Device:
         """Nothing queued."""
         self._executor = executor
         self._clock = clock
-        self._heap: list[Queued] = []
+        self._heap: list[tuple[int, int, int, Callable[[], Any], asyncio.Future[Any]]] = []
         self._sequence = itertools.count()
         self._filled = asyncio.Event()
         self._running: Rank | None = None
         self._ran_s = 0.0
         self._measured: dict[Rank, deque[float]] = {rank: deque(maxlen=MEASURED_MAX) for rank in Rank}
-        self._lent: WeakSet[Lent] = WeakSet()  # what is under way to others
         self.done_count = 0
 
     async def run(self, rank: Rank, age: int, work: Callable[[], T]) -> T:
@@ -76,11 +70,8 @@ class Device:
         Raises:
             WorkFailed: `work` raised.
         """
-        return await self._run(rank, age, work, changes=rank not in BESIDE)
-
-    async def _run(self, rank: Rank, age: int, work: Callable[[], T], *, changes: bool) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._heap, (rank, age, next(self._sequence), changes, work, future))
+        heapq.heappush(self._heap, (rank, age, next(self._sequence), work, future))
         self._filled.set()
         return await future
 
@@ -106,57 +97,31 @@ class Device:
         """
         return work() if self._running in BESIDE else await self.run(Rank.BOOKS, 0, work)
 
-    async def lend(self, look: Callable[[], tuple[T, Pieces]]) -> tuple[T, Lent]:
-        """Return views of the state, and what `look` says of them, under the rules of `read`.
-
-        They are copied where work that may change the state begins while somebody still needs them: so they stay as they are, and most are never
-        copied.
-
-        Raises:
-            WorkFailed: as `read`.
-        """
-
-        def lent() -> tuple[T, Lent]:
-            said, views = look()
-            pieces = Lent(views)
-            self._lent.add(pieces)
-            return said, pieces
-
-        return lent() if self._running in BESIDE else await self._run(Rank.BOOKS, 0, lent, changes=False)
-
     async def serve(self) -> None:
         """Run for ever: do queued work, the lowest rank first."""
         while True:
             while not self._heap:
                 self._filled.clear()
                 await self._filled.wait()
-            await self._do(heapq.heappop(self._heap))
-
-    async def _do(self, queued: Queued) -> None:
-        """One piece of work, nothing of which is held afterwards: its result may be what was lent."""
-        rank, *_, changes, work, future = queued
-        if future.done():
-            return
-        if changes:
-            for lent in tuple(self._lent):
-                lent.copy()
-            self._lent.clear()
-        begun_s = self._clock.now_s()
-        self._running, self._ran_s = Rank(rank), 0.0
-        try:
-            result = await self._executor.run(work)
-        except Exception as error:  # noqa: BLE001 - whatever the work raised belongs to whoever asked for it
-            if not future.done():
-                failure = WorkFailed(f"{type(error).__name__}: {error}")
-                failure.__cause__ = error
-                future.set_exception(failure)
-        else:
-            if not future.done():
-                future.set_result(result)
-        took_s = self._clock.now_s() - begun_s
-        self.done_count += 1
-        self._measured[self._running].append(took_s)
-        self._running = None
+            rank, *_, work, future = heapq.heappop(self._heap)
+            if future.done():
+                continue
+            begun_s = self._clock.now_s()
+            self._running, self._ran_s = Rank(rank), 0.0
+            try:
+                result = await self._executor.run(work)
+            except Exception as error:  # noqa: BLE001 - whatever the work raised belongs to whoever asked for it
+                if not future.done():
+                    failure = WorkFailed(f"{type(error).__name__}: {error}")
+                    failure.__cause__ = error
+                    future.set_exception(failure)
+            else:
+                if not future.done():
+                    future.set_result(result)
+            took_s = self._clock.now_s() - begun_s
+            self.done_count += 1
+            self._measured[self._running].append(took_s)
+            self._running = None
 
     def count_tick(self, tick_s: float, least_s: float) -> str:
         """Count `tick_s` of this peer's own time; return why the device is stuck, empty while it is not.

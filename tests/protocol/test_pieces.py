@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmfree.protocol.errors import ProtocolViolation
-from swarmfree.protocol.pieces import Lent, parts_of, recut
+from swarmfree.protocol.pieces import parts_of, recut
 
 
 @given(st.lists(st.binary(max_size=20), max_size=8), st.integers(1, 9))
@@ -27,17 +27,6 @@ def test_nothing_is_copied() -> None:
     (first, second) = recut([memoryview(there)], (4, 2))
     there[:] = b"ABCDEF"
     assert [bytes(*first), bytes(*second)] == [b"ABCD", b"EF"]
-
-
-def test_what_is_lent_stays_as_it_was_though_half_of_it_is_cut_already() -> None:
-    """A piece that was begun is gone on with from the copy, made before its memory changes."""
-    there = bytearray(b"abcdef")
-    lent = Lent([memoryview(there)])
-    runs = recut(lent, repeat(2))
-    assert bytes(*next(runs)) == b"ab"
-    lent.copy()
-    there[:] = b"ABCDEF"
-    assert [bytes(*run) for run in runs] == [b"cd", b"ef"]
 
 
 def test_parts_are_as_long_as_the_answer_says() -> None:

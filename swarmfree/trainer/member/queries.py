@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
 from swarmfree.policy.part_batches import given, state_batch
-from swarmfree.protocol.engine_port import Pieces
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
+from swarmfree.protocol.pieces import sizes_of
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.member.member import StageMember
 
@@ -38,15 +36,14 @@ async def get_state(stage_member: StageMember, request: GetState) -> Reply:
     batch = state_batch(stage_member.context.manifest, weights_only=request.weights_only)
     parts = given(request.count, batch, request.part, engine.part_count(request.stage))
 
-    def look() -> tuple[tuple[int, str, tuple[int, ...]], Pieces]:
-        views = [engine.view_state(part, weights_only=request.weights_only) for part in parts]
-        sizes = tuple(sum(map(len, part)) for part in views)
-        return (replica_state.iteration, replica_state.lineage, sizes), list(chain.from_iterable(views))
+    def read() -> tuple[int, str, list[bytes]]:
+        data = [engine.read_state(part, weights_only=request.weights_only) for part in parts]
+        return replica_state.iteration, replica_state.lineage, data
 
-    (iteration, lineage, sizes), lent = await stage_member.device.lend(look)
+    iteration, lineage, pieces = await stage_member.device.read(read)
     if request.lineage and (iteration, lineage) != (request.iteration, request.lineage):
         raise Refused(RefusalKind.GONE, f"this peer is at iteration {iteration}, lineage {lineage[:8]}")
-    return Reply(State(engine.part_count(request.stage), iteration, sizes if len(sizes) > 1 else ()), pieces=lent)
+    return Reply(State(engine.part_count(request.stage), iteration, sizes_of(pieces)), pieces=pieces)
 
 
 async def get_record(stage_member: StageMember, request: GetRecord) -> Reply:
