@@ -111,9 +111,10 @@ FORGED = [
     (Papers(MALLORY, extension=sized(0x30, sized(4, b"\x08\x01\x12\x20" + bytes(32)) + sized(4, b"x"))), "like a libp2p RSA key"),
     (Papers(MALLORY, extension=sized(0x30, sized(4, b"\x08\x00\x12\x20" + bytes(32)) + sized(4, b"x"))), "cannot be read"),
 ]
+FAULTS = ["no extension", "copied", "over another key", "garbage", "endless", "with a tail", "another kind of key", "no key"]
 
 
-@pytest.mark.parametrize(("papers", "sentence"), FORGED)
+@pytest.mark.parametrize(("papers", "sentence"), FORGED, ids=FAULTS)
 async def test_a_forged_certificate_is_refused_by_its_fault(folder: Path, papers: Papers, sentence: str) -> None:
     """A certificate that proves nobody, or has another's proof copied into it, is INVALID_ARGUMENT with what is wrong with it."""
     async with peer_at(folder) as peer:
@@ -168,7 +169,7 @@ async def test_another_peer_at_the_address_is_named_and_not_asked(folder: Path) 
     assert not asked
 
 
-@pytest.mark.parametrize(("papers", "sentence"), FORGED)
+@pytest.mark.parametrize(("papers", "sentence"), FORGED, ids=FAULTS)
 async def test_a_forged_certificate_at_the_address_is_a_violation(folder: Path, papers: Papers, sentence: str) -> None:
     """What answers with a certificate that proves nobody is told by its fault, and is not asked."""
     asked: list[bytes] = []

@@ -151,7 +151,6 @@ HARMFUL: dict[str, tuple[str, Callable[[], Any], str]] = {
         },
         "a set with a microbatch beyond the 8",
     ),
-    "a text as long as a book": ("Goodbye", lambda: {"why": "x" * 10_000}, "why of 10,000 letters"),
 }
 
 
