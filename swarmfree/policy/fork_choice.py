@@ -43,14 +43,6 @@ def forced_later(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return (*one, math.inf) > (*other, math.inf)
 
 
-def stands(tip: Tip, *, is_whole: bool) -> bool:
-    """Whether a lineage gives way to none, whatever another side says: nothing in it was forced, and a majority follows its coordinator.
-
-    Two majorities have a member in common, so an honest side that is further would have that majority; before the first record a founder is its own.
-    """
-    return is_whole and tip.iterations > 0 and not tip.forced
-
-
 def wins(one: Tip, other: Tip) -> bool:
     """Whether lineage `one` wins against `other`: forced later, then more iterations, then smaller hash.
 

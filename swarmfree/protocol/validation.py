@@ -7,6 +7,7 @@ Nothing here knows who spoke: that is told by whoever raises on.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
@@ -213,8 +214,15 @@ def _partial_sums(partial_sums: Collection[PartialSum], bounds: MessageBounds) -
         _offsets("offsets of a partial sum", partial_sum.order, bounds.microbatches)
 
 
+def _number(bits: str) -> float:
+    try:
+        return bits_float64(bits)
+    except (ValueError, struct.error):
+        raise ProtocolViolation(f"{bits[: most.HASH_LETTERS_MAX]!r}; the 16 hex digits of a number expected") from None
+
+
 def _squared_norm(bits: str) -> None:
-    norm = bits_float64(bits)
+    norm = _number(bits)
     if not 0 <= norm < SQUARED_NORM_MAX:
         raise ProtocolViolation(f"squared norm {norm:g}; finite and 0 or more expected")
 
@@ -489,7 +497,7 @@ def _report(report: says.Report, _: MessageBounds) -> None:
 
 
 def _may_be_norm(bits: str) -> None:
-    norm = bits_float64(bits)
+    norm = _number(bits)
     if norm < 0:
         raise ProtocolViolation(f"squared norm {norm:g}; 0 or more expected")
 

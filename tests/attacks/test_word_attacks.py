@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import grpc
-import pytest
 from attacked_swarm import MANIFEST, Attacked, attacked_swarm
-from attacker import Papers, dialled, header, listening, say
+from attacker import Papers, dialled, header, say
 
 from swarmfree.protocol.names import PROTOCOL_REVISION
 from swarmfree.wire.v1 import messages_pb2 as says
@@ -138,28 +136,6 @@ async def test_a_newer_life_is_its_peers_own_word() -> None:
         assert code is grpc.StatusCode.INVALID_ARGUMENT
         assert victim.context.me.peer_id in why
         await swarm.goes_on()
-
-
-@pytest.mark.parametrize("is_same", [False, True], ids=["another lineage", "the same in a higher term"])
-async def test_nobody_waits_for_a_liar_who_claims_to_be_further(*, is_same: bool) -> None:
-    """A coordinator that a majority follows, of a lineage that was never forced, gives way to nobody's word: that lineage cannot be beaten."""
-    async with attacked_swarm() as swarm:
-        number, _, _ = await present(swarm)
-        lead = swarm.coordinator
-        lineage = lead.stage_member.replica_state.lineage if is_same else "f" * 64
-        claims = {"iteration": 900_000, "lineage": lineage, "term": own_term(number + 1), "whole": True}
-        asked: list[bytes] = []
-        here = names_pb2.Endpoint(member=own_term(1).member)
-        async with listening(MALLORY, asked, "Meet", says.MeetResponse(coordinator=here, **claims).SerializeToString()) as port:  # type: ignore[arg-type]
-            request = says.MeetRequest(header=own_header(), **claims)  # type: ignore[arg-type]
-            request.header.sender.addresses.append(f"/ip4/127.0.0.1/tcp/{port}/p2p/{MALLORY.peer_id}")
-            assert (await said(lead, "Meet", request))[0] is grpc.StatusCode.OK
-            async with asyncio.timeout(30):
-                while not asked:
-                    await asyncio.sleep(0.05)  # until it has looked at the liar
-            await asyncio.sleep(lead.context.timing.coordinator_silence_s + 0.5)  # the second look would have been by now
-            await swarm.goes_on()
-        assert swarm.coordinator is lead
 
 
 async def test_a_stranger_speaks_in_its_own_name_when_it_meets() -> None:

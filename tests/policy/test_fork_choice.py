@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from swarmfree.policy.fork_choice import Tip, forced_later, stands, wins
+from swarmfree.policy.fork_choice import Tip, forced_later, wins
 from swarmfree.protocol.records import GENESIS_LINEAGE
 
 NOTHING = Tip((), 0, GENESIS_LINEAGE)
@@ -55,12 +55,3 @@ def test_what_a_majority_committed_never_gives_way_to_what_was_forced() -> None:
 def test_a_lineage_that_is_given_up_counts_least() -> None:
     """It was not forced later than any that is led."""
     assert not any(forced_later((-1,), tip_of(history, "a").forced) for history in HISTORIES)
-
-
-def test_what_a_majority_goes_on_with_gives_way_to_no_word() -> None:
-    """Only a lineage with a record, with nothing forced, that a majority follows stands against any claim."""
-    tip = Tip((), 3, "a" * 64)
-    assert stands(tip, is_whole=True)
-    assert not stands(tip, is_whole=False)
-    assert not stands(Tip((2,), 3, "a" * 64), is_whole=True)
-    assert not stands(Tip((), 0, "a" * 64), is_whole=True), "a founder is a majority of its own"

@@ -10,7 +10,7 @@ import asyncio
 import math
 from dataclasses import dataclass
 
-from swarmfree.policy.fork_choice import Tip, forced_later, stands, wins
+from swarmfree.policy.fork_choice import Tip, forced_later, wins
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.events import LineageDropped
 from swarmfree.protocol.messages import Goodbye, Met
@@ -113,8 +113,6 @@ class PartitionMerge:
         Of lineages forced in the same iterations the one whose swarm goes on wins, and within one lineage the higher term.
         """
         mine, am_whole = self._lead.tip(), is_whole(self._context, self._lead, self._roster)
-        if stands(mine, is_whole=am_whole):
-            return False
         if self.follows(rival.tip.iterations, rival.tip.lineage):
             return False  # it has slept: what it has is the beginning of what is here
         if rival.follows and not am_whole:
