@@ -84,7 +84,7 @@ class Attention(nn.Module):
         query = rotate(self.q_proj(x).view(by_head).transpose(1, 2), cos, sin)
         key = rotate(self.k_proj(x).view(by_head).transpose(1, 2), cos, sin)
         value = self.v_proj(x).view(by_head).transpose(1, 2)
-        # The grouped call heartbeats repeated keys and values by up to a tenth on a CPU, with the same bits.
+        # The grouped call is faster than repeated keys and values by up to a tenth on a CPU, with the same bits.
         mixed = F.scaled_dot_product_attention(
             query, key, value, is_causal=True, scale=self.head_width**-0.5, enable_gqa=self.is_grouped
         )

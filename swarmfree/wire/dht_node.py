@@ -243,6 +243,8 @@ async def _end_daemon(p2p: Any) -> None:
         with contextlib.suppress(ProcessLookupError):
             child.kill()
         await child.wait()
+    finally:
+        child._transport.close()  # also when the wait was cancelled: a loop that ends now would leave it open
 
 
 def quiet_hivemind() -> None:
