@@ -11,21 +11,28 @@ import enum
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import assert_never
 
 from swarmfree.protocol.messages import (
     Build,
     Claim,
+    EndRun,
+    FollowSuccessor,
     Goodbye,
+    GoodbyePurpose,
     Heartbeat,
+    JoinOther,
     Loss,
     Meet,
     Open,
     Pull,
     Redo,
+    ReleaseMember,
     Request,
     Seal,
     TakeRoll,
     Train,
+    WriteWeights,
 )
 from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Member, Term, WorkKey, WorkKind
 from swarmfree.protocol.routes import Routes
@@ -168,16 +175,26 @@ def kind_of(request: Request, view: View) -> str:
             return f"{name} of the past"
         case Pull(side=side):
             return f"{name} of an {side}"
-        case Goodbye(run_over=True, write_weights=False) if view.stage == NO_STAGE:
-            return f"{name} to who has no place"
-        case Goodbye(run_over=True):
-            return f"{name}, the run is over"
-        case Goodbye(rejoin=True):
-            return f"{name}, rejoin"
-        case Goodbye(successor=successor) if successor is not None:
-            return f"{name}, a successor"
+        case Goodbye():
+            return _kind_of_goodbye(request.purpose, view)
         case _:
             return name
+
+
+def _kind_of_goodbye(purpose: GoodbyePurpose, view: View) -> str:
+    match purpose:
+        case EndRun() if view.stage == NO_STAGE:
+            return "Goodbye to who has no place"
+        case EndRun() | WriteWeights():
+            return "Goodbye, the run is over"
+        case JoinOther():
+            return "Goodbye, rejoin"
+        case FollowSuccessor():
+            return "Goodbye, a successor"
+        case ReleaseMember():
+            return "Goodbye"
+        case _:
+            assert_never(purpose)
 
 
 def term_of(request: Request) -> Term | None:
