@@ -1,4 +1,4 @@
-"""Keeps one directory node alive: puts a new p2pd in a dead one's place, and meets again whoever was lost from sight.
+"""Keeps one directory node alive: puts a new p2pd in a dead or frozen one's place, and meets again whoever was lost from sight.
 
 Runs in the directory's own event loop (`loop_thread`); nothing here is called from another thread but through it. It moves
 bytes and knows nothing of runs.
@@ -30,6 +30,9 @@ _PORT_WAIT_S = 3.0
 _PORT_POLL_S = 0.1
 _REJOIN_LIMIT_S = 2.0
 _BACKOFF_S_MIN, _BACKOFF_S_MAX = 0.2, 2.0
+_CHECK_S = 5.0
+_ANSWER_S = 5.0
+_SILENT_MAX = 2  # once is not enough: a process that itself stood still finds its own time-outs over as it goes on
 _log = logging.getLogger(__name__)
 
 
@@ -111,7 +114,8 @@ class DhtKeeper:
         self._ended.clear()
         try:
             async with asyncio.TaskGroup() as tasks:
-                duties = [tasks.create_task(self._replace_for_ever()), tasks.create_task(self._mend_for_ever())]
+                lasting = (self._replace_for_ever, self._kill_frozen_for_ever, self._mend_for_ever)
+                duties = [tasks.create_task(duty()) for duty in lasting]
                 await self._closing.wait()
                 for duty in duties:
                     duty.cancel()
@@ -194,6 +198,21 @@ class DhtKeeper:
             self._died_s = died_s if self._died_s is None else self._died_s
             self._up.set()
             self._replaced.set()
+
+    async def _kill_frozen_for_ever(self) -> None:
+        """Kill a p2pd that lives and answers nothing, so that it is replaced like a dead one."""
+        watched: DhtNode | None = None
+        silent = 0
+        while True:
+            await asyncio.sleep(_CHECK_S)
+            await self._up.wait()
+            if self._node is not watched:
+                watched, silent = self._node, 0
+            assert watched is not None, "up means that there is a node"
+            silent = 0 if await watched.answers(_ANSWER_S) else silent + 1
+            if silent == _SILENT_MAX and watched is self._node:
+                _log.warning("p2pd is frozen: it has not answered %d times, %g s each; starting another", silent, _ANSWER_S)
+                watched.kill()
 
     async def _mend_for_ever(self) -> None:
         """Store what could not be stored, and meet known peers that were lost: so a split directory grows together again."""

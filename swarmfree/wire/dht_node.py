@@ -71,6 +71,20 @@ class DhtNode:
         """Return when p2pd has ended, for whatever reason."""
         await self._p2p._child.wait()
 
+    async def answers(self, within_s: float) -> bool:
+        """Whether p2pd answers a question that needs nobody else."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._p2p._client.identify()
+        except (*_FAULTS, TimeoutError):
+            return False
+        return True
+
+    def kill(self) -> None:
+        """End p2pd with SIGKILL, which ends a frozen one too; `died` returns soon after."""
+        with contextlib.suppress(ProcessLookupError):
+            self._p2p._child.kill()
+
     async def meet(self, address: Address) -> None:
         """Connect to a peer at an address and enter each other's routing tables.
 

@@ -60,7 +60,9 @@ def _run(tmp_path: Path, small_manifest: Manifest, *, is_json: bool) -> int:
     out = tmp_path / "report"
     order = order_of(small_manifest, out, peers=4, standbys=0, respawn=False, kills=(), run_arguments=(), peer_arguments=())
     # On a busy machine a stand-in takes many seconds to start; whoever is sent home before has said nothing.
-    order = dataclasses.replace(order, peer_arguments=(), program=(sys.executable, str(PROGRAM)), fork_server=(), end_grace_s=600.0)
+    order = dataclasses.replace(
+        order, peer_arguments=(), program=(sys.executable, str(PROGRAM)), fork_server=(), end_grace_s=600.0
+    )
     local = LocalRun(small_manifest, order, is_json=is_json)
     (out / KEPT / "1").mkdir(parents=True)  # what was kept on the way goes at the end
     return local.run()

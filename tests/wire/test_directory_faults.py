@@ -15,6 +15,7 @@ import pytest
 from directory_world import World, announcement_of, is_running, until, world_of
 
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.wire import dht_keeper
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.known_peers import read_known_peers
 
@@ -101,6 +102,26 @@ async def test_killed_p2pd_is_replaced(world: World) -> None:
     for one in (other, bootstrap, late):
         assert [a.stage for a in await one.announcements() if a.endpoint.member.peer_id == identity.peer_id] == [3]
         assert len(await one.announcements()) == 2
+
+
+async def test_frozen_p2pd_is_replaced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer whose p2pd stands still gets a new one, and a newcomer can join through it; one that is only slow is left alone."""
+    monkeypatch.setattr(dht_keeper, "_CHECK_S", 0.5)
+    bootstrap = await world.bootstrap()
+    pid = bootstrap.daemon_pid
+    assert pid is not None
+    monkeypatch.setattr(dht_keeper, "_ANSWER_S", 8.0)
+    os.kill(pid, signal.SIGSTOP)
+    await asyncio.sleep(2.0)
+    os.kill(pid, signal.SIGCONT)
+    await bootstrap.announcements()
+    assert bootstrap.daemon_pid == pid
+    monkeypatch.setattr(dht_keeper, "_ANSWER_S", 1.0)
+    os.kill(pid, signal.SIGSTOP)
+    await until(lambda: bootstrap.daemon_pid not in (None, pid), "replaced", limit_s=20.0)
+    peer, identity = await world.peer("peer", bootstrap.addresses)
+    await peer.announce(announcement_of(identity))
+    await until_seen(bootstrap, 1)
 
 
 async def test_all_p2pds_die_at_once(world: World) -> None:
