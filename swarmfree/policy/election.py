@@ -52,6 +52,20 @@ def rank(plan: Plan, electorate: Sequence[Member], me: Member, gone: Collection[
     return before
 
 
+def may_lead(plan: Plan, electorate: Sequence[Member], me: Member, there: Collection[Member], *, is_over: bool) -> bool:
+    """Whether this peer may claim the lead among those who answer: they obey nobody who is a stranger to them.
+
+    Who has dropped out of the plan leads only where nothing is left to decide and its own stage may not be written: as an elector, or alone.
+
+    Args:
+        plan: the newest one known, of those who answer too.
+        electorate: of the next commit.
+        there: who would promise.
+        is_over: this peer has done all iterations of the run.
+    """
+    return plan.stage_of(me) is not None or (is_over and (me in electorate or not {*there} - {me}))
+
+
 def electorate_of(last_record: Record | None, plan: Plan | None) -> tuple[Member, ...]:
     """Members that vote on the next commit: those that the last record names, or the founder alone.
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from swarmfree.policy.answer_checks import fitting_plan, fitting_record
-from swarmfree.policy.election import electorate_of, founders_term, rank
+from swarmfree.policy.election import electorate_of, founders_term, may_lead, rank
 from swarmfree.policy.permissions import believed_number
 from swarmfree.policy.quorum import is_majority, may_decide
 from swarmfree.policy.takeover import Takeover, newest_plan, newest_sealed
@@ -87,7 +87,7 @@ class Election:
         longest_s = FORCED_WITHOUT_ALL * timing.split_wait_s
         self._has_waited = not self._is_led() and self._context.now_s() - self._alone_since_s >= longest_s
         plan = replica_state.known_plan
-        if plan is None or (plan.stage_of(self._context.me) is None and not replica_state.is_over):
+        if plan is None or not self._may_lead(plan, Poll()):
             return None  # a joiner that no Open has made a member would only keep the members from it
         last = replica_state.coordinator
         gone = {last.member} if last is not None and last.member != self._context.me else set()
@@ -109,7 +109,7 @@ class Election:
             if self._is_led() or poll.is_led or not await self._catch_up(poll):
                 return None
             plan = newest_plan((plan, *(p.plan for p in poll.promises.values()))) or plan
-            if plan.stage_of(self._context.me) is None and not replica_state.is_over:
+            if not self._may_lead(plan, poll):
                 replica_state.known_plan = plan
                 return None  # it was a member once
             may_force = waited_s >= timing.split_wait_s * (
@@ -189,6 +189,10 @@ class Election:
         told = [a.iteration for a in announced] + [promise.iteration for promise in others.promises.values()]
         is_further = max(told, default=0) > self._stage_member.replica_state.iteration
         return bool(announced) and not (is_further or others.behind or others.fresh or others.silent)
+
+    def _may_lead(self, plan: Plan, poll: Poll) -> bool:
+        is_over = self._stage_member.replica_state.is_over
+        return may_lead(plan, self._electorate(plan), self._context.me, poll.members(), is_over=is_over)
 
     def _may_decide(self, plan: Plan, poll: Poll) -> bool:
         electorate = self._electorate(plan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -241,3 +242,38 @@ def test_a_candidate_claims_above_what_anybody_has_promised() -> None:
     assert inheritance is not None
     assert inheritance.term.number == 8
     assert sorted(set(asked)) == [1, 8]
+
+
+def test_a_stranger_that_reaches_the_end_of_the_run_asks_for_a_place() -> None:
+    """It was away, and the last plan and the last record do without it: who follows them would refuse its claim.
+
+    As an elector it leads, and where nobody else is left, since what it holds may not be written.
+    """
+    first = record(0, GENESIS_LINEAGE, ME, A, B)
+    claims: list[Claim] = []
+
+    def through(last: Record) -> Answer:
+        others = itertools.islice(itertools.cycle((A, B, C, D, E)), Manifest().stage_count)
+        stages = tuple((Replica(endpoint),) for endpoint in others)
+        plan = Plan(Position(FOUNDER, 1, 0, 2), "b", first.lineage(), stages, (), first, 4)
+
+        def answer(claim: Claim) -> Promise:
+            claims.extend(() if claim.only_asking else (claim,))
+            return Promise(last.iteration + 1, None, plan=plan, stage=1, is_committed_state=True)
+
+        return answer
+
+    def leads(*electorate: Endpoint) -> bool:
+        last = record(1, first.lineage(), *electorate)
+        answer = through(last)
+        world = World((ME, A, B), {A: answer, B: answer, C: answer}, [last])
+        world.context.manifest = replace(world.context.manifest, run=replace(world.context.manifest.run, iterations=2))
+        return world.campaign() is not None
+
+    assert not leads(A, B, C)
+    assert not claims
+    assert leads(A, B, C, ME)
+    alone = World((A, B), {})
+    alone.context.manifest = replace(alone.context.manifest, run=replace(alone.context.manifest.run, iterations=1))
+    alone.replica_state.known_plan = through(first)(Claim(Position(FOUNDER, 1, 0, 1), only_asking=True)).plan
+    assert alone.campaign() is not None
