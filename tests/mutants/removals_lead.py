@@ -268,6 +268,12 @@ def refused_is_dead(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "_is_worth_waiting_for", careless)
 
 
+def older_state_of_the_silent(patch: pytest.MonkeyPatch) -> None:
+    """A peer that cannot come to the present iteration is forgotten where it does not answer, with the state that it holds (3.3)."""
+    add = Absent.add
+    patch.setattr(Absent, "add", lambda self, participant: add(self, participant) if participant.built else None)
+
+
 def barred_and_alone(patch: pytest.MonkeyPatch) -> None:
     """Who was barred is forgotten, also where its siblings are lost (3.3)."""
     bar = Roster.bar

@@ -106,6 +106,20 @@ def end_of_the_last() -> object:
     return _judge(PeerUnreachable("nobody listens", refused=True), ME, D)
 
 
+def silence_of_one_behind() -> object:
+    """Who cannot step holds the state of a step before, and falls silent: whether it is called for; where it is another lineage's, too."""
+
+    async def story(alone: Alone, roster: Roster, *, is_ours: bool) -> bool:
+        participant = roster.get(ME.member)
+        assert participant is not None
+        participant.is_ours, participant.answer = is_ours, beat_answer(1)
+        roster.demote(participant, "nobody keeps the average")
+        await roster.judge(participant, PeerSilent("nothing"))
+        return roster.get(ME.member) is not None
+
+    return [_roster(partial(story, is_ours=is_ours), ME, D) for is_ours in (True, False)]
+
+
 def end_of_those_beside_a_barred_one() -> object:
     """A replica is barred, then its last sibling dies: whether it is a participant again; where its state is the stage's, and where it differs."""
 

@@ -31,8 +31,8 @@ class Absent:
         self._gone: dict[str, tuple[Participant, float]] = {}
 
     def add(self, participant: Participant) -> None:
-        """A participant is about to be fenced though its life may go on."""
-        if participant.built and participant.stage != NO_STAGE:
+        """A participant is about to be fenced though its life may go on; what it holds may be a step behind."""
+        if participant.stage != NO_STAGE and (participant.built or participant.held(participant.stage) >= 0):
             self._gone[participant.member.peer_id] = participant, self._context.now_s()
             if len(self._gone) > ABSENT_MAX:
                 del self._gone[next(iter(self._gone))]
