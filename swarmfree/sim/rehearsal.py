@@ -268,8 +268,13 @@ class _Rehearsal:
             self._script.see(self._director, Moment(sender, receiver, request, outcome))
 
     def _forbidden(self, sender: Member, receiver: Member, request: Request, refusal: Refused) -> None:
-        """All peers here are honest. Whoever has no place in the newest plan may still believe that it has one, and do the work of it."""
+        """All peers here are honest. Whoever has no place in the newest plan may still believe that it has one, and do the work of it.
+
+        Who was out of the sender's reach until now does not know of it where it came meanwhile, or leads another side.
+        """
         self.statistics.forbidden[type(request).__name__] += 1
+        if self.history.quiet_s(sender, receiver) < bounds.REACHED_S:
+            return
         plan = self._mischief.plan if self._mischief is not None else None
         is_placed = plan is not None and plan.stage_of(sender) is not None
         if is_placed or not isinstance(request, Train | Loss | Pull | Reduce):

@@ -268,6 +268,12 @@ def refused_is_dead(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "_is_worth_waiting_for", careless)
 
 
+def stranger_is_dead(patch: pytest.MonkeyPatch) -> None:
+    """Who does not know this coordinator, and forbids its words, is given up like one that refuses (3.2)."""
+    is_over = rosters.is_over
+    patch.setattr(rosters, "is_over", lambda error: isinstance(error, Refused) or is_over(error))
+
+
 def older_state_of_the_silent(patch: pytest.MonkeyPatch) -> None:
     """A peer that cannot come to the present iteration is forgotten where it does not answer, with the state that it holds (3.3)."""
     add = Absent.add

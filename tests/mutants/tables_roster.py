@@ -106,6 +106,11 @@ def end_of_the_last() -> object:
     return _judge(PeerUnreachable("nobody listens", refused=True), ME, D)
 
 
+def word_of_a_stranger() -> object:
+    """The only holder of a stage was away, and forbids what a coordinator says that came meanwhile."""
+    return _judge(Refused(RefusalKind.FORBIDDEN, "none of asked, coordinator, member here"), ME, D)
+
+
 def silence_of_one_behind() -> object:
     """Who cannot step holds the state of a step before, and falls silent: whether it is called for; where it is another lineage's, too."""
 

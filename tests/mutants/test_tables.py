@@ -111,6 +111,7 @@ ROWS = (
     Row(removals_lead.call_for_who_was_missed, tables_roster.missed_at_a_takeover, True),
     Row(removals_lead.absent_in_a_record, tables_roster.absent_at_a_commit, (True, False)),
     Row(removals_lead.refused_is_dead, tables_roster.end_of_the_last, False),
+    Row(removals_lead.stranger_is_dead, tables_roster.word_of_a_stranger, True),
     Row(removals_lead.older_state_of_the_silent, tables_roster.silence_of_one_behind, [True, False]),
     Row(removals_lead.barred_and_alone, tables_roster.end_of_those_beside_a_barred_one, (True, False)),
     Row(removals_lead.sibling_is_enough, tables_roster.silence_beside_a_sibling, False),

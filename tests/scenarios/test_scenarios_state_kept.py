@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from swarmfree.protocol.actions import Merge, Restore
+from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import (
     Build,
     Commit,
@@ -28,6 +30,7 @@ from swarmfree.sim.faults import Fate
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
+from swarmfree.trainer.access_control import AccessControl
 from tests.scenarios.scenario_world import STEADY, Once, is_answered, is_asked, lines, play, swarm, unhurried
 
 NOBODY_COMES = replace(STEADY, replace_min_s=900.0, replace_max_s=900.0)
@@ -141,6 +144,28 @@ def test_the_only_replica_of_a_stage_is_waited_for(strike: Callable[[Director], 
     script = Once(WORK, lambda director, _: strike(director))
     result = play(alone(), script)
     assert script.struck
+    assert not lines(result, "StageLost")
+    assert not recoveries(result)
+    assert lines(result, "IterationCommitted", "iteration=3 ", "attempt=0", "forced=0")
+
+
+def test_the_only_replica_of_a_stage_is_waited_for_until_it_knows_who_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was away, and forbids for a moment what a coordinator says that it does not know: nothing is rebuilt, and the same iteration commits."""
+    back_s: dict[Member, float] = {}
+    require = AccessControl.require
+
+    async def not_knowing(self: AccessControl, sender: Member, request: Request) -> None:
+        if sender != self._context.me and asyncio.get_running_loop().time() < back_s.get(self._context.me, 0.0) + 1.0:
+            raise Refused(RefusalKind.FORBIDDEN, f"{sender} is none of asked, coordinator, member here")
+        await require(self, sender, request)
+
+    def strike(director: Director, _: Moment) -> None:
+        director.freeze(only_replica(director), 3.5)
+        back_s[only_replica(director)] = director.now_s + 3.5
+
+    monkeypatch.setattr(AccessControl, "require", not_knowing)
+    result = play(alone(), Once(WORK, strike))
+    assert result.statistics.forbidden["Heartbeat"]
     assert not lines(result, "StageLost")
     assert not recoveries(result)
     assert lines(result, "IterationCommitted", "iteration=3 ", "attempt=0", "forced=0")

@@ -12,6 +12,7 @@ import pytest
 from swarmfree.policy.record import committed_event
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest, StagesSection
+from swarmfree.protocol.messages import Seal
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Ports
 from swarmfree.protocol.records import Record
@@ -22,6 +23,7 @@ from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.simulated_peer import RunPeer
+from swarmfree.trainer import access_control
 from swarmfree.trainer import peer as trainer_peer
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.peer import run_peer
@@ -109,6 +111,19 @@ def test_kept_graphs_break_i7() -> None:
     violation = played(planted.KeepsGraphs).violation
     assert violation is not None
     assert (violation.invariant, "still keeps graphs" in violation.text) == ("I7", True)
+
+
+def test_refusing_a_coordinator_that_is_known_breaks_n3(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that takes the Seal of its own coordinator for a stranger's is found, though it hears that one all the time."""
+    refusal = access_control.refusal
+    monkeypatch.setattr(
+        access_control,
+        "refusal",
+        lambda request, sender, view: "a Seal" if isinstance(request, Seal) else refusal(request, sender, view),
+    )
+    result = rehearse(SEED, setup=replace(quiet_setup(), start_spread_s=0.0))
+    assert result.violation is not None
+    assert result.violation.invariant == "N3"
 
 
 def test_another_corpus_at_one_source_breaks_the_reference() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from swarmfree.protocol.errors import CallFailed, PeerUnreachable, Refused
+from swarmfree.protocol.errors import CallFailed, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.messages import HeartbeatAnswer
 from swarmfree.protocol.names import NO_STAGE
 from swarmfree.trainer.context import Context
@@ -18,8 +18,12 @@ ABSENT_MAX = 32
 
 
 def is_over(error: CallFailed) -> bool:
-    """Whether a life has ended, or refuses: nobody listens at its address, or somebody else does."""
-    return isinstance(error, Refused) or (isinstance(error, PeerUnreachable) and error.refused)
+    """Whether a life has ended, or refuses: nobody listens at its address, or somebody else does.
+
+    Whoever was away does not know a coordinator that came meanwhile, and forbids its words until it has heard of it: that is no more than silence.
+    """
+    is_answer = isinstance(error, Refused) and error.kind is not RefusalKind.FORBIDDEN
+    return is_answer or (isinstance(error, PeerUnreachable) and error.refused)
 
 
 class Absent:
