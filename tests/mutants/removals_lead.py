@@ -359,6 +359,21 @@ def vote_to_depose(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "yield_to", careless)
 
 
+def own_promise_of_a_higher_term(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator tells whoever claims to join it anew, also where it has promised that claim itself (3.2)."""
+    yield_to = Roster.yield_to
+
+    async def careless(self: Roster, member: Member, error: CallFailed) -> None:
+        async def nothing(participant: Participant) -> None:
+            del participant
+
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(self, "ask", nothing)
+            await yield_to(self, member, error)
+
+    patch.setattr(Roster, "yield_to", careless)
+
+
 def lineage_of_a_deposer(patch: pytest.MonkeyPatch) -> None:
     """Whoever decides here deposes the coordinator, whatever lineage it has joined meanwhile (3.4)."""
 

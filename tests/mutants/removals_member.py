@@ -158,6 +158,18 @@ def abandoned_terms(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StageMember, "rejoin", careless)
 
 
+def end_of_a_campaign(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is told to join another coordinator while it asks for promises goes on asking, by the plan that it has dropped (3.2)."""
+    rejoin = StageMember.rejoin
+
+    async def careless(self: StageMember, sender: Endpoint, successor: Endpoint) -> None:
+        count = self.heartbeat_count
+        await rejoin(self, sender, successor)
+        self.heartbeat_count = count
+
+    patch.setattr(StageMember, "rejoin", careless)
+
+
 def base_outlives_the_work(patch: pytest.MonkeyPatch) -> None:
     """Whoever ends its work forgets which base its state belongs to: what was rebuilt there counts as lost (3.4)."""
     rejoin = StageMember.rejoin

@@ -128,6 +128,25 @@ def candidate_without_majority() -> object:
     return _campaign(_silent, judge)
 
 
+def candidate_that_is_called_elsewhere() -> object:
+    """A candidate is told to join another coordinator while it asks: in how many rounds the other source is asked."""
+
+    async def judge(alone: Alone, election: Election) -> int:
+        own = alone.context.handler
+        assert own is not None
+
+        async def called(header: object, request: Request, incoming: object) -> Reply:
+            if alone.replica_state.known_plan is not None:
+                alone.tasks.start(alone.stage_member.rejoin(A, D), "another coordinator calls")
+            return await own(header, request, incoming)  # type: ignore[arg-type]
+
+        alone.context.handler = called  # type: ignore[assignment]
+        await election.campaign()
+        return [member for member, _ in alone.line.asked].count(A.member)
+
+    return _campaign(_silent, judge)
+
+
 def number_that_others_have_promised() -> object:
     """A member has promised term 9 to somebody: the first two numbers of terms that a candidate asks about."""
 

@@ -14,6 +14,7 @@ from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, R
 from swarmfree.protocol.messages import (
     Farewell,
     Goodbye,
+    Heartbeat,
     Hello,
     Meet,
     Met,
@@ -201,6 +202,27 @@ def higher_term_without_a_vote() -> object:
         await roster.yield_to(ME.member, Refused(RefusalKind.BEHIND, "term 6", 6))
         told = [request for member, request in alone.line.asked if member == ME.member and isinstance(request, Goodbye)]
         return not roster.is_deposed, bool(told and told[0].rejoin)
+
+    return _roster(story, ME, SIBLING)
+
+
+def higher_term_of_its_own() -> object:
+    """This coordinator alone decides, and has promised the claim of a participant: whether it leads still, and what it tells that one."""
+
+    async def story(alone: Alone, roster: Roster) -> tuple[bool, list[Request]]:
+        behind = Refused(RefusalKind.BEHIND, "term 6", 6)
+
+        async def own(header: object, request: Request, incoming: object) -> Reply:
+            if not isinstance(request, Heartbeat):
+                raise Refused(RefusalKind.GONE, "not here")
+            await asyncio.sleep(request.hold_s)  # its watch is being answered still
+            raise behind
+
+        alone.context.handler = own  # type: ignore[assignment]
+        roster.admit(alone.context.here, Hello(False, False, ""), 0, built=True)
+        roster._lead.decided = replace(record(), electorate=(alone.context.me,))
+        await roster.yield_to(ME.member, behind)
+        return not roster.is_deposed, [request for member, request in alone.line.asked if member == ME.member]
 
     return _roster(story, ME, SIBLING)
 

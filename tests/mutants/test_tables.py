@@ -113,6 +113,7 @@ ROWS = (
     Row(removals_lead.refused_is_dead, tables_roster.end_of_the_last, False),
     Row(removals_lead.stranger_is_dead, tables_roster.word_of_a_stranger, True),
     Row(removals_lead.older_state_of_the_silent, tables_roster.silence_of_one_behind, [True, False]),
+    Row(removals_lead.own_promise_of_a_higher_term, tables_roster.higher_term_of_its_own, (False, [])),
     Row(removals_lead.barred_and_alone, tables_roster.end_of_those_beside_a_barred_one, (True, False)),
     Row(removals_lead.sibling_is_enough, tables_roster.silence_beside_a_sibling, False),
     Row(removals_lead.sibling_of_today, tables_roster.silence_beside_an_older_state, True),
@@ -152,6 +153,7 @@ ROWS = (
     # taking the lead, and coming back
     Row(removals_return.wait_before_forcing, tables_return.candidate_without_majority, (False, False)),
     Row(removals_return.asking_before_claiming, tables_return.candidate_without_majority, (False, False)),
+    Row(removals_member.end_of_a_campaign, tables_return.candidate_that_is_called_elsewhere, 1),
     Row(removals_return.number_above_the_highest, tables_return.number_that_others_have_promised, [2, 10]),
     Row(removals_return.order_of_candidates, tables_return.place_in_the_order, False),
     Row(removals_return.catching_up_before_leading, tables_return.record_that_was_missed, (False, False)),

@@ -363,6 +363,11 @@ class Roster(Participants):
         if member in self._lead.electorate() and (participant is None or not await self._has_left(participant)):
             self.depose(str(error))
             return
+        mine = self.get(self._context.me)
+        if mine is not None and mine is not participant:
+            await self.ask(mine)  # where this peer has promised that term itself, nobody is to join it anew
+        if self._deposed:
+            return
         others = (
             [] if participant is None else [g for g in self.holders(participant.stage) if g is not participant and g.is_heard]
         )

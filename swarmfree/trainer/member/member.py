@@ -61,7 +61,7 @@ class StageMember:
         waiting_for: what the coordinator last said the swarm waits for.
         heartbeat_came: told at every heartbeat.
         tied: told when something has changed between this peer and its coordinator: what it waits for, silence, its leave.
-        heartbeat_count: how many heartbeats have come.
+        heartbeat_count: how many heartbeats have come, and calls to another lineage.
         silent_ticks: how many of this peer's own ticks have passed since the last heartbeat; see `trainer.membership`.
         donors: whom this peer copied its state from; it keeps up with them until it is a member.
         successor: whom a coordinator that leaves has named, None otherwise.
@@ -193,6 +193,7 @@ class StageMember:
             return Reply(Committed(replica_state.iteration))
 
         await self._in_turn(act)
+        self.heartbeat_count += 1  # a campaign under way would go on by the plan that is dropped
         self.heartbeat_came.tell()
         self.tied.tell()
 
