@@ -57,6 +57,16 @@ def test_a_lost_stage_is_replayed_exactly(stage: int, replicas: int) -> None:
     assert told(result) == told(play(setup))
 
 
+def test_a_replica_of_a_neighbour_replays_from_its_own_log_as_well() -> None:
+    """Where nobody stands by, a spare replica of stage 1 or 3 moves: what it logged itself is needed, and stays until stage 2 is there."""
+    setup = logged(standbys=0)
+    setup = replace(setup, faults=replace(setup.faults, replace_min_s=60.0, replace_max_s=60.0))
+    result = play(setup, lose(2))
+    assert lines(result, "StageBuilt", "stage=2", "action=Replay", "exact=True")
+    assert actions(result) == {"2": "Replay"}
+    assert told(result) == told(play(setup))
+
+
 @pytest.mark.parametrize("stages", [(2,), (2, 3)])
 def test_a_replay_from_packed_activations_is_near_and_says_so(stages: tuple[int, ...]) -> None:
     """Records say nothing of the order of sums then, and nobody asks for it; integers are not rounded, so that nothing else is lost either."""

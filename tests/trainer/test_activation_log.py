@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from swarmfree.policy.retention import LogLength
 from swarmfree.protocol.engine_port import Writable
 from swarmfree.protocol.errors import CallFailed
-from swarmfree.protocol.names import NO_ITERATION, Side, WorkKey, WorkKind
+from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Side, WorkKey, WorkKind
 from swarmfree.sim.peer_ports import MemoryShelf
 from swarmfree.trainer.recovery import activation_log as log_module
 from swarmfree.trainer.recovery.activation_log import ActivationLog, LogLimits
@@ -206,6 +207,29 @@ def test_shadows_beside_it_shorten_the_log() -> None:
     log.beside_bytes = 60
     log.keep(4, "b", {(8, Side.OUTPUT): b"o" * 10, (8, Side.ANSWER): b"i" * 10})
     assert (log.since, log.size_bytes) == (NO_ITERATION, 0)
+
+
+async def test_the_log_of_the_stage_before_stays_until_another_is_built() -> None:
+    """It is found by its own stage's number, gives way to a new one when memory is short, and goes at the end or with a build that begins from no stage."""
+    log = kept(range(3, 6), bytes_max=100, shelf=MemoryShelf())
+    log.set_aside(1)
+    assert log.since == NO_ITERATION
+    log.keep(3, "b", {(6, Side.OUTPUT): b"n" * 10, (6, Side.ANSWER): b"n" * 10})
+    other = replace(key(3, 6), stage=2)
+    assert await log.find_former(key(3, 6), Side.OUTPUT) == b"o" * 10
+    assert await log.find_former(other, Side.OUTPUT) is None
+    assert await log.find(other, Side.OUTPUT) == b"n" * 10
+    assert log.size_bytes == 80
+    log.set_aside(NO_STAGE)
+    assert (log.since, log.size_bytes) == (NO_ITERATION, 60)
+    for iteration in range(3, 6):
+        log.keep(iteration, "b", {(2 * iteration, Side.OUTPUT): b"n" * 20})
+    assert (log.since, log.size_bytes) == (3, 100), "the oldest of before made room"
+    assert await log.find_former(key(3, 6), Side.OUTPUT) is None
+    assert await log.find_former(key(5, 10), Side.OUTPUT) == b"o" * 10
+    log.forget_former()
+    assert log.size_bytes == 60
+    assert await log.find_former(key(5, 10), Side.OUTPUT) is None
 
 
 async def test_what_lies_spare_counts_and_goes_first() -> None:

@@ -17,6 +17,8 @@ from swarmfree.protocol.names import Endpoint, Side, WorkKey, WorkKind, base_of
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.sim.integer_engine import IntegerEngine
+from swarmfree.sim.peer_ports import MemoryShelf
+from swarmfree.trainer.recovery.activation_log import ActivationLog, LogLimits
 from swarmfree.trainer.recovery.builder import Builder
 from swarmfree.trainer.recovery.logged_iterations import Around, Past
 from swarmfree.trainer.recovery.replay import StageReplay
@@ -92,7 +94,9 @@ def test_shadows_are_of_the_lineage_that_is_replayed() -> None:
 
 def around(alone: Alone) -> Past:
     """Of stage 1, between two members before it and one after."""
-    return Past(alone.context, Around(1, 1, (A, SIBLING), (D,)))
+    return Past(
+        alone.context, Around(1, 1, (A, SIBLING), (D,)), ActivationLog(MemoryShelf(), LogLimits(1, 1, 1), alone.context.now_s)
+    )
 
 
 def test_records_follow_each_other_and_whoever_has_one_gives_it() -> None:

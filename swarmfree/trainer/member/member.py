@@ -216,7 +216,7 @@ class StageMember:
 
         async def act() -> Reply:
             await self._end_work(Refused(RefusalKind.STALE, "the stage is being built anew"))
-            self.activation_log.clear()
+            self.activation_log.set_aside(self.replica_state.stage)
             self.replica_state.stage, self.replica_state.plan = NO_STAGE, None
             self.replica_state.moved.tell()
             return Reply(Committed(self.replica_state.iteration))

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from swarmfree.policy.retention import LogLength
 from swarmfree.protocol.engine_port import Writable
 from swarmfree.protocol.errors import CallFailed
-from swarmfree.protocol.names import NO_ITERATION, Side, WorkKey
+from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Side, WorkKey
 from swarmfree.protocol.ports import Shelf
 from swarmfree.trainer.recovery.buffer_pool import Buffer, BufferPool
 from swarmfree.trainer.tasks import Signal
@@ -84,9 +84,10 @@ class LoggedIteration:
     """The activations of one iteration, and where each of them lies.
 
     A tensor is at first in `fresh`, as it came; then in `buffers`, packed, in memory of the log; at
-    last in a blob on the shelf, at (start, size) in `places`.
+    last in a blob on the shelf, at (start, size) in `places`. `number` counts what was ever logged.
     """
 
+    number: int
     iteration: int
     base: str
     fresh: dict[What, bytes]
@@ -98,8 +99,8 @@ class LoggedIteration:
 
     @property
     def name(self) -> str:
-        """Name of the iteration's blob on the shelf."""
-        return f"activations-{self.iteration}-{self.base}"
+        """Name of the iteration's blob on the shelf; the log of another stage may have the same iteration."""
+        return f"activations-{self.number}-{self.iteration}-{self.base}"
 
 
 class ActivationLog:
@@ -121,6 +122,9 @@ class ActivationLog:
         self._shelf, self._bounds, self._now_s, self._packing = shelf, bounds, now_s, packing
         self._kept_at_s = now_s()
         self._logged: deque[LoggedIteration] = deque()
+        self._former: deque[LoggedIteration] = deque()
+        self._former_stage = NO_STAGE
+        self._number = 0
         self._changed = Signal()
         self._pool = BufferPool(bounds.ram_bytes // SPARE)
         self.ram_bytes = self.shelf_bytes = self.beside_bytes = 0
@@ -166,9 +170,12 @@ class ActivationLog:
             return
         since_s, self._kept_at_s = self._kept_at_s, self._now_s()
         settle_at_s = self._kept_at_s + min(SETTLE_AFTER_MAX_S, SETTLE_AFTER * (self._kept_at_s - since_s))
-        self._logged.append(LoggedIteration(iteration, base, dict(tensors), settle_at_s))
+        self._logged.append(LoggedIteration(self._number, iteration, base, dict(tensors), settle_at_s))
+        self._number += 1
         self.ram_bytes += size_bytes
         self._pool.spare_bytes_max = max(self._pool.spare_bytes_max, min(size_bytes, self._bounds.ram_bytes))
+        while self._former and self._over_bytes() > 0:
+            self._drop(self._former.popleft())
         while len(self._logged) > self.length.iterations or (self._logged and self._over_bytes() > 0):
             self._drop(self._logged.popleft())
         self._changed.tell()
@@ -179,9 +186,28 @@ class ActivationLog:
         return over_bytes - self._pool.shrink(over_bytes)
 
     def clear(self) -> None:
-        """Drop all iterations, because this peer missed one or is about to hold another stage."""
+        """Drop all iterations of the stage that is held, because this peer missed one."""
         while self._logged:
             self._drop(self._logged.popleft())
+
+    def set_aside(self, stage: int) -> None:
+        """Begin a log of another stage; the one of `stage` stays until that is built.
+
+        Whoever rebuilds a lost neighbour needs the activations that it logged itself.
+
+        Args:
+            stage: the one that was held, `NO_STAGE` if a build before this one failed.
+        """
+        if stage == NO_STAGE:
+            self.clear()
+            return
+        self.forget_former()
+        self._former, self._logged, self._former_stage = self._logged, self._former, stage
+
+    def forget_former(self) -> None:
+        """Drop the log of the stage that was held before; the other one is built."""
+        while self._former:
+            self._drop(self._former.popleft())
 
     def _drop(self, entry: LoggedIteration) -> None:
         entry.is_dropped = True
@@ -276,8 +302,20 @@ class ActivationLog:
         Raises:
             CallFailed: it cannot be unpacked.
         """
+        former = await self.find_former(key, side)
+        return former if former is not None else await self._find(self._logged, key, side)
+
+    async def find_former(self, key: WorkKey, side: Side) -> bytes | None:
+        """Return what `find` would, only from the log of the stage that this peer held before.
+
+        Raises:
+            CallFailed: it cannot be unpacked.
+        """
+        return await self._find(self._former, key, side) if key.stage == self._former_stage else None
+
+    async def _find(self, entries: Iterable[LoggedIteration], key: WorkKey, side: Side) -> bytes | None:
         what = key.microbatch, side
-        for entry in self._logged:
+        for entry in entries:
             if (entry.iteration, entry.base) == (key.iteration, key.base):
                 if what in entry.fresh:
                     return entry.fresh[what]

@@ -152,6 +152,7 @@ class Builder:
             digest = await self._stage_member.device.run(Rank.BOOKS, 0, engine.state_digest)
             lineage = request.lineage if record is None else record.lineage()
             await self._stage_member.install(request.action.stage, level, lineage, record, building.past)
+            self._stage_member.activation_log.forget_former()
         except CallFailed as error:
             own = RefusalKind.EXHAUSTED if isinstance(error, WorkFailed) else RefusalKind.FAILED
             kind = error.kind if isinstance(error, Refused) and error.kind in FINAL else own

@@ -15,6 +15,7 @@ from swarmfree.protocol.messages import GetRecord, Pull, RecordAnswer
 from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Side, WorkKey, WorkKind
 from swarmfree.protocol.records import Record
 from swarmfree.trainer.context import Context
+from swarmfree.trainer.recovery.activation_log import ActivationLog
 from swarmfree.trainer.tasks import each
 
 IN_FLIGHT = 4
@@ -38,9 +39,9 @@ class Past:
         received_bytes: of logged activations.
     """
 
-    def __init__(self, context: Context, around: Around) -> None:
-        """Nothing is here yet."""
-        self._context, self._around = context, around
+    def __init__(self, context: Context, around: Around, own: ActivationLog) -> None:
+        """Nothing is here yet; `own` is the builder's log."""
+        self._context, self._around, self._own = context, around, own
         self.received_bytes = 0
 
     async def records(self, last: Record | None, lineage: str, first: int) -> tuple[list[Record], str]:
@@ -98,6 +99,9 @@ class Past:
         return entered, left
 
     async def _pull(self, key: WorkKey, holders: tuple[Endpoint, ...], side: Side) -> bytes:
+        own = await self._own.find_former(key, side)  # the builder was a replica of a neighbour until now
+        if own is not None:
+            return own
         last: CallFailed = Refused(RefusalKind.GONE, f"stage {key.stage} has no member")
         for turn in range(len(holders)):
             try:

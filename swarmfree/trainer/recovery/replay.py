@@ -43,7 +43,7 @@ class StageReplay:
         """Nothing is here yet; the peer's engine holds the stage, blank."""
         self._context, self._device, self._activation_log = context, device, activation_log
         self._request, self._action = request, action
-        self._past = Past(context, Around(action.first, action.last, action.before, action.after))
+        self._past = Past(context, Around(action.first, action.last, action.before, action.after), activation_log)
         self._engines: dict[int, Engine] = {}
         self._lineage = ""
         self._shadow_bytes = 0
