@@ -41,13 +41,13 @@ class Poll:
 
     Attributes:
         behind: the highest number of a term that somebody has promised, 0 where nobody told one.
-        fresh: somebody hears a coordinator.
+        fresh: who hears a coordinator.
         is_led: the coordinator itself does, or it is one of a higher term than this peer has promised: it leads, and has fenced this peer.
     """
 
     promises: dict[Endpoint, Promise] = field(default_factory=dict)
     behind: int = 0
-    fresh: bool = False
+    fresh: list[Endpoint] = field(default_factory=list)
     is_led: bool = False
     silent: bool = False
 
@@ -66,6 +66,7 @@ class Election:
 
     Attributes:
         announced: by the directory when this peer last looked.
+        led: who said last, in the present campaign or the one that has ended, that it hears a coordinator.
     """
 
     def __init__(self, context: Context, stage_member: StageMember) -> None:
@@ -77,6 +78,7 @@ class Election:
         self._alone_since_s = 0.0
         self._has_waited = False
         self.announced: Sequence[Announcement] = ()
+        self.led: Sequence[Endpoint] = ()
 
     async def campaign(self) -> Takeover | None:
         """Try to become coordinator.
@@ -85,6 +87,7 @@ class Election:
         """
         replica_state, timing = self._stage_member.replica_state, self._context.timing
         longest_s = FORCED_WITHOUT_ALL * timing.split_wait_s
+        self.led = ()
         self._has_waited = not self._is_led() and self._context.now_s() - self._alone_since_s >= longest_s
         plan = replica_state.known_plan
         if plan is None or not self._may_lead(plan, Poll()):
@@ -106,6 +109,7 @@ class Election:
             waited_s = self._context.now_s() - self._alone_since_s
             term = Term(number, self._context.me)
             poll = await self._ask(term, plan, only_asking=True)
+            self.led = poll.fresh
             if self._is_led() or poll.is_led or not await self._catch_up(poll):
                 return None
             plan = newest_plan((plan, *(p.plan for p in poll.promises.values()))) or plan
@@ -257,7 +261,7 @@ class Election:
                 told = believed_number(refusal.term_number, self._next_number())
                 poll.behind = max(poll.behind, told, claim.position.term.number)
             elif refusal.kind is RefusalKind.FRESH:
-                poll.fresh = True
+                poll.fresh.append(endpoint)
                 is_led = endpoint == self._stage_member.replica_state.coordinator or refusal.term_number >= self._next_number()
                 poll.is_led |= is_led and not self._stage_member.is_stalled
         except (CallFailed, TimeoutError) as error:

@@ -124,9 +124,9 @@ class Membership:
                 return False
 
     def _whom_it_knows(self) -> list[Endpoint]:
-        """The last coordinator, and members of the last plan."""
+        """Who is known to be led, the last coordinator, and members of the last plan."""
         replica_state = self._stage_member.replica_state
-        known = [replica_state.coordinator] if replica_state.coordinator is not None else []
+        known = [*self._election.led, *([replica_state.coordinator] if replica_state.coordinator is not None else [])]
         return known + list(replica_state.known_plan.members() if replica_state.known_plan is not None else ())
 
     async def _strangers(self, announced: Sequence[Announcement]) -> list[Endpoint]:

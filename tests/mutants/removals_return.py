@@ -11,6 +11,7 @@ import pytest
 
 from swarmfree.policy import patience, recovery
 from swarmfree.policy.retention import KeptCopy
+from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.actions import Stay
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import RefusalKind, Refused
@@ -144,13 +145,26 @@ def plan_of_the_latest_iteration(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(election, "newest_plan", lambda plans: max(filter(None, plans), key=lambda plan: plan.position, default=None))
 
 
+def word_of_who_is_led(patch: pytest.MonkeyPatch) -> None:
+    """A candidate that was told of a coordinator asks others for a place first, and waits for each that does not answer (3.2)."""
+    campaign = Election.campaign
+
+    async def careless(self: Election) -> Takeover | None:
+        try:
+            return await campaign(self)
+        finally:
+            self.led = ()
+
+    patch.setattr(Election, "campaign", careless)
+
+
 def coordinator_of_others(patch: pytest.MonkeyPatch) -> None:
     """A candidate that may go on forced does so, though others hear the coordinator (3.2)."""
     ask = Election._ask
 
     async def careless(self: Election, term: Any, plan: Any, *, only_asking: bool) -> Poll:
         poll = await ask(self, term, plan, only_asking=only_asking)
-        poll.fresh = False
+        poll.fresh = []
         return poll
 
     patch.setattr(Election, "_ask", careless)

@@ -222,6 +222,27 @@ def coordinator_that_others_hear() -> object:
     return _campaign(fresh, judge)
 
 
+def hello_of_a_refused_candidate() -> object:
+    """The last coordinator is silent, and somebody hears another one, and says so until the candidate gives up: whom that asks for a place first."""
+
+    def fresh(to: Endpoint, claim: Claim) -> Promise:
+        if to == SIBLING:
+            raise Refused(RefusalKind.FRESH, "another coordinator is heard")
+        return _silent(to, claim)
+
+    async def judge(alone: Alone, election: Election) -> str:
+        async def lead(inherited: object) -> bool:
+            raise AssertionError(inherited)
+
+        membership = Membership(alone.context, alone.stage_member, alone.tasks, lead)
+        membership._election = election
+        alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=A)
+        assert await election.campaign() is None
+        return membership._whom_it_knows()[0].member.peer_id
+
+    return _campaign(fresh, judge)
+
+
 async def _gives_up_at_once(alone: Alone, election: Election) -> bool:
     """Whether a candidate whose last coordinator is A leaves its campaign without waiting."""
     alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=A)

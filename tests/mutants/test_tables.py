@@ -191,6 +191,7 @@ ROWS = (
     Row(removals_return.least_wait, tables_return.least_patience, True),
     Row(removals_return.whole_logs, tables_return.log_with_a_gap, "Restore"),
     Row(removals_return.same_depth, tables_return.depth_of_a_donor, [0, 0, 1, 1]),
+    Row(removals_return.word_of_who_is_led, tables_return.hello_of_a_refused_candidate, "c"),
     Row(removals_return.coordinator_of_others, tables_return.coordinator_that_others_hear, False),
     Row(removals_return.promise_of_the_coordinator, tables_return.coordinator_that_follows_another, True),
     Row(removals_return.hope_for_a_coordinator, tables_return.lineage_that_nobody_leads, [[(), (), (-1,)]] * 2),
