@@ -120,4 +120,4 @@ def add_up(contributions: Sequence[bytes]) -> tuple[bytes, float]:
     for data in contributions[1:]:
         total.add_(floats(data, len(total)))
     exact = total.double()
-    return float_bytes(total), torch.dot(exact, exact).item()
+    return contributions[0] if len(contributions) == 1 else float_bytes(total), torch.dot(exact, exact).item()
