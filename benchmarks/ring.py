@@ -13,7 +13,7 @@ definitions, equal settings and as it comes, the one that makes the swarm look w
 that does nothing else.
 
 Kind to the swarm are two things: a plain process has to take the swarm's microbatches one by one, and so few iterations see no shadow renewed, which
-by default happens every 50; what that costs `benchmarks.keeping` measures.
+by default happens every 50; what that costs `benchmarks.keeping` measures. Unkind is that the first shadows of all stages are fetched meanwhile.
 """
 
 from __future__ import annotations
